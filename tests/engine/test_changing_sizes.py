@@ -41,7 +41,7 @@ def test_many_lengths_are_right_and_compile_as_often_as_three(name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["product of a batch", "square", *ATTENTION, "softmax", "convolution", "cat",
-                                  "gradient", "gradient of a weight"])
+                                  "gradient", "gradient of a weight", "transposed", "transposed rows of a batch"])
 def test_the_loop_trees_touch_only_their_memory(name: str) -> None:
     """The loop interpreter raises where an address is outside memory of the value's size, or two tasks write there."""
     program, shape = PROGRAMS[name]

@@ -66,6 +66,8 @@ PROGRAMS: dict[str, Program] = {
     "lower triangle": (lambda x: x.tril(), lambda n: (n, n)),
     "one axis of all": (lambda x: x.permute(1, 0).reshape(-1) * 2, lambda n: (n, 3)),
     "all axes of n by n": (lambda x: x.reshape(-1) * 2, lambda n: (n, n)),
+    "transposed": (lambda x: x.T.contiguous() + 1, lambda n: (n, 24)),
+    "transposed rows of a batch": (lambda x: x.transpose(1, 2).contiguous(), lambda n: (3, 20, n)),
     "flip and pad": (lambda x: x.flip(1).pad(((0, 0), (2, 1))), lambda n: (4, n)),
     "convolution": (lambda x: x.conv2d(Tensor(IMAGE), padding=1), lambda n: (1, 2, n, 8)),
     "gradient": (lambda x: _gradient(x), lambda n: (n, 8)),

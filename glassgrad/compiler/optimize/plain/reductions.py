@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, index, multiply
+from glassgrad.compiler.graph.index_algebra import add, divide, index, multiply
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Statement, Store, counter, load,
                                             loads_in, local, nodes_in)
@@ -133,13 +133,12 @@ def transposed(loops: list[For], inner: list[Statement], lanes: int, decisions: 
     """A transposed copy, as (loops, blocks); refuses (None) where a read is contiguous along the loop of stores."""
     if not all(isinstance(s, Store) and s.gate is None and s.combine is None for s in inner) or lanes < 4:
         return None
-    stored = [f for f in loops if f.stop is None and all(stride_along(s.index, f.range) == 1 for s in inner
-                                                         if isinstance(s, Store))]
+    stored = [f for f in loops if all(stride_along(s.index, f.range) == 1 for s in inner if isinstance(s, Store))]
     places = [n.src[1] for n in loads_in(inner)]
     if not stored or stored[-1].range.arg.size < lanes:
         return None
     along = stored[-1]
-    read = [f for f in loops if f is not along and f.stop is None and f.range.arg.size >= lanes
+    read = [f for f in loops if f is not along and f.range.arg.size >= lanes
             and any(stride_along(at, f.range) == 1 for at in places)
             and all(stride_along(at, f.range) in (0, 1) and stride_along(at, along.range) != 1 for at in places)]
     if not read:
@@ -154,7 +153,7 @@ def transposed(loops: list[For], inner: list[Statement], lanes: int, decisions: 
     chosen = decisions.ask(Transpose(names[-1], lanes), refuses)
     across = read[names.index(chosen.loop)]
     # the loop of contiguous reads is outside: consecutive blocks then continue each stored row
-    body = moves.wide(For(along.range, LOOP, inner), chosen.lanes, 1, copies=False)
+    body = moves.wide(For(along.range, LOOP, inner, along.stop), chosen.lanes, 1, copies=False)
     return [f for f in loops if f not in (along, across)], _within(across, body, chosen.lanes)
 
 
@@ -166,12 +165,19 @@ def _within(loop: For, body: list[Statement], lanes: int) -> list[Statement]:
         return For(lane, LANE, [s])
 
     out: list[Statement] = []
-    for start, count, width in moves.pieces(loop.range.arg.size, lanes):
+    parts: list[tuple[UOp, int, int, UOp | None]] = [
+        (index(start), count, width, None) for start, count, width in moves.pieces(loop.range.arg.size, lanes)]
+    if loop.stop is not None:                                # whole vectors below it, and what is left, one by one
+        stop = moves.within(loop.stop, loop.range.arg.size)
+        whole = divide(stop, lanes)
+        parts = [(index(0), loop.range.arg.size // lanes, lanes, whole),
+                 (multiply(whole, lanes), lanes, 1, add(stop, multiply(whole, -lanes)))]
+    for start, count, width, end in parts:
         outer, lane = counter(loop.range.arg.name + "o", count), counter(loop.range.arg.name + "l", width)
-        at = add(index(start), add(multiply(one(outer), lanes), one(lane)))
+        at = add(start, add(multiply(one(outer), width), one(lane)))
         block = moves.rebuild(body, {loop.range: at})
         block = [lane_inside(s, lane) for s in block] if width > 1 else block
-        out += [For(outer, LOOP, block)] if count > 1 else block
+        out += [For(outer, LOOP, block, end)] if count > 1 or end is not None else block
     return out
 
 
