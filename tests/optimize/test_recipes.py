@@ -139,7 +139,7 @@ def test_matmul_of_awkward_sizes(m: int, n: int, k: int, name: str, rng: np.rand
 
 
 @pytest.mark.parametrize("across", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("m, n, most", [(29, 67, 83), (70, 40, 64), (13, 50, 2100), (40, 36, 2100)])
+@pytest.mark.parametrize("m, n, most", [(29, 67, 83), (70, 40, 64), (23, 36, 2100)])
 @pytest.mark.parametrize("name", ["avx512", "avx2", "neon", "gpu"])
 def test_products_whose_sum_has_a_run_time_bound(name: str, m: int, n: int, most: int, across: tuple[bool, bool],
                                                  rng: np.random.Generator) -> None:
@@ -158,7 +158,7 @@ def test_products_whose_sum_has_a_run_time_bound(name: str, m: int, n: int, most
     thin = name == "gpu" and m < gpu.THIN_SIDE                   # plain loops are as fast there
     assert thin or own.moves[0].startswith("staged(" if name == "gpu" else "contract(")
     memory = [t.numpy().reshape(-1) for t in (x, y)]
-    for k in (0, 1, 5, 16, 47, 64, most):
+    for k in (0, 1, 5, 16, 47, 64, most) if most < 100 else (5, 1030):
         result = np.zeros(m * n, "float32")
         run_kernel(own, [result, *memory, k])
         left, right = x.numpy().T if across[0] else x.numpy(), y.numpy().T if across[1] else y.numpy()
