@@ -90,7 +90,10 @@ def test_casts_and_arithmetic_of_eight_bit_floats_are_torchs_bit_by_bit(dtype, d
             expected = (-pairs).to(TYPES[dtype]).float() - other
         found = formula(x.reshape(-1, 1), x.reshape(1, -1))
         assert found.dtype is dtype
-        np.testing.assert_array_equal(found.float().numpy(), expected.to(TYPES[dtype]).float().numpy())
+        wanted = expected.to(TYPES[dtype]).float()
+        if dtype is dtypes.fp8e4m3:             # older versions of PyTorch give NaN for what is too large
+            wanted = torch.where(expected.abs() > 448, expected.clamp(-448, 448), wanted)
+        np.testing.assert_array_equal(found.float().numpy(), wanted.numpy())
 
 
 @pytest.mark.parametrize("device", ["CPU", "CLANG", "PYTHON"])

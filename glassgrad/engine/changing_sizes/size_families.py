@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug, ShapeError
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, lengths_in, replaced
+from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, replaced
 from glassgrad.compiler.optimize.product.tiling_families import FAMILIES
 from glassgrad.compiler.schedule.attention_backward import in_kernel
 from glassgrad.compiler.schedule.kernels import Item
@@ -36,7 +36,7 @@ MOST_SEEN = 24            # sizes before a skeleton is given up, and as many aga
 FIXED_AFTER = 50          # runs of one size before that size gets kernels of its own; the next one needs twice as many
 
 UNTILED = 1 << 24         # multiply-adds of a product in plain loops, above which a kernel for its size pays
-IN_GROUPS = {"held": 1 << 28, "warps": 1 << 26, "staged": 1 << 26}     # the same, for families whose blocks are for
+IN_GROUPS = {"held": 1 << 28, "warps": 1 << 26}     # the same, for families whose blocks are for
 # groups of threads on a GPU: kernels for one size have asynchronous copies
 READ_IN_PLACE = 1 << 17   # elements of a right factor that is not packed, where the sum has a run-time bound
 
@@ -321,8 +321,6 @@ def fast_up_to(items: Sequence[Item], programs: Sequence[Any], symbol: Symbol) -
             if n.op is o.SUM and n.src[0].op is o.MUL:
                 depth = math.prod([n.src[0].shape[axis] for axis in n.arg.axes])
                 columns = next((size for size in reversed(n.shape) if size != 1), 1)
-                if of_groups and isinstance(depth, Length) and not lengths_in(n.shape):
-                    continue                               # tiles of the same loops as for one size
                 if of_groups or not families:
                     limits.append((n.src[0].elements, min(of_groups, default=UNTILED)))
                 elif in_place and isinstance(depth, Length) and not in_kernel(ast):    # blocks of keys stay in a cache
