@@ -71,17 +71,23 @@ def test_a_step_of_a_product_is_one_multiply_add_for_each_vector_of_its_tile(nam
     make, lanes = PRODUCTS[name]
     kernel = optimize(lower(make().schedule()[-1].ast), NEOVERSE_N1)
     tile = next(move for move in kernel.moves if move.startswith(("contract(", "direct(")))
-    rows, vectors = (int(re.search(rf"{field}=(\d+)", tile)[1]) for field in ("rows", "vectors"))
+    rows, vectors, steps = (int((re.search(rf"{field}=(\d+)", tile) or "11")[1])
+                            for field in ("rows", "vectors", "unroll"))
     loops = innermost_loops(assembly(make_source(kernel, NEOVERSE_N1, "llvm")))
     loop = max(loops, key=lambda body: sum(line.startswith("fmla\t") for line in body))
     counts = Counter(line.split("\t")[0] for line in loop)
     products = [line for line in loop if line.startswith("fmla\t")]
-    assert len(products) == rows * vectors, tile
+    assert len(products) == rows * vectors * steps, tile
     assert all(re.match(rf"fmla\tv\d+\.{lanes}, ", line) for line in products), "whole vectors are multiplied"
     assert len({line.split(",")[0] for line in products}) == rows * vectors, "each sum has a register of its own"
     assert not counts.keys() & {"str", "stp", "st1", "dup", "bl"}, f"nothing is stored, spilled or called: {counts}"
+    assert not counts.keys() & {"ld1r", "ld1"}, f"a load that copies to all lanes takes a multiplier's time: {counts}"
     loads = sum(count for word, count in counts.items() if word.startswith("ld"))
-    assert loads <= rows + vectors and counts.total() <= 2.2 * len(products), counts
+    if tile.startswith("direct("):
+        assert loads <= rows + vectors and counts.total() <= 2.2 * len(products), counts
+    else:
+        assert steps == (2 if lanes == "2d" else 4), "as many steps of K as a vector has lanes"
+        assert loads <= steps * vectors + rows and counts.total() <= 1.5 * len(products), counts
 
 
 def test_a_loop_over_elements_and_a_sum_work_on_whole_vectors() -> None:

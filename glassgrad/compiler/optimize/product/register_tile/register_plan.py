@@ -237,6 +237,8 @@ class RegisterPlan(FactorAccess):
         in_l1 = 2 * self.right_bytes <= self.target.l1_bytes
         soon = self.m.size > cpu.MANY_PANELS * tile.rows or self.right_bytes <= cpu.FLOW_ROWS * cpu.FLOW_PITCH
         ahead = tile.right != "in_place" or not (in_l1 or soon and self.right_flows)      # else the hardware prefetches
+        if tile.right == "near" and tile.left == "in_place":
+            ahead = self.costs.prefetches_rows
         unroll = self.lanes if self.target.multiplies_by_lane and self.may_unroll else 1
         return replace(tile, block_m=block_m, block_n=block_n, ahead=ahead, k_blocks=k_blocks, k_block=k_block,
                        unroll=unroll, pitch=self.n.pitch)
