@@ -87,8 +87,8 @@ class FactorAccess(FlatProduct):
         pitch = self.right_pitch
         in_cache = 2 * max(self.left_bytes, self.right_bytes) <= self.target.l2_bytes
         longest = cpu.FLOW_PITCH * self.target.l1_bytes * self.target.l2_bytes // cpu.FLOW_CACHES
-        return in_cache and pitch <= longest and self.right_bytes <= min(cpu.FLOW_ROWS * longest, self.costs.reach) and \
-            pitch % self.target.vector_bytes == 0
+        most = min(cpu.FLOW_ROWS * longest, self.costs.reach)
+        return in_cache and pitch <= longest and self.right_bytes <= most and pitch % self.target.vector_bytes == 0
 
     @cached_property
     def stream_k(self) -> int:

@@ -239,14 +239,10 @@ class RegisterPlan(FactorAccess):
         ahead = tile.right != "in_place" or not (in_l1 or soon and self.right_flows)      # else the hardware prefetches
         if tile.right == "near" and tile.left == "in_place":
             ahead = self.costs.prefetches_rows
-        unroll = self.lanes if self.target.multiplies_by_lane and self.may_unroll else 1
+        known = self.product.k_stop is None and not self.n.pitch                 # how many steps of K are one loop
+        worth = self.target.multiplies_by_lane and (k_block or self.depth) >= 2 * self.lanes
         return replace(tile, block_m=block_m, block_n=block_n, ahead=ahead, k_blocks=k_blocks, k_block=k_block,
-                       unroll=unroll, pitch=self.n.pitch)
-
-    @cached_property
-    def may_unroll(self) -> bool:
-        """Whether steps of K can be unrolled: their number is known before the kernel runs, and they are one loop."""
-        return self.product.k_stop is None and not self.n.pitch
+                       unroll=self.lanes if known and worth else 1, pitch=self.n.pitch)
 
     @cached_property
     def k_block(self) -> int:
@@ -331,8 +327,6 @@ class RegisterPlan(FactorAccess):
             return "a CPU reads factors in place or from panels"
         if self.product.k_stop is not None and not c.left == c.right == "in_place":
             return "how much there is to pack is not known"
-        if c.unroll > 1 and not self.may_unroll or c.unroll > (c.k_block or self.depth):
-            return "steps of K are not unrolled"
         why = self.left_must_be_packed(c.rows) if c.left == "in_place" else None
         if c.right == "near":
             why = why or self.must_pack_together(c.vectors)
