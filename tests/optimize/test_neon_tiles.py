@@ -92,7 +92,7 @@ def test_a_step_of_a_product_is_one_multiply_add_for_each_vector_of_its_tile(nam
     if tile.startswith("direct("):
         assert loads <= rows + vectors and counts.total() <= 2.2 * len(products), counts
     else:
-        assert not counts.keys() & {"ld1r", "ld1"}, f"a load that copies to all lanes takes a multiplier's time: {counts}"
+        assert not counts.keys() & {"ld1r", "ld1"}, f"loads that copy to all lanes take a multiplier's time: {counts}"
         assert steps == (2 if lanes == "2d" else 4), "as many steps of K as a vector has lanes"
         assert loads <= steps * vectors + rows and counts.total() <= 1.5 * len(products), counts
 
@@ -123,3 +123,8 @@ def test_a_loop_over_elements_and_a_sum_work_on_whole_vectors() -> None:
         [loop] = innermost_loops(assembly(make_source(kernel, NEOVERSE_N1, "llvm")))
         vectors = [line for line in loop if line.startswith(word + "\t")]
         assert len(vectors) >= 4 and all(re.match(rf"{word}\tv\d+\.4s, ", line) for line in vectors)
+
+
+def test_few_rows_are_read_together_where_a_set_of_the_first_level_cache_has_four_lines() -> None:
+    kernel = optimize(lower(filled(4096, 4096).sum(1).schedule()[-1].ast), NEOVERSE_N1)
+    assert "rows(count=2)" in kernel.moves

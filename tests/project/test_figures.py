@@ -13,8 +13,8 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_135, "check": 880, "engine and runtime": 5_450, "tensor": 8_730, "nn": 5_465, "jit": 1_820,
-         "package": 37_185, "new capabilities": 12_480, "package with them": 49_660}
+LINES = {"compiler": 12_245, "check": 880, "engine and runtime": 5_450, "tensor": 8_730, "nn": 5_465, "jit": 1_820,
+         "package": 37_295, "new capabilities": 12_480, "package with them": 49_770}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0

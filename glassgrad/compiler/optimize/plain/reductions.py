@@ -88,7 +88,7 @@ def rows_at_once(loops: list[For], inner: list[Statement], target: Target) -> Ro
                     and all(stride_along(at, f.range) == 0 for at in along_k)]
             few = same[-1] if same else None
             width = few.range.arg.size if few is not None else 1
-            most = min(cpu.READ_ROWS, target.vector_registers // (2 * max(width, 2)))
+            most = min(cpu.READ_ROWS_OF.get(target.arch, cpu.READ_ROWS), target.vector_registers // (2 * max(width, 2)))
             return RowsAtOnce(row, min(most, row.range.arg.size), few, width)
     return None
 

@@ -97,7 +97,8 @@ TURN = 1.0               # cycles to transpose one element of a finished tile,
 APART = 8.0              # plus this for each contiguous piece of the result that a column of the tile is in
 
 # -- rows and columns of reductions ----------------------------------------------------------------------------------
-READ_ROWS = 8            # read together (unroll and jam)
+READ_ROWS = 8            # read together (unroll and jam),
+READ_ROWS_OF = {"aarch64": 2}     # fewer where eight lines a page apart do not fit a set of the first-level cache
 FEW_ROWS = 8             # of the other factor that are multiplied with each of them
 LEAST_ROW = 64           # elements of a row that are worth a stream
 LONGEST_COLUMN = 1024    # sums of READ_ROWS products each that one element of memory adds up: more would be inaccurate
