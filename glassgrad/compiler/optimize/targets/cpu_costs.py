@@ -50,8 +50,8 @@ NEAR_BYTES = 256 * 1024  # from a factor's first line to its last: 64 pages; twi
 
 @dataclass(frozen=True)
 class TileCosts:
-    """What register tiles cost on an architecture, in cycles; of pairs, the second is for a factor that is larger than
-    the second-level cache."""
+    """What register tiles cost on an architecture, in cycles; of pairs, the second is for a factor or a result that is
+    larger than the second-level cache."""
     load: float                          # of a load, where loads take longer than the multiply-adds
     least_step: float                    # of a step of K, however small the tile
     left_step: tuple[float, float]       # of every step, where the left factor is read in place, and where it is packed
@@ -62,16 +62,17 @@ class TileCosts:
     pack_right: tuple[float, float]      # an element, for all tasks
     pack_near: float                     # an element, in the task that reads it
     read_right: tuple[float, float]      # an element of a right factor read in place, beyond the first-level cache
+    write_row: tuple[float, float]       # a row of a finished tile, besides its vectors
     prefetches_rows: bool                # whether to prefetch the next rows of a left factor that is read in place
     reach: int                           # bytes of one that are read in place as fast as packed: the pages of a TLB
 
 
 TILE_COSTS = {
     "x86_64": TileCosts(0.6, 5.0, (0.3, 0.0), (0.1, 0.1), 0.05, (0.05, 0.12), (0.7, 1.2), (0.5, 1.8), 0.5,
-                        (0.08, 0.12), True, 1 << 62),
+                        (0.08, 0.12), (0.0, 0.0), True, 1 << 62),
     # fitted to 144 tiles of each of 20 products on a Neoverse N1, whose first TLB has 48 pages, for both factors
     "aarch64": TileCosts(0.5, 4.0, (0.5, 0.5), (0.05, 0.1), 0.2, (0.02, 0.05), (1.3, 1.5), (0.7, 1.8), 1.0,
-                         (0.1, 0.15), False, 96 << 10),
+                         (0.1, 0.15), (4.0, 13.0), False, 96 << 10),
 }
 
 

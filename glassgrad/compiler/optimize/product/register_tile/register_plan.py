@@ -178,7 +178,9 @@ class RegisterPlan(FactorAccess):
         elif in_place and self.right_pitch % target.vector_bytes:
             step += 0.6 * lines
         each = cpu.APART_CYCLES * target.vector_bytes / 4 if self.apart else 2 if size % rows else 1
-        return step + self.accesses * rows * vectors * each / self.depth
+        written_far = self.around * self.m.size * self.n.size * self.itemsize > target.l2_bytes
+        writing = self.accesses * rows * vectors * each + costs.write_row[written_far] * rows
+        return step + writing / self.depth
 
     @cached_property
     def wanted(self) -> int:
