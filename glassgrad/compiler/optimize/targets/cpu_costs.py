@@ -70,7 +70,7 @@ class TileCosts:
 TILE_COSTS = {
     "x86_64": TileCosts(0.6, 5.0, (0.3, 0.0), (0.1, 0.1), 0.05, (0.05, 0.12), (0.7, 1.2), (0.5, 1.8), 0.5,
                         (0.08, 0.12), (0.0, 0.0), True, 1 << 62),
-    # fitted to 144 tiles of each of 20 products on a Neoverse N1, whose first TLB has 48 pages, for both factors
+    # fitted to 144 tiles of each of 21 products on a Neoverse N1, whose first TLB has 48 pages, for both factors
     "aarch64": TileCosts(0.5, 4.0, (0.5, 0.5), (0.05, 0.1), 0.2, (0.02, 0.05), (1.3, 1.5), (0.7, 1.8), 1.0,
                          (0.1, 0.15), (4.0, 13.0), False, 96 << 10),
 }
