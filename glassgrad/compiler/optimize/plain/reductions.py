@@ -88,7 +88,11 @@ def rows_at_once(loops: list[For], inner: list[Statement], target: Target) -> Ro
                     and all(stride_along(at, f.range) == 0 for at in along_k)]
             few = same[-1] if same else None
             width = few.range.arg.size if few is not None else 1
-            most = min(cpu.READ_ROWS, target.vector_registers // (2 * max(width, 2)))
+            loads = loads_in(reduction.loop.body)
+            pitches = [(stride_along(n.src[1], row.range) or 0) * n.dtype.itemsize for n in loads]
+            share_a_set = any(pitch and pitch % cpu.PAGE == 0 for pitch in pitches)
+            rows = cpu.ROWS_OF_A_SET.get(target.arch, cpu.READ_ROWS) if share_a_set else cpu.READ_ROWS
+            most = min(rows, target.vector_registers // (2 * max(width, 2)))
             return RowsAtOnce(row, min(most, row.range.arg.size), few, width)
     return None
 

@@ -39,6 +39,7 @@ class Tiling(Choice, names=FAMILIES):
     ahead: bool = True        # whether what is read next is prefetched
     k_blocks: int = 1         # consecutive blocks of K done by one tile before the next tile
     k_block: int = 0          # products added in a register before they are added to memory, or copied at once; 0: all
+    unroll: int = 1           # steps of K in one iteration of their loop
     k_parts: int = 1          # parts of K, each summed by a separate task (split K)
     pitch: int = 0            # between rows of an image; 0: none
     stages: int = 0           # steps of K whose copies are in memory or in flight

@@ -1,10 +1,12 @@
 """Cost constants of CPUs: limits of each family of tilings, and what its steps cost. In: nothing. Out: numbers.
 
-All were measured on x86-64 servers; they are used for every CPU. The cost of a whole tile is computed where products
-are tiled (compiler/optimize/product).
+Those of a register tile differ by architecture (`TileCosts`). The others were measured on x86-64 servers and are used
+for every CPU. The cost of a whole tile is computed where products are tiled (compiler/optimize/product).
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
 
@@ -36,7 +38,6 @@ TASK_SPREAD = 0.5        # of a task, by which the last worker is done later tha
 TASK_CYCLES = 1_500      # to claim a task and begin it
 SUM_CYCLES = 1.0         # to add a vector of sums to memory
 PACK_CYCLES = 0.25       # to pack one element
-NEAR_CYCLES = 0.5        # the same in a task that packs what it multiplies
 REMOTE_CYCLES = 0.6      # to read a packed element from another core's cache
 AGAIN_CYCLES = 0.8       # to read a packed vector from the second-level cache, once for each panel of rows
 SHARED_CYCLES = 50       # to write a cache line that another core writes too
@@ -45,6 +46,40 @@ APART_CYCLES = 2.5       # to store one element of a vector with strided stores
 NARROW_VECTORS = 4       # of N, below which lanes may go along M instead, though stores are strided then
 LONG_EPILOGUE = 16       # operations per result from which a tile's rows are a loop: unrolling them is no faster
 NEAR_BYTES = 256 * 1024  # from a factor's first line to its last: 64 pages; twice as many cost more than packing
+
+
+@dataclass(frozen=True)
+class TileCosts:
+    """What register tiles cost on an architecture, in cycles; of pairs, the second is for a factor or a result that is
+    larger than the second-level cache."""
+    load: float                          # of a load, where loads take longer than the multiply-adds
+    least_step: float                    # of a step of K, however small the tile
+    left_step: tuple[float, float]       # of every step, where the left factor is read in place, and where it is packed
+    read_left: tuple[float, float]       # to read a row of the left factor in place,
+    read_left_across: float              # a row of it in place where it is contiguous along M,
+    read_panel: tuple[float, float]      # and a row of its panel
+    pack_left: tuple[float, float]       # an element
+    pack_right: tuple[float, float]      # an element, for all tasks
+    pack_near: float                     # an element, in the task that reads it
+    read_right: tuple[float, float]      # an element of a right factor read in place, beyond the first-level cache
+    write_row: tuple[float, float]       # a row of a finished tile, besides its vectors
+    prefetches_rows: bool                # whether to prefetch the next rows of a left factor that is read in place
+    reach: int                           # bytes of one that are read in place as fast as packed: the pages of a TLB
+
+
+TILE_COSTS = {
+    "x86_64": TileCosts(0.6, 5.0, (0.3, 0.0), (0.1, 0.1), 0.05, (0.05, 0.12), (0.7, 1.2), (0.5, 1.8), 0.5,
+                        (0.08, 0.12), (0.0, 0.0), True, 1 << 62),
+    # fitted to 144 tiles of each of 21 products on a Neoverse N1, whose first TLB has 48 pages, for both factors
+    "aarch64": TileCosts(0.5, 4.0, (0.5, 0.5), (0.05, 0.1), 0.2, (0.02, 0.05), (1.3, 1.5), (0.7, 1.8), 1.0,
+                         (0.1, 0.15), (4.0, 13.0), False, 96 << 10),
+}
+
+
+def tile_costs(arch: str) -> TileCosts:
+    """The costs of an architecture; x86-64's, where none were measured."""
+    return TILE_COSTS.get(arch, TILE_COSTS["x86_64"])
+
 
 # -- direct: an image read in place ----------------------------------------------------------------------------------
 LEAST_USE = 0.4          # share of the multiply-adds that must be useful: else the lanes belong along another axis
@@ -63,7 +98,8 @@ TURN = 1.0               # cycles to transpose one element of a finished tile,
 APART = 8.0              # plus this for each contiguous piece of the result that a column of the tile is in
 
 # -- rows and columns of reductions ----------------------------------------------------------------------------------
-READ_ROWS = 8            # read together (unroll and jam)
+READ_ROWS = 8            # read together (unroll and jam),
+ROWS_OF_A_SET = {"aarch64": 2}    # the same of rows a page apart, whose lines share a set of the first-level cache
 FEW_ROWS = 8             # of the other factor that are multiplied with each of them
 LEAST_ROW = 64           # elements of a row that are worth a stream
 LONGEST_COLUMN = 1024    # sums of READ_ROWS products each that one element of memory adds up: more would be inaccurate

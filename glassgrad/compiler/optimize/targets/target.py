@@ -84,6 +84,17 @@ class Target:
         return self.arch == "aarch64" or "fma" in self.features
 
     @property
+    def multiplies_by_lane(self) -> bool:
+        """Whether a multiply-add takes one lane of a vector as a factor of all lanes."""
+        return self.arch == "aarch64"
+
+    @property
+    def prefetch_level(self) -> int:
+        """The nearest cache that a prefetch fills. On a Neoverse N1, 1024 x 1024 @ 1024 x 1024 runs at 28 GFLOPS with
+        prefetches into the second level, at 36 without any, and at 37 with prefetches into the first."""
+        return 1 if self.arch == "aarch64" else 2
+
+    @property
     def has_f16c(self) -> bool:
         """Whether float16 converts to and from float32 in one instruction."""
         return self.arch == "aarch64" or "f16c" in self.features

@@ -45,7 +45,7 @@ class LlvmFunction(LlvmMemory):
                  streamed: tuple[int, ...], rows: Mapping[Statement, int]):
         super().__init__(places, jammed, name)
         self.target, self.declarations = target, declarations
-        self.streamed, self.has_streamed = streamed, False
+        self.streamed, self.has_streamed, self.lane_of = streamed, False, {}
         self.labels = 0
         self.rows = rows
         self.mark = ""                                          # what a line ends with
@@ -166,13 +166,20 @@ class LlvmFunction(LlvmMemory):
     def run(self, body: list[Statement]) -> None:
         if self.units:
             self.matrices.load_before(body)
+        around, self.lane_of = self.lane_of, self.lanes_of_vectors(body) if self.target.multiplies_by_lane else {}
         super().run(body)
+        self.lane_of = around
 
     def assign(self, statement: Assign) -> None:
         self.matrices.assign(statement) if self.is_matrix(statement.register) else super().assign(statement)
 
     def accumulate(self, statement: Accumulate) -> None:
-        self.matrices.accumulate(statement) if self.is_matrix(statement.register) else super().accumulate(statement)
+        if self.is_matrix(statement.register):
+            return self.matrices.accumulate(statement)
+        for factor in statement.value.src if self.lane_of else ():
+            if factor in self.lane_of:
+                self.load_lane(factor, self.widths[statement.register])
+        super().accumulate(statement)
 
     def store(self, statement: Store) -> None:
         matrix = statement.value.op is o.REGISTER and self.is_matrix(statement.value)

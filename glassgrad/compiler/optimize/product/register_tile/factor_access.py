@@ -23,6 +23,10 @@ class FactorAccess(FlatProduct):
     """A product on flat axes: the sizes of its factors and their panels, and where they can be read."""
 
     @cached_property
+    def costs(self) -> cpu.TileCosts:
+        return cpu.tile_costs(self.target.arch)
+
+    @cached_property
     def itemsize(self) -> int:
         return self.product.total.dtype.itemsize
 
@@ -75,7 +79,7 @@ class FactorAccess(FlatProduct):
         """Whether a panel of the right factor, read in place, stays in the first-level cache for all of M."""
         if self.why_right_not_along_n() is not None or 2 * self.panel_bytes(vectors) > self.target.l1_bytes:
             return False
-        return fit_sets(self.depth, self.right_pitch, 8)
+        return self.depth * self.right_pitch <= self.costs.reach and fit_sets(self.depth, self.right_pitch, 8)
 
     @cached_property
     def right_flows(self) -> bool:
@@ -84,8 +88,8 @@ class FactorAccess(FlatProduct):
         pitch = self.right_pitch
         in_cache = 2 * max(self.left_bytes, self.right_bytes) <= self.target.l2_bytes
         longest = cpu.FLOW_PITCH * self.target.l1_bytes * self.target.l2_bytes // cpu.FLOW_CACHES
-        return in_cache and pitch <= longest and self.right_bytes <= cpu.FLOW_ROWS * longest and \
-            pitch % self.target.vector_bytes == 0
+        most = min(cpu.FLOW_ROWS * longest, self.costs.reach)
+        return in_cache and pitch <= longest and self.right_bytes <= most and pitch % self.target.vector_bytes == 0
 
     @cached_property
     def stream_k(self) -> int:

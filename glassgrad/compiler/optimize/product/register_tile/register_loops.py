@@ -98,8 +98,23 @@ class RegisterTile(PanelBlocks):
         """All steps of K for the whole tile."""
         if self.n.pitch:
             return [*self.begin(), *self.over_image()]
-        k = counter("k", self.depth)
-        return [*self.begin(), For(k, LOOP, [*self.ahead(k), self.step(k)], self.product.k_stop)]
+        return [*self.begin(), *self.over_k(self.depth, self.product.k_stop, index(0), self.ahead)]
+
+    def over_k(self, size: int, stop: UOp | None, first: UOp,
+               ahead: Callable[[UOp], list[Statement]]) -> list[Statement]:
+        """Steps of K from `first` on: for k in size / unroll: prefetches, `unroll` steps; then those left over."""
+        together = self.choice.unroll
+        k, left = counter("k", size // together), counter("kr", together - 1)
+        at = add(first, multiply(k, together))
+        body = [*ahead(at), *[self.step(add(at, index(i))) for i in range(together)]]
+        if together == 1:
+            return [For(k, LOOP, body, stop)]
+        end = index(size) if stop is None else operation(o.MIN, stop, index(size))
+        whole, rest = divide(end, together), modulo(end, together)
+        found: list[Statement] = [For(k, LOOP, body, whole)]
+        if rest is not index(0):
+            found.append(For(left, LOOP, [self.step(add(first, add(multiply(whole, together), one(left))))], rest))
+        return found
 
     def begin(self) -> list[Statement]:
         return [Assign(self.total, identity(o.ADD, self.total.dtype))]
@@ -123,7 +138,7 @@ class RegisterTile(PanelBlocks):
         return substitute_index(self.product.left, {**self.m.apart(m), self.product.k[0]: k}, {})
 
     def ahead(self, k: UOp) -> list[Statement]:
-        """The prefetches of every step of K. The first case that applies:
+        """The prefetches of `unroll` steps of K. The first case that applies:
 
         case                                      what is prefetched                      distance
         right near, left in place along k         a line of one of the left's next rows   a panel of M
@@ -132,19 +147,22 @@ class RegisterTile(PanelBlocks):
         """
         if not self.choice.ahead:
             return []
-        near = self.choice.right == "near"
+        near, together = self.choice.right == "near", self.choice.unroll
         if self.left_in_place and not self.left_along_m and near and self.block_m > 1:
-            spot = modulo(k, cpu.CACHE_LINE // self.product.left.dtype.itemsize)
-            rows = self.row.arg.size
-            soon = self.left_at(add(add(multiply(add(self.panel_m, index(1)), rows), self.taller_panels(rows)), spot),
-                                add(k, multiply(spot, -1)))
-            return [Prefetch(soon.src[0], soon.src[1])]
+            line, rows = cpu.CACHE_LINE // self.product.left.dtype.itemsize, self.row.arg.size
+            spot = divide(modulo(k, line), together)
+            first = add(add(multiply(add(self.panel_m, index(1)), rows), self.taller_panels(rows)), spot)
+            reads = [self.left_at(add(first, index(row)), add(k, multiply(spot, -together)))
+                     for row in range(0, min(rows, line), line // together)]
+            return [Prefetch(read.src[0], read.src[1]) for read in reads]
         if near and not self.left_in_place:
-            return [Prefetch(self.left.memory, self.left.place(self.panel_m, add(k, index(STEPS_AHEAD)), index(0)))]
+            line, soon = cpu.CACHE_LINE // self.left.value.dtype.itemsize, add(k, index(STEPS_AHEAD))
+            return [Prefetch(self.left.memory, self.left.place(self.panel_m, soon, index(spot)))
+                    for spot in range(0, (together - 1) * self.rows + 1, line)]
         if self.right_in_place:
             step = max(self.lanes, cpu.CACHE_LINE // self.product.right.dtype.itemsize)
-            reads = [self.right_at(add(self.begin_n, index(n)), add(k, index(ROWS_AHEAD)))
-                     for n in range(0, self.columns, step)]
+            reads = [self.right_at(add(self.begin_n, index(n)), add(k, index(ROWS_AHEAD + i)))
+                     for i in range(together) for n in range(0, self.columns, step)]
             return [Prefetch(read.src[0], read.src[1]) for read in reads]
         return []
 
@@ -154,11 +172,12 @@ class RegisterTile(PanelBlocks):
         if not self.choice.ahead:
             return []
         after = add(passes, index(1))
-        k = add(multiply(modulo(after, passes.arg.size), inner.arg.size * self.choice.k_blocks), inner)
+        k = add(multiply(modulo(after, passes.arg.size), self.choice.k_block * self.choice.k_blocks), inner)
         first = add(self.begin_n, multiply(divide(after, passes.arg.size), self.columns * self.block_n))
         together = min(self.block_m, self.vectors) if self.end_m is None else 1
         lines = [add(modulo(one(self.in_m), together), index(line)) for line in range(0, self.vectors, together)]
-        reads = [self.right_at(add(first, multiply(line, self.lanes)), k) for line in lines]
+        reads = [self.right_at(add(first, multiply(line, self.lanes)), add(k, index(i)))
+                 for i in range(self.choice.unroll) for line in lines]
         return [Prefetch(read.src[0], read.src[1]) for read in reads]
 
     def over_image(self) -> list[Statement]:
@@ -185,9 +204,8 @@ class RegisterTile(PanelBlocks):
         count = -(-self.depth // size)
         whole = at_once >= count
         passes, block = counter("kp", -(-count // at_once)), counter("kb", min(at_once, count))
-        inner = counter("k", size)
         number = add(multiply(one(passes), at_once), one(block))
-        k = add(multiply(number, size), inner)
+        first = multiply(number, size)
         tiles = 1 if whole else self.block_m * self.block_n
         memory = local("tiles", self.total.dtype, tiles * self.rows * self.columns)
         tile = index(0) if whole else add(multiply(one(self.in_n), self.block_m), one(self.in_m))
@@ -203,8 +221,10 @@ class RegisterTile(PanelBlocks):
             return t.tile([Store(memory, t.in_tile(tile), const(0, t.total.dtype))])
 
         def part(t: RegisterTile) -> list[Statement]:
-            ahead = t.ahead(k) if whole or not t.right_in_place else t.next_block(passes, inner)
-            body: list[Statement] = [*t.begin(), For(inner, LOOP, [*ahead, t.step(k)], stop),
+            def next_rows(k: UOp) -> list[Statement]:
+                return t.next_block(passes, add(k, multiply(first, -1)))
+            ahead = t.ahead if whole or not t.right_in_place else next_rows
+            body: list[Statement] = [*t.begin(), *t.over_k(size, stop, first, ahead),
                                      Store(memory, t.in_tile(tile), t.total, o.ADD)]
             return t.tile([For(block, LOOP, body, last)] if block.arg.size > 1 else body)
 

@@ -91,15 +91,28 @@ class RegisterPlan(FactorAccess):
             few = self.n.size <= cpu.FEW_PANELS * vectors * self.lanes
             apart = self.must_pack_together(vectors) is None
             copied = [] if self.right_streams else ["near", "packed"] if apart else ["packed"]
-            for rows in range(min(self.m.size, (self.target.vector_registers - vectors - 2) // vectors), 0, -1):
+            for rows in range(min(self.m.size, self.target.vector_registers // vectors - 1), 0, -1):
                 if self.m.balanced and rows * (rows + 1) // 2 * vectors > cpu.MOST_HEIGHTS:
                     continue
                 left = self.left_must_be_packed(rows) is None and (
                     self.left_along_m or self.lines_apart(rows, 8) and (few or apart or self.right_streams))
-                found += [Tiling("contract", rows, vectors, self.lanes, left="in_place" if left else "packed",
-                                 right=where) for where in (*in_place, *copied)]
+                ways = ["in_place"] if left else ["packed"]
+                if left and self.target.multiplies_by_lane:
+                    ways.append("packed")
+                found += [Tiling("contract", rows, vectors, self.lanes, left=way, right=where)
+                          for way in ways if self.registers(rows, vectors, way) <= self.target.vector_registers
+                          for where in (*in_place, *copied)]
         not_copied = [t for t in found if t.left == t.right == "in_place"] if self.right_streams else []
         return not_copied or found
+
+    def registers(self, rows: int, vectors: int, left: str) -> int:
+        """How many registers a tile takes: its sums, a step of the right factor, elements of the left one, and one for
+        what is loaded next. Where a multiply-add takes one lane of a vector, these elements are vectors: of rows, or of
+        steps of K for each row."""
+        elements = 1
+        if self.target.multiplies_by_lane:
+            elements = rows if left == "in_place" and not self.left_along_m else -(-rows // self.lanes)
+        return rows * vectors + vectors + elements + 1
 
     def cycles(self, tile: Tiling) -> float:
         """The estimated cycles of all tiles per step of K; where M has a run-time bound, per row, summed over typical
@@ -115,24 +128,24 @@ class RegisterPlan(FactorAccess):
         wait. Packing is counted per element (more where other cores read it from further away) and per phase; of a
         right factor that is read in place, its lines, once if they stay in the first-level cache, none if it flows
         (`right_flows`)."""
-        target, readers = self.target, max(1, self.workers // self.around)
+        target, costs, readers = self.target, self.costs, max(1, self.workers // self.around)
         panels_m, panels_n = -(-size // tile.rows), self.panels(tile.rows, tile.vectors)[1]
         left_far, right_far = 2 * self.left_bytes > target.l2_bytes, self.right_bytes > target.l2_bytes
         phase = cpu.PHASE * self.workers / self.depth
         tiles, packing = panels_m * panels_n * self.tile_cycles(tile, size), 0.0
         if tile.left == "packed":
-            packing += phase + ((1.2 if left_far else 0.7) + cpu.REMOTE_CYCLES * (min(readers, panels_n) - 1)) * size
+            packing += phase + (costs.pack_left[left_far] + cpu.REMOTE_CYCLES * (min(readers, panels_n) - 1)) * size
         if tile.right == "near":                                     # again for each block of rows
             times = {min(panels_m, -(-least // panels_n)) for least in self.task_counts}
             packing += cpu.TASK_CYCLES / self.depth
             return packing + min([self.waiting(min(self.wanted, blocks_m * panels_n))
-                                  * (tiles + cpu.NEAR_CYCLES * blocks_m * self.n.size) for blocks_m in times])
+                                  * (tiles + costs.pack_near * blocks_m * self.n.size) for blocks_m in times])
         if tile.right == "packed":
-            each = (1.8 if right_far else 0.5) + cpu.REMOTE_CYCLES * (min(readers, panels_m) - 1)
+            each = costs.pack_right[right_far] + cpu.REMOTE_CYCLES * (min(readers, panels_m) - 1)
             packing += (phase + each * self.n.size) / self.repeats
         elif not (self.right_flows or self.right_streams or self.right_bytes <= target.l1_bytes):
             stays = self.right_stays_near(tile.vectors)
-            packing += (0.12 if right_far else 0.08) * (1 if stays else panels_m) * self.n.size
+            packing += costs.read_right[right_far] * (1 if stays else panels_m) * self.n.size
         return packing + self.waiting(min(self.wanted, panels_m * panels_n)) * tiles
 
     def tile_cycles(self, tile: Tiling, size: int) -> float:
@@ -140,16 +153,20 @@ class RegisterPlan(FactorAccess):
         cache lines of both panels from the second-level cache (more for rows read in place), and vectors that cross a
         line; the epilogue's accesses, double where rows past the edge are masked, and per element where they are
         strided."""
-        rows, vectors, target = tile.rows, tile.vectors, self.target
+        rows, vectors, target, costs = tile.rows, tile.vectors, self.target, self.costs
         in_place = tile.right == "in_place"
         flows = in_place and (self.right_flows or self.right_streams or self.right_bytes <= target.l1_bytes)
         stays = in_place and self.right_stays_near(vectors)
         read_early = vectors if in_place and not flows else 0            # each of its lines is prefetched, too
-        step = max(rows * vectors / 2, (rows + vectors + 1 + read_early) * 0.6, 5.0)     # a sum waits 4 cycles
-        if tile.left == "in_place" and not self.left_along_m:
-            step += 0.1 * rows + 0.3
+        left_far, elements = 2 * self.left_bytes > target.l2_bytes, rows
+        if target.multiplies_by_lane:
+            elements = -(-rows // self.lanes)
+        step = max(rows * vectors / 2, (elements + vectors + 1 + read_early) * costs.load, costs.least_step)
+        if tile.left == "packed" or self.left_along_m:
+            across = costs.read_left_across if tile.left == "in_place" else 0
+            step += costs.left_step[1] + max(across, costs.read_panel[left_far]) * rows
         else:
-            step += (0.12 if 2 * self.left_bytes > target.l2_bytes else 0.05) * rows
+            step += costs.left_step[0] + costs.read_left[left_far] * rows
         lines = vectors * target.vector_bytes / cpu.CACHE_LINE
         if not (tile.right == "near" or stays) or 4 * self.panel_bytes(vectors) > 3 * target.l1_bytes:
             step += 0.2 * lines
@@ -159,7 +176,9 @@ class RegisterPlan(FactorAccess):
         elif in_place and self.right_pitch % target.vector_bytes:
             step += 0.6 * lines
         each = cpu.APART_CYCLES * target.vector_bytes / 4 if self.apart else 2 if size % rows else 1
-        return step + self.accesses * rows * vectors * each / self.depth
+        written_far = self.around * self.m.size * self.n.size * self.itemsize > target.l2_bytes
+        writing = self.accesses * rows * vectors * each + costs.write_row[written_far] * rows
+        return step + writing / self.depth
 
     @cached_property
     def wanted(self) -> int:
@@ -218,8 +237,12 @@ class RegisterPlan(FactorAccess):
         in_l1 = 2 * self.right_bytes <= self.target.l1_bytes
         soon = self.m.size > cpu.MANY_PANELS * tile.rows or self.right_bytes <= cpu.FLOW_ROWS * cpu.FLOW_PITCH
         ahead = tile.right != "in_place" or not (in_l1 or soon and self.right_flows)      # else the hardware prefetches
+        if tile.right == "near" and tile.left == "in_place":
+            ahead = self.costs.prefetches_rows
+        known = self.product.k_stop is None and not self.n.pitch                 # how many steps of K are one loop
+        worth = self.target.multiplies_by_lane and (k_block or self.depth) >= 2 * self.lanes
         return replace(tile, block_m=block_m, block_n=block_n, ahead=ahead, k_blocks=k_blocks, k_block=k_block,
-                       pitch=self.n.pitch)
+                       unroll=self.lanes if known and worth else 1, pitch=self.n.pitch)
 
     @cached_property
     def k_block(self) -> int:
@@ -263,7 +286,7 @@ class RegisterPlan(FactorAccess):
         the second-level one where there are many. They are best all in one task, which writes whole rows then, if the
         result does not stay in a cache, or if its rows share cache lines, which two tasks would both write."""
         (panels_m, panels_n), panel = self.panels(tile.rows, tile.vectors), self.panel_bytes(tile.vectors)
-        each, packing = self.tile_cycles(tile, self.m.size), cpu.NEAR_CYCLES * tile.vectors * self.lanes
+        each, packing = self.tile_cycles(tile, self.m.size), self.costs.pack_near * tile.vectors * self.lanes
         row = self.n.size * self.itemsize
         piece = cpu.SHARED_CYCLES if row % cpu.CACHE_LINE and self.workers > 1 else 0.0
         if self.around * self.m.size * row > self.workers * self.target.l2_bytes:      # written while others multiply
