@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_280, "check": 890, "engine and runtime": 5_450, "tensor": 8_730, "nn": 5_465, "jit": 1_820,
-         "package": 37_350, "new capabilities": 12_765, "package with them": 50_115}
+LINES = {"compiler": 12_395, "check": 890, "engine and runtime": 5_450, "tensor": 8_730, "nn": 5_465, "jit": 1_820,
+         "package": 37_460, "new capabilities": 12_765, "package with them": 50_225}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 5_880, 84      # depends a little on the processor
+EXECUTED_LINES, EXECUTED_FILES = 5_960, 85      # depends a little on the processor
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:
