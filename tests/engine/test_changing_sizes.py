@@ -187,6 +187,18 @@ PRODUCTS_OF_ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {
 }
 
 
+def check_product(program: Any, x: np.ndarray, other: np.ndarray, rtol: float) -> None:
+    """The result is that of plain loops for this size, and has the same bits on one thread and on three."""
+    found = []
+    for threads in (1, 3):
+        with Context(THREADS=threads):
+            found.append(program(Tensor(x), Tensor(other)).numpy())
+    with Context(NOOPT=1, DYNAMIC=0):
+        wanted = program(Tensor(x), Tensor(other)).numpy()
+    np.testing.assert_allclose(found[0], wanted, rtol=rtol, atol=1e-3, err_msg=f"{x.shape}")
+    np.testing.assert_array_equal(*found, err_msg=f"{x.shape}")
+
+
 @pytest.mark.parametrize("name", PRODUCTS_OF_ROWS)
 def test_products_of_any_number_of_rows(name: str) -> None:
     """Tiles of every height, and both ways to cut; the same bits on one thread and on three."""
@@ -195,14 +207,7 @@ def test_products_of_any_number_of_rows(name: str) -> None:
     depth = shape[1] if name == "transposed weight" else shape[0]
     for n in (3, 4, 5, *range(2, 20), 33, 63, 64, 65, 70, 79, 130, 257):
         x = data((n, depth))
-        found = []
-        for threads in (1, 3):
-            with Context(THREADS=threads):
-                found.append(program(Tensor(x), Tensor(weight)).numpy())
-        with Context(NOOPT=1, DYNAMIC=0):
-            wanted = program(Tensor(x), Tensor(weight)).numpy()
-        np.testing.assert_allclose(found[0], wanted, rtol=1e-4, atol=1e-3, err_msg=f"{n}")
-        np.testing.assert_array_equal(*found, err_msg=f"{n}")
+        check_product(program, x, weight, rtol=1e-4)
     assert general_graphs()
 
 
@@ -221,14 +226,7 @@ def test_products_that_sum_to_any_length(name: str) -> None:
     program, (rows, columns) = SUMS[name]
     for n in (30, 40, 50, 2, 3, 8, 15, 16, 17, 64, 101, 300, 1500):
         x, g = data((n, rows)), data((n, columns))
-        found = []
-        for threads in (1, 3):
-            with Context(THREADS=threads):
-                found.append(program(Tensor(x), Tensor(g)).numpy())
-        with Context(NOOPT=1, DYNAMIC=0):
-            wanted = program(Tensor(x), Tensor(g)).numpy()
-        np.testing.assert_allclose(found[0], wanted, rtol=1e-3, atol=1e-3, err_msg=f"{n}")
-        np.testing.assert_array_equal(*found, err_msg=f"{n}")
+        check_product(program, x, g, rtol=1e-3)
     assert general_graphs()
 
 

@@ -222,6 +222,11 @@ def times(x: UOp, y: UOp) -> UOp:
     return build(c * d, out)
 
 
+def divide_up(x: UOp, divisor: int) -> UOp:
+    """x / divisor, rounded up: how many pieces of a size a length has."""
+    return divide(add(x, index(divisor - 1)), divisor)
+
+
 def divide(x: UOp, divisor: int) -> UOp:
     """x // divisor (rounding down), for a positive divisor."""
     if divisor == 1:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glassgrad.compiler.graph import ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, operation, times
+from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, modulo, multiply,
+                                                    operation, times)
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, TASK, WIDE, For, Statement, Store, counter, expressions, ranges_of,
                                             task_loops, walk)
@@ -189,7 +190,7 @@ def _gated_blocks(loops: list[For], ends: list[For], inner: list[Statement]) -> 
         block = counter(name + "b", -(-f.range.arg.size // BLOCK))
         places[f.range] = add(multiply(block, BLOCK), row)
         gates[row] = less(places[f.range], f.stop)
-        blocks.append(For(block, TASK, [], divide(add(f.stop, index(BLOCK - 1)), BLOCK)))
+        blocks.append(For(block, TASK, [], divide_up(f.stop, BLOCK)))
         around[f.range] = For(row, TASK, [])
     cut = moves.rebuild(inner, places)
     for row, gate in gates.items():
@@ -230,7 +231,7 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], res
         at = add(begin.minimum(add(stop, index(-size))), row)
         gate = both(gate, less(begin, add(at, index(1))))
         enough = times(enough, divide(stop, size).minimum(1))                # 0 where there is no whole block
-        counts[small] = divide(add(left, index(size - 1)), size)
+        counts[small] = divide_up(left, size)
         places[f.range], rows[f.range] = at, row
     # `enough` bounds each of them: the loops that pack a factor run over the blocks of one of them only
     blocks = [For(small, TASK, [], times(count, enough)) for small, count in counts.items()]

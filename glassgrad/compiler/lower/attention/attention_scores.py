@@ -15,7 +15,7 @@ from collections.abc import Set
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, bounds, build, divide, index, less, linear, multiply
+from glassgrad.compiler.graph.index_algebra import add, both, bounds, build, divide_up, index, less, linear, multiply
 from glassgrad.compiler.lower.loops import ranges_of
 
 
@@ -25,7 +25,7 @@ def blocks_in_sight(score: UOp, block: UOp, inner: list[UOp]) -> UOp | None:
         constant, terms = linear(_least(below_zero, inner))
         step, rest = terms.get(block, 0), {atom: k for atom, k in terms.items() if atom is not block}
         if step > 0:                # kept where step * block + rest < 0
-            return divide(add(multiply(build(constant, rest), -1), index(step - 1)), step)
+            return divide_up(multiply(build(constant, rest), -1), step)
     return None
 
 

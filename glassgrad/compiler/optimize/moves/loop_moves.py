@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import DType, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, modulo, multiply, operation,
-                                                    substitute_index)
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, modulo, multiply,
+                                                    operation, substitute_index)
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, WIDE, Accumulate, Assign, For, If, Statement, Store,
@@ -222,7 +222,7 @@ def wide_steps(loop: For, tile: int, lanes: int, beside: bool = False) -> list[W
                 for start, count, t, v in _steps(n, tile, lanes)]
     stop = within(stop, n)
     whole, left = divide(stop, tile * lanes), modulo(stop, tile * lanes)
-    vectors = divide(add(left, index(lanes - 1)), lanes)
+    vectors = divide_up(left, lanes)
     steps = [WideStep(name, index(0), n // (tile * lanes), tile, lanes, whole, beside),
              WideStep(name, multiply(whole, tile * lanes), tile, 1, lanes, vectors, beside,
                       stop if lanes > 1 else None)]
@@ -322,7 +322,7 @@ def tasks(loop: For, count: int, interleaved: bool = True) -> For:
     body = rebuild(loop.body, {loop.range: add(multiply(outer, step), inner)})
     if loop.stop is not None:
         left = add(loop.stop, multiply(outer, -step))
-        return For(outer, TASK, [For(inner, LOOP, body, left)], divide(add(loop.stop, index(step - 1)), step))
+        return For(outer, TASK, [For(inner, LOOP, body, left)], divide_up(loop.stop, step))
     return For(outer, TASK, [For(inner, LOOP, body, left_of(n, step, outer))])
 
 

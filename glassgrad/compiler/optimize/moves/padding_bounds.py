@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, bounds, divide, index, less,
-                                                    multiply, operation)
+from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, bounds, divide, divide_up, index,
+                                                    less, multiply, operation)
 from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 
@@ -107,7 +107,7 @@ class Edges:
                 continue
             left = add(index(h.limit), multiply(place, -h.m_step))        # k_step * k < left
             if h.k_step > 0:
-                high = operation(o.MIN, high, divide(add(left, index(h.k_step - 1)), h.k_step))
+                high = operation(o.MIN, high, divide_up(left, h.k_step))
             else:
                 low = operation(o.MAX, low, add(divide(multiply(left, -1), -h.k_step), index(1)))
         return low, high

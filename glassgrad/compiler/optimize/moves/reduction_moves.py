@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from glassgrad.compiler.graph import ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, divide, index, multiply
+from glassgrad.compiler.graph.index_algebra import add, divide_up, index, multiply
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
                                             expressions, fold, load, local, nodes_in, register, walk)
@@ -114,7 +114,7 @@ def _in_chunks(loop: For, chunk: int, inside: Callable[[For], list[Statement]]) 
     whole = rebuild(loop.body, {loop.range: add(multiply(outer, chunk), inner)})
     if stop is not None:
         part = For(inner, LOOP, whole, add(stop, multiply(outer, -chunk)))
-        return [For(outer, LOOP, inside(part), divide(add(stop, index(chunk - 1)), chunk))]
+        return [For(outer, LOOP, inside(part), divide_up(stop, chunk))]
     out: list[Statement] = [For(outer, LOOP, inside(For(inner, LOOP, whole)))]
     if n % chunk:
         rest = counter(name, n % chunk)
@@ -213,6 +213,6 @@ def group(body: list[Statement], rows: list[UOp], chunk: int) -> tuple[list[Stat
         memory = local(f"part_{r.arg}_{group_name}", r.dtype, size, "shared")
         first.append(Store(memory, place, r))
         again.append(Accumulate(r, combine, load(memory, place)))
-    started = None if stop is None else divide(add(stop, index(chunk - 1)), chunk)
+    started = None if stop is None else divide_up(stop, chunk)
     return [For(outer, TASK, loops_around(rows, first, TASK), started)], \
         [*second, For(outer, LOOP, again, started), *body[at + 1:]]

@@ -28,8 +28,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, both, bounds, build, divide, exact, fits, index, less, linear,
-                                                    modulo, multiply, substitute_index)
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, build, divide, divide_up, exact, fits, index,
+                                                    less, linear, modulo, multiply, substitute_index)
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Assign, For, Statement, Store, counter, load, local,
                                             ranges_of, register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -227,7 +227,7 @@ def _in_turn(found: _Scatter, steps: _Steps, wide: Callable[[list[Statement]], l
         if count > 1:
             values.append(Assign(value, moves.edge_gate(stored, gate)))
         stores.append(Store(store.memory, place, value if count > 1 else stored, store.combine, gate))
-    stop = divide(add(total, index(count - 1)), count)
+    stop = divide_up(total, count)
     return [For(block, LOOP, [*rows, *wide([*values, *stores])], stop)]
 
 
@@ -260,7 +260,7 @@ def _compared(found: _Scatter, steps: _Steps, lanes: int) -> list[Statement]:
                 Assign(result, (same & earlier.logical_not()).where(combined(result, load(values, other)), result))],
                 None if steps.total is None or lanes <= COMPARED else add(steps.total, multiply(one(block), -lanes))),
             Store(memory, found.place(row), result, None, first)])]
-    stop = None if steps.total is None else divide(add(steps.total, index(lanes - 1)), lanes)
+    stop = None if steps.total is None else divide_up(steps.total, lanes)
     return [For(block, LOOP, body, stop)] if block.arg.size > 1 else body
 
 

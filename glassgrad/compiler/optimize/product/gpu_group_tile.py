@@ -18,8 +18,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glassgrad.compiler.graph import ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, linear, modulo, multiply, operation,
-                                                    substitute_index, times)
+from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, linear, modulo, multiply,
+                                                    operation, substitute_index, times)
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, counter, load,
                                             ranges_of)
@@ -128,7 +128,7 @@ class GroupTile:
             self.first_round = multiply(one(self.part), self.step.arg.size)
             self.stop = left_of(self.rounds, self.step.arg.size, self.part)
         else:                                                                  # parts are equal at run time
-            each = divide(add(rounds, index(c.k_parts - 1)), c.k_parts)
+            each = divide_up(rounds, c.k_parts)
             self.first_round = times(one(self.part), each)
             self.stop = operation(o.MIN, each, add(rounds, multiply(self.first_round, -1)))
         thread_m, thread_n = self.thread()

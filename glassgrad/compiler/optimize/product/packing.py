@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, both, divide, divide_up, index, less, multiply, substitute_index
 from glassgrad.compiler.lower.cast_lowering import carrier
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, For, If, Statement, Store, counter, load, local,
                                             ranges_of)
@@ -104,7 +104,7 @@ class PackedFactor:
                                     k: add(multiply(one(piece), size), one(step))})
         left, pieces = left_of(k.arg.size, size, piece), None
         if self.stop is not None:
-            left, pieces = add(self.stop, multiply(one(piece), -size)), divide(add(self.stop, index(size - 1)), size)
+            left, pieces = add(self.stop, multiply(one(piece), -size)), divide_up(self.stop, size)
         body = [For(step, LOOP, body, left)] if size > 1 else body
         body = [For(inside, LOOP, body, left_of(self.panels, together, group))]
         loops = [For(piece, LOOP, [], pieces)] if piece.arg.size > 1 else []

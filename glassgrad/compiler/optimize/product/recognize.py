@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from glassgrad.compiler.graph import DType, UOp, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, less, linear, modulo, multiply,
+from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, linear, modulo, multiply,
                                                     substitute_index)
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, expressions,
                                             ranges_of, register, task_loops, walk)
@@ -227,7 +227,7 @@ class FlatAxis:
 
     def pieces(self, size: int) -> UOp | None:
         """How many pieces of `size` it has at run time; None where it has no run-time bound."""
-        return None if self.stop is None else divide(add(self.stop, index(size - 1)), size)
+        return None if self.stop is None else divide_up(self.stop, size)
 
     @property
     def balanced(self) -> bool:

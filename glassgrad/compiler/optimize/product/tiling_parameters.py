@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import Field, dataclass
 from typing import Any
 
-from glassgrad.compiler.graph.index_algebra import add, divide, index, multiply
+from glassgrad.compiler.graph.index_algebra import add, divide_up, multiply
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter
 from glassgrad.compiler.optimize.decisions import Choice, one_of
@@ -110,7 +110,7 @@ class PanelBlocks:
                  most: int = moves.PHASE_TASKS) -> list[Statement]:
         """for outer loops: TASK blocks: body      (the outer loops are tasks too if `worth`: there is enough work)"""
         if self.end_m is not None:
-            stop = divide(add(self.end_m, index(self.block_m - 1)), self.block_m)
+            stop = divide_up(self.end_m, self.block_m)
             body = moves.nested([] if worth else outer, body)
             rest = moves.share_out([*(outer if worth else []), self.task_n], body, most)
             return [moves.tasks(For(self.task_m, LOOP, rest, stop), most)]

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from functools import cached_property
 
 from glassgrad.compiler.graph import ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, less, modulo, multiply, operation,
-                                                    substitute_index)
+from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, modulo, multiply,
+                                                    operation, substitute_index)
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Prefetch, Statement, Store,
                                             counter, load, local)
@@ -214,8 +214,8 @@ class RegisterTile(PanelBlocks):
         last = None if count % at_once == 0 or whole else add(index(count), multiply(passes, -at_once))
         rounds = None
         if self.product.k_stop is not None:
-            used = divide(add(self.product.k_stop, index(size - 1)), size)                 # blocks that are not empty
-            last, rounds = add(used, multiply(one(passes), -at_once)), divide(add(used, index(at_once - 1)), at_once)
+            used = divide_up(self.product.k_stop, size)                 # blocks that are not empty
+            last, rounds = add(used, multiply(one(passes), -at_once)), divide_up(used, at_once)
 
         def clear(t: RegisterTile) -> list[Statement]:
             return t.tile([Store(memory, t.in_tile(tile), const(0, t.total.dtype))])
