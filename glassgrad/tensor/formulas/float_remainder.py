@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.compiler.graph import UOp, const, dtypes, full
+from glassgrad.compiler.graph import UOp, full
 from glassgrad.tensor.autograd.custom_gradient import gradient_is
+from glassgrad.tensor.formulas.powers import leading_bits
 
 
 @gradient_is(lambda g, rest, x, y: (g, -g * (x / y).trunc()))
@@ -60,8 +61,7 @@ def _step(x: UOp, y: UOp) -> UOp:
 
 def _halves(x: UOp) -> tuple[UOp, UOp]:
     """A float as the sum of two with half as many digits."""
-    bits, digits = (dtypes.uint64, 27) if x.dtype is dtypes.float64 else (dtypes.uint32, 12)
-    high = (x.bitcast(bits) & const((1 << bits.bits) - (1 << digits), bits)).bitcast(x.dtype)
+    high = leading_bits(x)
     return high, x - high
 
 
