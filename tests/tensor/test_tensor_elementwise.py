@@ -286,6 +286,17 @@ def test_a_large_power_of_integers_is_an_integer():
         assert found.dtype is dtypes.int32 and found.tolist() == (torch.tensor(values, dtype=torch.int32) ** n).tolist()
 
 
+@pytest.mark.parametrize("dtype, limit", [("float32", 46), ("float64", 104)])
+def test_remainders_of_large_quotients_are_exact(dtype, limit, rng):
+    if dtype == "float64":
+        skip_without_float64()
+    exponent = rng.integers(0, limit, 20_000)
+    x = (rng.uniform(1, 2, exponent.shape) * np.exp2(exponent // 2)).astype(dtype)
+    y = (rng.uniform(1, 2, exponent.shape) * np.exp2(exponent // 2 - exponent)).astype(dtype)
+    np.testing.assert_array_equal(Tensor(x).fmod(Tensor(y)).numpy(), np.fmod(x, y))
+    np.testing.assert_array_equal((Tensor(x) % Tensor(-y)).numpy(), np.remainder(x, -y))
+
+
 # -- types ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("a", ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
                                "float64"])

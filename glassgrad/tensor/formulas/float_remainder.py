@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.compiler.graph import UOp, full
+from glassgrad.compiler.graph import UOp, dtypes, full
 from glassgrad.tensor.autograd.custom_gradient import gradient_is
 from glassgrad.tensor.formulas.powers import leading_bits
 
@@ -52,8 +52,10 @@ def _rest(x: UOp, y: UOp) -> UOp:
 
 def _step(x: UOp, y: UOp) -> UOp:
     """x minus y times the integer part of their rounded quotient, exactly: products of halves are not rounded."""
-    rest = x
-    for part in _halves((x / y).trunc()):
+    rest, quotient = x, (x / y).trunc()
+    if x.dtype is dtypes.float64:                      # halves of 27 and 27 bits would have a product of 54
+        quotient = (quotient.bitcast(dtypes.int64) & -2).bitcast(x.dtype)
+    for part in _halves(quotient):
         for piece in _halves(y):
             rest = rest - part * piece
     return rest
