@@ -216,8 +216,8 @@ def test_bincount_and_searchsorted():
 
 
 @pytest.mark.parametrize("right", [False, True])
-@pytest.mark.parametrize("row", [[1.0, 2.0, 3.0], [1.0, 2.0, math.inf], [1.0, 2.0, math.nan], [1.0, 1.0, 2.0, math.nan, math.nan],
-                                 [-math.inf, *[math.nan] * 6], [math.nan] * 3])
+@pytest.mark.parametrize("row", [[1.0, 2.0, 3.0], [1.0, 2.0, math.inf], [1.0, 2.0, math.nan],
+                                 [1.0, 1.0, 2.0, math.nan, math.nan], [-math.inf, *[math.nan] * 6], [math.nan] * 3])
 def test_searchsorted_takes_nan_to_be_after_all_numbers(row, right):
     edges, values = np.array(row, "float32"), np.array([math.nan, 0, math.inf, -math.inf, 1, 1.5, 2, 5], "float32")
     wanted = np.searchsorted(edges, values, "right" if right else "left")

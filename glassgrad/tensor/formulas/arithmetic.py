@@ -14,7 +14,7 @@ from typing import Any
 from glassgrad.base.errors import DTypeError
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, promote
 from glassgrad.tensor.broadcast import VERBS, broadcast_all, broadcast_pair, broadcast_shape, number
-from glassgrad.tensor.formulas import elementary, float_remainder
+from glassgrad.tensor.formulas import elementary, float_remainder, powers
 
 Operand = UOp | bool | int | float          # or a symbolic length
 
@@ -202,7 +202,7 @@ def _constant_power(x: UOp, n: Any) -> UOp:
     if n == 0.5:
         return x.sqrt()
     if n == -0.5:
-        return in_accumulator(elementary.rsqrt if narrow else elementary.precise_rsqrt, x)
+        return in_accumulator(elementary.rsqrt if narrow else powers.reciprocal_root, x)
     if n in elementary.EXACT_PRODUCTS or narrow and n in elementary.PRODUCTS:
         return in_accumulator(lambda x: elementary.product_power(x, int(n)), x)
     return in_accumulator(lambda x: elementary.power(x, const(n, x.dtype)), x)

@@ -251,12 +251,6 @@ def rsqrt(x: UOp) -> UOp:
     return x.sqrt().recip()
 
 
-@gradient_is(lambda g, y, x: g * (y / x) * -0.5)
-def precise_rsqrt(x: UOp) -> UOp:
-    """1 / sqrt(x), rounded nearly once, which takes longer."""
-    return powers.reciprocal_root(x)
-
-
 @gradient_is(lambda g, y, x: const(0, x.dtype).broadcast(x.shape))
 def one(x: UOp) -> UOp:
     """x^0: 1 everywhere, with a gradient of 0."""

@@ -11,7 +11,7 @@ import math
 
 from glassgrad.compiler.graph import UOp, dtypes, full
 from glassgrad.tensor.autograd.custom_gradient import gradient_is
-from glassgrad.tensor.formulas.powers import leading_bits
+from glassgrad.tensor.formulas.powers import halves
 
 
 @gradient_is(lambda g, rest, x, y: (g, -g * (x / y).trunc()))
@@ -55,16 +55,10 @@ def _step(x: UOp, y: UOp) -> UOp:
     rest, quotient = x, (x / y).trunc()
     if x.dtype is dtypes.float64:                      # halves of 27 and 27 bits would have a product of 54
         quotient = (quotient.bitcast(dtypes.int64) & -2).bitcast(x.dtype)
-    for part in _halves(quotient):
-        for piece in _halves(y):
+    for part in halves(quotient):
+        for piece in halves(y):
             rest = rest - part * piece
     return rest
-
-
-def _halves(x: UOp) -> tuple[UOp, UOp]:
-    """A float as the sum of two with half as many digits."""
-    high = leading_bits(x)
-    return high, x - high
 
 
 def _opposite(rest: UOp, y: UOp) -> UOp:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from glassgrad.compiler.graph import UOp, const, dtypes
+from glassgrad.tensor.autograd.custom_gradient import gradient_is
 
 _DIGITS = {dtypes.float32: (24, dtypes.int32), dtypes.float64: (53, dtypes.int64)}      # binary digits
 Pair = tuple[UOp, UOp]                       # a number's nearest float, and what is left of the number
@@ -33,6 +34,12 @@ def leading_bits(x: UOp, parts: int = 2) -> UOp:
     digits, bits = _DIGITS[x.dtype]
     dropped = digits - digits // parts
     return (x.bitcast(bits) & const(-1 << dropped, bits)).bitcast(x.dtype)
+
+
+def halves(x: UOp) -> Pair:
+    """The first half of a float's bits, and the others."""
+    first = leading_bits(x)
+    return first, x - first
 
 
 # -- constant exponents ----------------------------------------------------------------------------------------
@@ -67,16 +74,16 @@ def few_factors(x: UOp, n: int) -> UOp:
 
 def _missing(x: UOp, y: UOp) -> UOp:
     """1 - x y, where x y is nearly 1."""
-    head, other = leading_bits(x), leading_bits(y)
-    tail, rest = x - head, y - other
-    return ((1.0 - head * other) - (head * rest + tail * other)) - tail * rest
+    (x0, x1), (y0, y1) = halves(x), halves(y)
+    return ((1.0 - x0 * y0) - (x0 * y1 + x1 * y0)) - x1 * y1
 
 
+@gradient_is(lambda g, y, x: g * (y / x) * -0.5)
 def reciprocal_root(x: UOp) -> UOp:
     """1 / sqrt(x): a rounded one, and half of what its square times x lacks of 1."""
     root = x.sqrt().recip()
-    head, other = leading_bits(x), leading_bits(root, 4)
-    missing = (1.0 - head * other * other) - (x - head) * other * other - x * (root - other) * (root + other)
+    (x0, x1), head = halves(x), leading_bits(root, 4)
+    missing = (1.0 - x0 * head * head) - x1 * head * head - x * (root - head) * (root + head)
     value = root + root * missing * 0.5
     return value.eq(value).where(value, root)
 
@@ -148,7 +155,7 @@ def _times(x: Pair, y: Pair) -> Pair:
 
 def _product(x: UOp, y: UOp) -> Pair:
     """The product of two floats."""
-    (x0, x1), (y0, y1) = _halves(x), _halves(y)
+    (x0, x1), (y0, y1) = halves(x), halves(y)
     first, middle = x0 * y0, x0 * y1 + x1 * y0
     near = first + middle
     return _as_pair(near, (middle - (near - first)) + x1 * y1)
@@ -158,9 +165,3 @@ def _as_pair(near: UOp, rest: UOp) -> Pair:
     """near + rest, where |near| is much larger."""
     total = near + rest
     return total, rest - (total - near)
-
-
-def _halves(x: UOp) -> Pair:
-    """The first 26 bits of a float, and the others: products of such parts are exact."""
-    first = leading_bits(x)
-    return first, x - first
