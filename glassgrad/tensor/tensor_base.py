@@ -374,7 +374,7 @@ class TensorBase:
             hold(self)
         return self
 
-    def _rebind(self, value: Self) -> Self:
+    def _rebind(self, value: Self, leaf: bool = False) -> Self:
         """x += y: this tensor and its views take the new value (methods/assignment.py)."""
         raise NotImplementedError
 

@@ -239,6 +239,64 @@ def test_a_whole_power_is_the_nearest_number(n, dtype, rng):
     assert in_ulp((Tensor(x) ** n).numpy(), np.power(x.astype(np.longdouble), n)) < 0.52
 
 
+def worst_error(found, exact, digits, lowest):
+    """In last places of a type with so many binary digits, whose least number is 2^lowest; denormal results count."""
+    last_place = np.ldexp(exact.dtype.type(1), np.maximum(np.frexp(np.abs(exact))[1] - digits, lowest))
+    return (np.abs(found - exact) / last_place).max()
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="NumPy has no numbers wider than float64 here")
+@pytest.mark.parametrize("dtype, digits, lowest", [("float16", 11, -24), ("bfloat16", 8, -133), ("float32", 24, -149),
+                                                   ("float64", 53, -1074)])
+@pytest.mark.parametrize("n", [*range(-6, 9), 0.5, -0.5, 1.5, -1.5])
+def test_a_power_by_a_number_is_within_one_last_place(n, dtype, digits, lowest, rng):
+    skip_without_float64()
+    reach = min((40 - lowest) / max(abs(n), 1), -lowest - digits - 2)         # results down to denormal numbers and 0
+    size = np.exp2(np.concatenate([rng.uniform(-2, 2, 5_000), rng.uniform(-reach, reach, 5_000)]))
+    x = Tensor(size * rng.choice([-1, 1], size.shape) if n == int(n) else size).cast(dtype).realize()
+    base = x.cast("float64").numpy().astype(np.longdouble)
+    found = (x ** n).cast("float64").numpy()
+    with np.errstate(all="ignore"):
+        exact = np.sqrt(base) ** int(2 * n) if n != int(n) else base ** n
+    largest = np.ldexp(np.longdouble(2) - np.ldexp(np.longdouble(1), -digits), 2 - lowest - digits)
+    assert np.isinf(found[np.abs(exact) > largest]).all()
+    finite = np.abs(exact) < largest
+    assert finite.sum() > 5_000 and worst_error(found[finite], exact[finite], digits, lowest) <= 1.0
+    if dtype in ("float32", "float64"):
+        assert worst_error(found[:5_000], exact[:5_000], digits, lowest) < 0.55
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", range(-6, 9))
+def test_powers_of_special_values_and_their_gradients_are_those_of_pytorch(n, dtype):
+    values = np.array([0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 2.0, -3.0, 1e-30, -1e30], dtype)
+    x, y = Tensor(values, requires_grad=True), torch.tensor(values, requires_grad=True)
+    (x ** n).sum().backward()
+    (y ** n).sum().backward()
+    for found, wanted in (((x ** n).numpy(), (y ** n).detach().numpy()), (x.grad.numpy(), y.grad.numpy())):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+        zero = wanted == 0
+        np.testing.assert_array_equal(np.signbit(found[zero]), np.signbit(wanted[zero]))
+
+
+def test_a_large_power_of_integers_is_an_integer():
+    values = [0, 1, -1, 3, -7]
+    for n in (63, 65, 100):
+        found = Tensor(values) ** n
+        assert found.dtype is dtypes.int32 and found.tolist() == (torch.tensor(values, dtype=torch.int32) ** n).tolist()
+
+
+@pytest.mark.parametrize("dtype, limit", [("float32", 46), ("float64", 104)])
+def test_remainders_of_large_quotients_are_exact(dtype, limit, rng):
+    if dtype == "float64":
+        skip_without_float64()
+    exponent = rng.integers(0, limit, 20_000)
+    x = (rng.uniform(1, 2, exponent.shape) * np.exp2(exponent // 2)).astype(dtype)
+    y = (rng.uniform(1, 2, exponent.shape) * np.exp2(exponent // 2 - exponent)).astype(dtype)
+    np.testing.assert_array_equal(Tensor(x).fmod(Tensor(y)).numpy(), np.fmod(x, y))
+    np.testing.assert_array_equal((Tensor(x) % Tensor(-y)).numpy(), np.remainder(x, -y))
+
+
 # -- types ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("a", ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
                                "float64"])

@@ -283,6 +283,18 @@ def test_gradients_pass_through_writes_to_views():
         np.testing.assert_allclose(a.grad.numpy(), b.grad.numpy())
 
 
+@pytest.mark.parametrize("key", [..., slice(None)])
+def test_a_computed_tensor_that_is_written_as_a_whole_is_a_leaf_as_after_assign(key):
+    x, w = Tensor([1.0, 2.0], requires_grad=True), Tensor([3.0, 4.0], requires_grad=True)
+    y, z = x * 2, x * 2
+    y[key] = 1
+    y.sum().backward()                           # PyTorch: x.grad is 0; here y does not depend on x any more
+    assert y.tolist() == [1.0, 1.0] and y.grad.tolist() == [1.0, 1.0] and x.grad is None
+    z[key] = w * w
+    z.sum().backward()
+    assert w.grad.tolist() == [6.0, 8.0] and z.grad.tolist() == [1.0, 1.0] and x.grad is None
+
+
 def test_writes_through_detached_views_change_a_parameter_without_a_gradient():
     def program(make):
         w = make([1.0, 2.0])

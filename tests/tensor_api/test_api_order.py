@@ -216,11 +216,18 @@ def test_bincount_and_searchsorted():
 
 
 @pytest.mark.parametrize("right", [False, True])
-@pytest.mark.parametrize("last", [3.0, math.inf, math.nan])
-def test_searchsorted_puts_nan_at_the_end(last, right):
-    edges, values = np.array([1.0, 2.0, last], "float32"), np.array([math.nan, 0, math.inf, -math.inf, 2], "float32")
-    same(Tensor(edges).searchsorted(Tensor(values), right),
-         torch.searchsorted(torch.from_numpy(edges), torch.from_numpy(values), right=right))
+@pytest.mark.parametrize("row", [[1.0, 2.0, 3.0], [1.0, 2.0, math.inf], [1.0, 2.0, math.nan],
+                                 [1.0, 1.0, 2.0, math.nan, math.nan], [-math.inf, *[math.nan] * 6], [math.nan] * 3])
+def test_searchsorted_takes_nan_to_be_after_all_numbers(row, right):
+    edges, values = np.array(row, "float32"), np.array([math.nan, 0, math.inf, -math.inf, 1, 1.5, 2, 5], "float32")
+    wanted = np.searchsorted(edges, values, "right" if right else "left")
+    assert Tensor(edges).searchsorted(Tensor(values), right).tolist() == wanted.tolist()
+    assert Tensor(values).bucketize(Tensor(edges), right=right).tolist() == wanted.tolist()
+    rows = Tensor(np.stack([edges, edges[:1].repeat(len(edges))]))
+    assert rows.searchsorted(Tensor(np.stack([values, values])), right)[0].tolist() == wanted.tolist()
+    if not np.isnan(edges).any():                # PyTorch's answers for others depend on which elements it looks at
+        same(Tensor(edges).searchsorted(Tensor(values), right),
+             torch.searchsorted(torch.from_numpy(edges), torch.from_numpy(values), right=right))
 
 
 # -- scatter -------------------------------------------------------------------------------------------------

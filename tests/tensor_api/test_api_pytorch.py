@@ -95,6 +95,16 @@ def whole(*arrays: Any) -> list[tuple[Tensor, Any]]:
     return [(Tensor(np.asarray(a)), torch.tensor(np.asarray(a))) for a in arrays]
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_divisors_of_the_least_number_of_a_type_are_those_of_numpy(dtype: str) -> None:
+    """PyTorch's gcd of -128 and 6 in int8 is -2."""
+    least = np.iinfo(dtype).min
+    left = np.array([least, least, least, least, 0, least, 6, least + 1, least // 2], dtype)
+    right = np.array([0, least, 6, 1, least, -1, least, least, least], dtype)
+    assert Tensor(left).gcd(Tensor(right)).tolist() == np.gcd(left, right).tolist()
+    assert Tensor(left).lcm(Tensor(right)).tolist() == torch.tensor(left).lcm(torch.tensor(right)).tolist()
+
+
 def test_integers() -> None:
     (x, a), (y, b) = whole(np.array([12, 0, -18, 35, 2147483647], "int32"), np.array([18, 0, 12, -49, 2], "int32"))
     assert x.gcd(y).tolist() == a.gcd(b).tolist() and x.lcm(6).tolist()[:4] == a.lcm(torch.tensor(6)).tolist()[:4]

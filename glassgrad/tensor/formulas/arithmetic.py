@@ -14,7 +14,7 @@ from typing import Any
 from glassgrad.base.errors import DTypeError
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, promote
 from glassgrad.tensor.broadcast import VERBS, broadcast_all, broadcast_pair, broadcast_shape, number
-from glassgrad.tensor.formulas import elementary, float_remainder
+from glassgrad.tensor.formulas import elementary, float_remainder, powers
 
 Operand = UOp | bool | int | float          # or a symbolic length
 
@@ -192,24 +192,19 @@ def power(x: Any, y: Any) -> UOp:
 
 
 def _constant_power(x: UOp, n: Any) -> UOp:
-    if isinstance(n, float) and n.is_integer() and x.dtype.kind == "f":
-        n = int(n)
-    few = isinstance(n, int) and -2 <= n <= 3            # products of so few, each rounded, are what PyTorch gives
-    if few or isinstance(n, int) and abs(n) <= 64 and x.dtype is not dtypes.float64:
-        if n < 0 and x.dtype.kind != "f":
+    if isinstance(n, int) and x.dtype.kind != "f":
+        if n < 0:
             raise DTypeError("integers have no negative powers", given=f"{x.dtype.name} ** {n}",
                              expected="an exponent of 0 or more, or floats", fix="cast first: x.float() ** -1")
-        if x.dtype is _bool:
-            x = x.cast(dtypes.default_int)
-        precise = not few and x.dtype is dtypes.float32 and elementary.computes_float64(x)
-        wide = x.cast(dtypes.float64 if precise else x.dtype.accumulator)
-        made = elementary.whole_power(wide, abs(n)) if n else elementary.one(wide)
-        return (made if n >= 0 else made.recip()).cast(x.dtype)
+        return elementary.product_power(x.cast(dtypes.default_int) if x.dtype is _bool else x, n)
     x = as_float(x)
+    narrow = x.dtype.accumulator is not x.dtype          # computed with digits to spare
     if n == 0.5:
         return x.sqrt()
     if n == -0.5:
-        return in_accumulator(elementary.rsqrt, x)
+        return in_accumulator(elementary.rsqrt if narrow else powers.reciprocal_root, x)
+    if n in elementary.EXACT_PRODUCTS or narrow and n in elementary.PRODUCTS:
+        return in_accumulator(lambda x: elementary.product_power(x, int(n)), x)
     return in_accumulator(lambda x: elementary.power(x, const(n, x.dtype)), x)
 
 

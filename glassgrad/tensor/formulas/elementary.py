@@ -8,16 +8,19 @@ float64. Where the known derivative is better than that of the formula, it is wr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.custom_gradient import gradient_is, own_gradient
-from glassgrad.tensor.formulas import float64_power
+from glassgrad.tensor.formulas import powers
 from glassgrad.tensor.formulas.deferred import one_node
+from glassgrad.tensor.formulas.powers import by_squaring
 
 LOG2_E, LN_2 = math.log2(math.e), math.log(2.0)
 HALF_PI = math.pi / 2
+PRODUCTS = range(-64, 65)            # exponents whose powers may be products,
+EXACT_PRODUCTS = range(-1, 3)        # and those whose products are rounded once, if at all
 
 
 def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
@@ -260,17 +263,9 @@ def computes_float64(*operands: UOp) -> bool:
     return getattr(Device[device], "has_float64", True)
 
 
-def whole_power(x: UOp, n: int, times: Callable[[UOp, UOp], UOp] = UOp.__mul__) -> UOp:
-    """x times itself, n >= 1 times, by squaring."""
-    result: UOp | None = None
-    while n:
-        if n & 1:
-            result = x if result is None else times(result, x)
-        n >>= 1
-        if n:
-            x = times(x, x)
-    assert result is not None
-    return result
+def product_power(x: UOp, n: int) -> UOp:
+    """x^n by products in x's type."""
+    return by_squaring(x if n > 0 else x.recip(), abs(n)) if n else one(x)
 
 
 def integer_power(x: UOp, n: UOp) -> UOp:
@@ -293,8 +288,10 @@ def _power_gradient(g: UOp, z: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp | None]:
 def power(x: UOp, y: UOp) -> UOp:
     """x^y: 2^(y log2 |x|), with the sign of an odd power, NaN for a fractional power of a negative, and 1 for x = 1 or
     y = 0 whatever the other is (C's pow, and PyTorch's)."""
+    if y.op is o.CONST and y.arg in PRODUCTS and (known := _product_power(x, int(y.arg))) is not None:
+        return known
     if x.dtype is dtypes.float64:
-        size = float64_power.power_of_size(x.abs(), y)
+        size = powers.power_of_size(x.abs(), y)
     elif computes_float64(x, y):
         size = _power_of_size(x, y)
     else:
@@ -305,6 +302,17 @@ def power(x: UOp, y: UOp) -> UOp:
     signed = negative.where(odd.where(-size, has_value.where(size, math.nan)), size)
     one = x.eq(1.0) | y.eq(0.0) | (x.eq(-1.0) & y.abs().eq(math.inf))
     return one.where(1.0, signed)
+
+
+def _product_power(x: UOp, n: int) -> UOp | None:
+    """x^n where products are fast and round it well enough."""
+    if n in EXACT_PRODUCTS:
+        return product_power(x, n)
+    if x.dtype is dtypes.float32 and computes_float64(x):
+        return product_power(x.cast(dtypes.float64), n).cast(x.dtype)
+    if abs(n) <= (5 if x.dtype is dtypes.float64 else 3):
+        return powers.few_factors(x, n)
+    return None if x.dtype is dtypes.float64 else product_power(x, n)
 
 
 def _power_of_size(x: UOp, y: UOp) -> UOp:

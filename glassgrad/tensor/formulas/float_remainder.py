@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.compiler.graph import UOp, const, dtypes, full
+from glassgrad.compiler.graph import UOp, dtypes, full
 from glassgrad.tensor.autograd.custom_gradient import gradient_is
+from glassgrad.tensor.formulas.powers import halves
 
 
 @gradient_is(lambda g, rest, x, y: (g, -g * (x / y).trunc()))
@@ -51,18 +52,13 @@ def _rest(x: UOp, y: UOp) -> UOp:
 
 def _step(x: UOp, y: UOp) -> UOp:
     """x minus y times the integer part of their rounded quotient, exactly: products of halves are not rounded."""
-    rest = x
-    for part in _halves((x / y).trunc()):
-        for piece in _halves(y):
+    rest, quotient = x, (x / y).trunc()
+    if x.dtype is dtypes.float64:                      # halves of 27 and 27 bits would have a product of 54
+        quotient = (quotient.bitcast(dtypes.int64) & -2).bitcast(x.dtype)
+    for part in halves(quotient):
+        for piece in halves(y):
             rest = rest - part * piece
     return rest
-
-
-def _halves(x: UOp) -> tuple[UOp, UOp]:
-    """A float as the sum of two with half as many digits."""
-    bits, digits = (dtypes.uint64, 27) if x.dtype is dtypes.float64 else (dtypes.uint32, 12)
-    high = (x.bitcast(bits) & const((1 << bits.bits) - (1 << digits), bits)).bitcast(x.dtype)
-    return high, x - high
 
 
 def _opposite(rest: UOp, y: UOp) -> UOp:

@@ -10,6 +10,7 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.custom_gradient import gradient_is
 from glassgrad.tensor.formulas import (absolute, as_float, broadcast, in_accumulator, is_infinite, is_nan, logaddexp,
                                        maximum, pad_axis, part, square)
+from glassgrad.tensor.formulas.bitcast import WORDS
 from glassgrad.tensor.formulas.elementary import erf, exp, log, polynomial, tan
 
 # Giles (2012), "Approximating the erfinv function": two polynomials in w = -ln(1 - x^2)
@@ -140,9 +141,11 @@ def differences(x: UOp, axis: int, times: int) -> UOp:
 
 
 def greatest_divisor(x: UOp, y: UOp) -> UOp:
-    """The greatest common divisor of integers, by Euclid: enough steps for the widest numbers of the type."""
-    x, y = absolute(x), absolute(y)
+    """The greatest common divisor of integers, by Euclid: enough steps for the widest numbers of the type. Unsigned,
+    because the least number of a signed type has no absolute value in it."""
+    dtype = x.dtype
+    x, y = (absolute(n).cast(WORDS[dtype.itemsize]) for n in (x, y))
     for _ in range(math.ceil(x.dtype.bits * 1.4405)):       # Lame: Fibonacci numbers take the longest
         nothing = y.eq(0)
         x, y = nothing.where(x, y), nothing.where(0, x % nothing.where(1, y)).contiguous()
-    return x
+    return x.cast(dtype)

@@ -114,9 +114,12 @@ def quantile(x: UOp, shares: UOp, axis: int | None, keepdim: bool, interpolation
 
 def search_sorted(rows: UOp, values: UOp, right: bool) -> UOp:
     """Where each value would go into a sorted vector, or each row of values into its own row: before equal ones, or
-    after them (`right`). NaN goes to the end."""
+    after them (`right`). NaN comes after all numbers, as in `sort`."""
     def goes_before(at: UOp) -> UOp:
-        return (less(values, at) if right else at_most(values, at)).logical_not()
+        before = at_most(at, values) if right else less(at, values)
+        if values.dtype.kind != "f":
+            return before
+        return before | (is_nan(values) if right else is_nan(values) & at.eq(at))
 
     lead, n = rows.shape[:-1], rows.shape[-1]
     row = counting(math.prod(lead), dtypes.int64).reshape((*lead, 1))

@@ -124,8 +124,9 @@ class AssignmentMixin(TensorBase):
             node.arg.add_reader(ref(self))
         has_another_value(self, earlier)
 
-    def _rebind(self, value: Self) -> Self:
-        """x += y and x[i] = y: as `assign`; but integers may become floats, where x has no views."""
+    def _rebind(self, value: Self, leaf: bool = False) -> Self:
+        """x += y and x[i] = y: as `assign`; but integers may become floats, where x has no views, and a tensor that was
+        computed becomes a `leaf` only if that is wanted."""
         if value.shape != self.shape:
             raise ShapeError("an operation in place keeps the shape", given=f"{self.shape} would become {value.shape}",
                              expected=f"something that broadcasts to {self.shape}",
@@ -138,7 +139,7 @@ class AssignmentMixin(TensorBase):
                                  expected=f"values of {self.dtype.name}",
                                  fix="write x = x + y, which makes a new tensor")
             leave(self)
-        self._write(value, leaf=False)
+        self._write(value, leaf)
         return self
 
     def _in_own_type(self, value: Self) -> Self:

@@ -135,6 +135,8 @@ class ElementwiseMixin(TensorBase):
     def pow(self, exponent: Any = REQUIRED, reverse: bool = False, **spelling: Any) -> Self:
         """Each value to a power; the same as `x ** exponent`.
 
+        Floats are right to one last place, and exact where the result is representable, if the device has float64.
+
         >>> Tensor([2, 3]).pow(2).tolist(), Tensor([4.0, 9.0]).pow(0.5).tolist(), (2 ** Tensor([1.0, 3.0])).tolist()
         ([4, 9], [2.0, 3.0], [2.0, 8.0])
         """

@@ -14,10 +14,10 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (add, divide, eye, largest, less, matrix_transpose, mul, total, tril, triu,
                                        unsqueeze, where)
-from glassgrad.tensor.formulas.elementary import whole_power
 from glassgrad.tensor.formulas.linalg import factorizations as factors
 from glassgrad.tensor.formulas.linalg.factorizations import inverted, matrices, of_matrices, singular_values, solved
 from glassgrad.tensor.formulas.linalg.products import matmul
+from glassgrad.tensor.formulas.powers import by_squaring
 from glassgrad.tensor.methods import Self, TensorBase, arguments, choice, computed, of_kind, two_axes
 
 
@@ -103,7 +103,7 @@ class FactorizationsMixin(TensorBase):
                              fix="check the tensor's shape: print(x.shape)")
         if n == 0:
             return self._with(eye(self.shape[-1], self.dtype).broadcast(self.shape))
-        return self._with(whole_power(inverted(power) if n < 0 else power, abs(n), matmul))
+        return self._with(by_squaring(inverted(power) if n < 0 else power, abs(n), matmul))
 
     # -- factors ---------------------------------------------------------------------------------------------
     def cholesky(self, upper: bool = False) -> Self:

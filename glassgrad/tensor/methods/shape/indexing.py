@@ -50,7 +50,7 @@ class IndexingMixin(TensorBase):
         if replaced is None:
             indices = self._element_numbers(key)
             replaced = put(x, indices, _fitted(new.uop, indices.shape, self.dtype))
-        self._rebind(self._with(replaced))
+        self._rebind(self._with(replaced), leaf=view is x and not picks)       # x[...] = value leaves nothing of x
 
     def _element_numbers(self, key: Any) -> UOp:
         """The linear indices of the elements that a key selects."""
