@@ -151,7 +151,7 @@ class CapturedCall:
         nodes = {out.place: out for out in self.outcomes if out.kind == "given"}
         self.given = [(g, result_maker(g.kind), whole.get(nodes[i]) if i in nodes else None,
                        nodes[i].node if i in nodes else None, number) for i, (g, number) in enumerate(given)]
-        self.has_views = len(whole) < len(self.outcomes)
+        self.has_views = any(out not in whole and out.node is not None for out in self.outcomes)
         # what the next call will find in the tensors in sight
         self.expected: list[tuple[int, Result, Weight | None]] = []
         for number, found in [*[(number, result) for number, result, _ in self.values if number < self.own],

@@ -23,10 +23,10 @@ from glassgrad.engine.capture import TouchedTensor, record
 from glassgrad.engine.realize import is_result
 from glassgrad.jit.guards import Walk
 from glassgrad.jit.plain_values import ATTRIBUTE, CELL, MEMBER, PLAIN, Binding, is_nest, mapped, tensors_of
-from glassgrad.tensor.autograd.gradient_leaves import cut_off, hold, holders, is_cut_off, is_held
+from glassgrad.tensor.autograd.gradient_leaves import RESET, cut_off, hold, holders, is_cut_off, is_held
 from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
 from glassgrad.tensor.formulas.random_numbers import streams
-from glassgrad.tensor.jit_access import assign_node, computed_from
+from glassgrad.tensor.jit_access import assign_node, computed_from, set_unread_gradient
 from glassgrad.tensor.memory.storage import follows, is_view, leave, shares_with
 from glassgrad.tensor.tensor import Tensor, class_of_results
 
@@ -191,7 +191,7 @@ class TracedCall:
         for tensor, row in self._touched():
             grad = tensor.grad
             if grad is not None and grad is not row.grad and is_lazy(grad) and tensor.requires_grad is not True:
-                tensor.grad = row.grad
+                set_unread_gradient(tensor, RESET if row.is_reset else row.grad)
 
     def _made(self) -> set[int]:
         """The tensors that the call made, by id."""
