@@ -23,14 +23,14 @@ from glassgrad.jit.guards import Guards
 from glassgrad.jit.plain_values import SymbolNames, TensorNumber, mapped, tensors_of
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, moved, same_view,
                                          substituted, symbol_of)
-from glassgrad.jit.trace import GivenTensor, Outcome, ReachedTensor, TracedCall, as_buffer, is_lazy, leave_gradient
+from glassgrad.jit.trace import Outcome, ReachedTensor, TracedCall, as_buffer, is_lazy, leave_gradient
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.gradient_leaves import RESET
 from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.jit_access import assign_node, computed_from, result_maker, unread_gradient
 from glassgrad.tensor.memory.storage import is_shared, is_view, shares_with, storage_of
 from glassgrad.tensor.realize_and_read import computed_bytes
-from glassgrad.tensor.tensor import Tensor
+from glassgrad.tensor.tensor import Tensor, class_of_results
 
 _OTHERS_GIVEN = "which of its own tensors it is handed is no longer the same"
 
@@ -42,8 +42,8 @@ class Stale(Exception):
 class CapturedCall:
     """A trace as a replay: what to compare before it, what to bind after it.
 
-    Tensors are numbered, in this order: those in sight, those out of sight that the call uses, and the arguments that
-    the function does not see by itself. `found` is the list of all of them at a call."""
+    Tensors are numbered, in this order: those in sight, those out of sight that the call uses, the arguments that the
+    function does not see by itself, and those that the call makes. `found` is the list of all of them at a call."""
 
     def __init__(self, traced: TracedCall):
         outcomes = traced.outcomes()
@@ -52,7 +52,7 @@ class CapturedCall:
         sources, hidden = traced.sources, traced.out_of_sight()
         self.own = len(traced.walk.tensors) + len(hidden)         # the number of tensors that are not arguments
         rows = [traced.reached[id(t)] for t in (*traced.walk.tensors, *hidden, *traced.arguments)]
-        numbers = {id(row.tensor): number for number, row in enumerate(rows)}
+        numbers = {id(t): number for number, t in enumerate([*[row.tensor for row in rows], *traced.given])}
         # tensors whose earlier gradient is replaced: all in sight, whose trace read it if it was added to
         self.resets = {*range(self.own), *[numbers[id(t)] for t in traced.arguments if traced.resets_gradient(t)]}
         arguments = [row.node.base for row in rows[self.own:]]
@@ -72,21 +72,20 @@ class CapturedCall:
                         for node, source in sources.items() if node not in arguments]
         self.by_number = {w.number: w for w in self.weights if w.number is not None}
         self.shared = [w for w in self.weights if w.number is None]
-        self.outcomes = [Outcome(out.kind, out.place if out.kind == "given" else numbers[id(out.place)],
-                                 None if out.node is None else symbols[out.node.base]
+        self.outcomes = [Outcome(out.kind, numbers[id(out.place)], None if out.node is None else symbols[out.node.base]
                                  if is_whole(out.node) and out.node.shape == shapes.get(out.node.base) else
                                  substituted(out.node, as_traced, {})) for out in outcomes]
         bases = [out.node.base for out in self.outcomes if out.node is not None]
         self.shown = [w for w in self.weights if w.symbol in bases]      # results are views of these, unchanged
-        self.changed = [out.place for out in self.outcomes if out.kind == "value"]
-        self.returned, *put = [mapped(nest, lambda t: TensorNumber(traced.given_numbers[id(t)]))
+        self.changed = [numbers[id(t)] for t in traced.changed]
+        self.returned, *put = [mapped(nest, lambda t: TensorNumber(numbers[id(t)]))
                                for nest in (traced.form, *[value for _, value in traced.bound])]
         self.bound = [(b._replace(holder=None, value=None), nest) for (b, _), nest in zip(traced.bound, put)]
         self.counters = [(b._replace(holder=None, value=None), by) for b, by in traced.counters]
-        # where the next call finds the tensors that this one puts somewhere: (number of a tensor, number among given)
-        self.put = [(numbers[id(was)], traced.given_numbers[id(t)]) for b, value in traced.bound
+        # where the next call finds the tensors that this one puts somewhere: (number of the one before, its number)
+        self.put = [(numbers[id(was)], numbers[id(t)]) for b, value in traced.bound
                     for was, t in zip(tensors_of(b.value), tensors_of(value))]
-        renewed = {out.place for out in self.outcomes if out.kind != "given"}
+        renewed = {out.place for out in self.outcomes}
         self.replay = Replay(traced.trace, symbols, {node for node, source in sources.items() if any(
             numbers[id(row.tensor)] in renewed for row in (*source.holders, *source.owners)) and node not in arguments})
         if flags and not late and self.replay.at_once:
@@ -97,7 +96,7 @@ class CapturedCall:
         self.results = [Result(symbols[b], [out for out in self.outcomes if out.node is not None
                                             and out.node.base is symbols[b]], self.replay, b in traced.cut_off)
                         for b in fresh if symbols[b] not in stays]
-        self._sort_outcomes([(g, 0 if g.itself is None else numbers[id(g.itself)]) for g in traced.given])
+        self._sort_outcomes(len(rows), traced.given)
         left = [row.place for row in in_place if row.weight is None]          # their gradients stay in place
         self._watch(traced, rows[:self.own], left)
         self.guards = Guards(traced.walk, [b for b, _ in traced.bound], [b for b, _ in traced.counters], left, hidden)
@@ -141,22 +140,20 @@ class CapturedCall:
         self.replay.keep_together(row.symbol for row in rows)
         return rows
 
-    def _sort_outcomes(self, given: list[tuple[GivenTensor, int]]) -> None:
+    def _sort_outcomes(self, first: int, given: list[Tensor]) -> None:
         """Sort the outcomes by kind, each with the `Result` whose whole buffer it is, if any. `given` are the tensors
-        that a call returns or puts somewhere, with their numbers if they were there before."""
+        that a call makes, of which `first` is the number."""
         whole = {out: result for out in self.outcomes for result in self.results if result.is_all_of(out)}
-        self.values = [(out.place, whole.get(out), out.node) for out in self.outcomes
-                       if out.kind == "value" and out.node is not None]
+        values = {out.place: (whole.get(out), out.node) for out in self.outcomes if out.kind == "value"}
+        self.values = [(number, *value) for number, value in values.items() if number < first]
+        self.given = [(class_of_results(t), result_maker(class_of_results(t)), t.requires_grad, *values[first + i])
+                      for i, t in enumerate(given)]
         self.gradients = [(out.place, out.node) for out in self.outcomes if out.kind == "gradient"]
-        nodes = {out.place: out for out in self.outcomes if out.kind == "given"}
-        self.given = [(g, result_maker(g.kind), whole.get(nodes[i]) if i in nodes else None,
-                       nodes[i].node if i in nodes else None, number) for i, (g, number) in enumerate(given)]
         self.has_views = any(out not in whole and out.node is not None for out in self.outcomes)
-        # what the next call will find in the tensors in sight
+        # what the next call will find in the tensors in sight: their values, or those of tensors put in their place
         self.expected: list[tuple[int, Result, Weight | None]] = []
-        for number, found in [*[(number, result) for number, result, _ in self.values if number < self.own],
-                              *[(number, self.given[i][2]) for number, i in self.put]]:
-            weight = self.by_number.get(number)
+        for number, left in [*[(number, number) for number in values if number < self.own], *self.put]:
+            found, weight = values.get(left, (None, None))[0], self.by_number.get(number)
             if found is not None and (weight is None or not weight.pinned and found.is_like(weight.node)):
                 self.expected.append((number, found, weight))
 
@@ -358,23 +355,20 @@ class CapturedCall:
             tensor = found[number]
             grad = None if view is None else computed_from(tensor, self._now(view, bases))
             leave_gradient(tensor, grad, number in self.resets)
-        results = []        # all of them are there before a name is bound, which may have held one given as itself
-        for given, make, result, view, number in self.given:
-            if result is not None:
-                made = make(result.node, result.node.arg.leaves)
-                if given.requires_grad is not None:
-                    made.requires_grad = given.requires_grad
-            elif view is not None:
-                made = given.kind(self._now(view, bases), requires_grad=given.requires_grad)
+        for kind, make, requires_grad, result, view in self.given:
+            if result is None:
+                made = kind(self._now(view, bases), requires_grad=requires_grad)
             else:
-                made = found[number]
-            results.append(made)
+                made = make(result.node, result.node.arg.leaves)
+                if requires_grad is not None:
+                    made.requires_grad = requires_grad
+            found.append(made)
         for (binding, nest), holder in zip(self.bound, holders):
-            binding.way.put(holder, binding.name, mapped(nest, results.__getitem__, TensorNumber))
+            binding.way.put(holder, binding.name, mapped(nest, found.__getitem__, TensorNumber))
         for (binding, by), holder in zip(self.counters, holders[len(self.bound):]):
             binding.way.put(holder, binding.name, binding.way.read(holder, binding.name) + by)
         nest = self.returned
-        return results[nest] if nest.__class__ is TensorNumber else mapped(nest, results.__getitem__, TensorNumber)
+        return found[nest] if nest.__class__ is TensorNumber else mapped(nest, found.__getitem__, TensorNumber)
 
     def _now(self, view: UOp, bases: Mapping[UOp, UOp]) -> UOp:
         """A view of the trace over the memory of this call."""

@@ -77,7 +77,7 @@ class Result:
 
     def is_all_of(self, out: Outcome) -> bool:
         """Whether an outcome's tensor is the whole buffer."""
-        return out.kind in ("value", "given") and out.node is self.symbol
+        return out.kind == "value" and out.node is self.symbol
 
     def is_like(self, node: UOp) -> bool:
         """Whether a node is a buffer of this shape, type and device."""

@@ -47,18 +47,10 @@ class BufferSource(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A value that a call leaves: the "value" or the "gradient" of a tensor (`place`), or a tensor that the call makes
-    and returns or puts somewhere ("given": `place` is its number). `node` is None for a gradient that is reset."""
+    """A value that a call leaves: the "value" or the "gradient" of a tensor (`place`), which was there or is made by the
+    call. `node` is None for a gradient that is reset."""
     kind: str
     place: Any
-    node: UOp | None
-
-
-class GivenTensor(NamedTuple):
-    """A tensor that a call returns or puts somewhere: one that it makes (`node`), or one that was there (`itself`)."""
-    kind: type[Tensor]
-    requires_grad: bool | None
-    itself: Tensor | None
     node: UOp | None
 
 
@@ -140,7 +132,6 @@ class TracedCall:
                         if self._is_changed(row) and not follows(row.tensor)]
         self.grads = [(t, t.grad) for t, _, grad, _, _ in self.reached.values()
                       if id(t) in self.trace.touched and (t.grad is not grad or self.resets_gradient(t))]
-        self._find_given()
         self._find_sources()
         self._refuse_shared()
         self.faults = [*faults, *self._faults(dice, result)]
@@ -155,8 +146,9 @@ class TracedCall:
         return row
 
     def path(self, tensor: Tensor) -> str:
-        """How a tensor that was there before the call is named in every trace."""
-        return self.reached[id(tensor)].path
+        """How a tensor is named in every trace: one that was there before the call, or one that it returns or puts."""
+        row = self.reached.get(id(tensor))
+        return f"tensor {[*map(id, self.given)].index(id(tensor))}" if row is None else row.path
 
     # -- what the call changed -----------------------------------------------------------------------------------------
     def _touched(self) -> list[tuple[Tensor, TouchedTensor]]:
@@ -211,8 +203,7 @@ class TracedCall:
         """The tensors that the walk does not see and that a replay needs: sources, changed tensors, results. Others may
         be freed."""
         rows = [row for source in self.sources.values() for row in (*source.holders, *source.owners)]
-        used = [*[row.tensor for row in rows], *self.changed, *[t for t, _ in self.grads],
-                *[given.itself for given in self.given if given.itself is not None]]
+        used = [*[row.tensor for row in rows], *self.changed, *[t for t, _ in self.grads], *self.left]
         return [t for t in dict.fromkeys(used) if id(t) not in self.in_sight and self.was_there(t)]
 
     def _sort_changes(self) -> tuple[list[tuple[Binding, Any]], list[tuple[Binding, Any]], list[str]]:
@@ -284,19 +275,15 @@ class TracedCall:
             if tensor.uop is value:
                 tensor.uop = node
 
-    def _find_given(self) -> None:
-        """Number the tensors that the call returns or puts somewhere, each once."""
-        given = {id(t): t for t in self.left}
-        self.given_numbers = {key: number for number, key in enumerate(given)}
-        self.given = [GivenTensor(class_of_results(t), t.requires_grad, t if key in self.reached else None,
-                                  None if key in self.reached else t.uop)
-                      for key, t in given.items()]
+    @property
+    def given(self) -> list[Tensor]:
+        """The new tensors that the call returns or puts somewhere, each once."""
+        return [t for t in dict.fromkeys(self.left) if id(t) not in self.reached]
 
     def outcomes(self) -> list[Outcome]:
         """All values that the call leaves."""
-        return [*[Outcome("value", t, t.uop) for t in self.changed],
-                *[Outcome("gradient", t, None if grad is None else grad.uop) for t, grad in self.grads],
-                *[Outcome("given", i, g.node) for i, g in enumerate(self.given) if g.node is not None]]
+        return [*[Outcome("value", t, t.uop) for t in (*self.changed, *self.given)],
+                *[Outcome("gradient", t, None if grad is None else grad.uop) for t, grad in self.grads]]
 
     def _refuse_shared(self) -> None:
         """Raise if an argument is also reached where the jit does not look, or is a part of another tensor, and one of

@@ -187,6 +187,19 @@ def test_a_view_of_one_argument_as_another_that_is_assigned_to_is_refused() -> N
         function(x, x[1:3])
 
 
+def test_a_tensor_out_of_sight_that_is_returned_is_that_tensor() -> None:
+    hidden: Any = logging.Filter()           # objects of the standard library are not looked into
+    hidden.w = Tensor([1.0, 2.0])
+
+    @TinyJit
+    def step(x: Tensor) -> Any:
+        return x + hidden.w, hidden.w
+    for call in range(5):
+        total, itself = step(Tensor([1.0 * call, 0.0]))
+        assert total.tolist() == [1.0 + call, 2.0] and itself is hidden.w
+    assert step._replayed == 3
+
+
 @pytest.mark.parametrize("first", [0, 4])
 def test_out_of_sight_it_is_refused(first: int) -> None:
     hidden = logging.Filter()                # objects of the standard library are not looked into
