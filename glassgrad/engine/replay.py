@@ -162,9 +162,9 @@ class Replay:
         only: Any = self._plans[0] if len(self._plans) == 1 else None
         self.at_once = only is not None and only.uninterrupted       # one foreign call: nothing comes in between
         self.ends_early = self.at_once and only.ends_early           # a flag can end a run in the middle
-        self._pointers = {symbol: [(array, position, offset) for slot, offset in places.items()
-                                   for plan in self._plans for array, position in plan.uses_of(slot)]
-                          for symbol, places in self._slots.items()}
+        self.pointers = {symbol: [(array, position, offset) for slot, offset in places.items()
+                                  for plan in self._plans for array, position in plan.uses_of(slot)]
+                         for symbol, places in self._slots.items()}
 
     def _updates(self) -> dict[UOp, PartialUpdate]:
         """The results that may be written over the value they replace a part of: nothing reads it afterwards."""
@@ -225,7 +225,7 @@ class Replay:
     # -- running ---------------------------------------------------------------------------------------------
     def bind(self, symbol: UOp, address: int) -> None:
         """Write the address of a symbol's buffer into all launches that use it."""
-        for array, position, offset in self._pointers[symbol]:
+        for array, position, offset in self.pointers[symbol]:
             array[position] = address + offset
 
     def prepare(self) -> None:

@@ -38,8 +38,7 @@ class TraceWork:
             "other tensors are used": [[names.get(node.base) for node in record.normal.buffers] for record in records],
             "other lengths are used": [traced.numbered(tuple(Length({(s,): 1}) for s in record.normal.symbols))
                                        for record in records],
-            "it puts other things somewhere": {b.path: mapped(value, form, others=form) for b, value in traced.bound},
-            "it raises numbers that it sees by {}, then by {}": {b.path: by for b, by in traced.counters},
+            "it assigns {}, then {}": {b.path: mapped(value, form, others=form) for b, value in traced.bound},
             "the function returned {}, then {}": mapped(traced.form, form, others=form),
             "other tensors are changed": self.changed,
             "its values go elsewhere": outcomes}

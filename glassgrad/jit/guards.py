@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
 from glassgrad.jit.plain_values import (ALL_ENTRIES, ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY,
-                                        ENVIRONMENT, GONE, ITEM, MEMBER, MISSING, PLAIN, PROGRESS, SIZE, Binding, Way,
-                                        expression_names, is_array, is_plain, same)
+                                        ENVIRONMENT, GONE, ITEM, MEMBER, MISSING, PLAIN, PROGRESS, SIZE, Binding,
+                                        Increment, Way, expression_names, is_array, is_plain, same)
 from glassgrad.tensor.jit_access import GRADIENT_SLOT
 from glassgrad.tensor.tensor import Tensor
 
@@ -304,14 +304,14 @@ class Walk:
 class Guards:
     """The compiled comparison of everything that a walk found, which also finds the holders of names to rebind."""
 
-    def __init__(self, walk: Walk, bound: Sequence[Binding] = (), counters: Sequence[Binding] = (),
-                 graded: Sequence[int] = (), hidden: Sequence[Tensor] = ()):
-        """`bound` are names that each call rebinds, `counters` are numbers that it increments. `graded` are the
-        tensors, by number, whose gradients `check` returns too; `hidden` are further tensors, referred to weakly."""
+    def __init__(self, walk: Walk, bound: Sequence[tuple[Binding, Any]] = (), graded: Sequence[int] = (),
+                 hidden: Sequence[Tensor] = ()):
+        """`bound` are names that each call rebinds, and what it binds them to. `graded` are the tensors, by number,
+        whose gradients `check` returns too; `hidden` are further tensors, referred to weakly."""
         numbers = {id(b): i for i, b in enumerate(walk.bindings)}
         names = dict(walk.constants)
         lines = list(walk.lines)
-        for b in counters:
+        for b in [b for b, value in bound if isinstance(value, Increment)]:
             number = numbers[id(b)]
             lines[walk.tests[number]] = (f"if type({b.text}) is not {type(b.value).__name__}: return {number}", number)
         self._why = [f"{b.path} is no longer {_shown(b.value)}" for b in walk.bindings] + ["a tensor it uses is gone"]
@@ -320,7 +320,7 @@ class Guards:
             names[f"found{i}"] = weakref.ref(tensor)
             lines.append((f"if (hidden{i} := found{i}()) is None: return {len(walk.bindings)}", len(walk.bindings)))
         state = [f"{t}.uop" for t in tensors] + [f"{tensors[i]}.{GRADIENT_SLOT}" for i in graded]
-        holders = ", ".join([b.source for b in (*bound, *counters)])
+        holders = ", ".join([b.source for b, _ in bound])
         answer = f"return [{', '.join(tensors)}], [{', '.join(state)}], [{holders}]"
         body = "\n        ".join([*[line for line, _ in lines], answer])
         text = ("def check(instance):\n    try:\n        " + body + "\n"

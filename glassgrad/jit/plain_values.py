@@ -196,6 +196,11 @@ class TensorNumber(int):
     """
 
 
+class Increment(NamedTuple):
+    """Stands for a number that is greater by so much than the one before."""
+    by: float
+
+
 def describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[Any], symbols: SymbolNames) -> None:
     """Append to `form` what an argument is recognized by: tensors by shape, type and device, plain values and arrays by
     value, objects by identity (their contents are guarded). Of variables only the order and the bounds count."""

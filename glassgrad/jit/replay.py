@@ -14,13 +14,14 @@ from operator import is_
 from typing import Any
 
 from glassgrad.base.interrupts import interrupts_deferred
+from glassgrad.base.settings import State
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.symbolic import Symbol, value_of
 from glassgrad.engine.capture import RunCheck
 from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.jit.guards import Guards
-from glassgrad.jit.plain_values import SymbolNames, TensorNumber, mapped, tensors_of
+from glassgrad.jit.plain_values import Increment, SymbolNames, TensorNumber, mapped, tensors_of
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, moved, same_view,
                                          substituted, symbol_of)
 from glassgrad.jit.trace import Outcome, ReachedTensor, TracedCall, as_buffer, is_lazy, leave_gradient
@@ -81,7 +82,6 @@ class CapturedCall:
         self.returned, *put = [mapped(nest, lambda t: TensorNumber(numbers[id(t)]))
                                for nest in (traced.form, *[value for _, value in traced.bound])]
         self.bound = [(b._replace(holder=None, value=None), nest) for (b, _), nest in zip(traced.bound, put)]
-        self.counters = [(b._replace(holder=None, value=None), by) for b, by in traced.counters]
         # where the next call finds the tensors that this one puts somewhere: (number of the one before, its number)
         self.put = [(numbers[id(was)], numbers[id(t)]) for b, value in traced.bound
                     for was, t in zip(tensors_of(b.value), tensors_of(value))]
@@ -99,7 +99,7 @@ class CapturedCall:
         self._sort_outcomes(len(rows), traced.given)
         left = [row.place for row in in_place if row.weight is None]          # their gradients stay in place
         self._watch(traced, rows[:self.own], left)
-        self.guards = Guards(traced.walk, [b for b, _ in traced.bound], [b for b, _ in traced.counters], left, hidden)
+        self.guards = Guards(traced.walk, traced.bound, left, hidden)
         self.itself = {i: numbers[id(tensor)] for i, tensor in traced.itself.items()}
         self.own_arguments = {i: traced.path(tensor) for i, tensor in traced.itself.items()}
         self.addresses = [0] * len(self.inputs)            # of the arguments at the last call
@@ -109,7 +109,7 @@ class CapturedCall:
         used = toposort([node for _, _, flag in self.late for node in flag.nodes])
         self.indices = [i for i, symbol in enumerate(self.inputs) if symbol in used]        # arguments kept for them
         self.verifies = not late and any(flag.reads_each_run or not self.replay.ends_early for flag in flags)
-        self.settings: Any = None                 # those that the replay was prepared under
+        self.settings: State | None = None        # those that the replay was prepared under
 
     def _find_in_place(self, bases: list[UOp], fresh: list[UOp]) -> list[ResultInPlace]:
         """Find the results that are written in place, and take them out of `outcomes`: values of weights, and gradients
@@ -144,7 +144,8 @@ class CapturedCall:
         """Sort the outcomes by kind, each with the `Result` whose whole buffer it is, if any. `given` are the tensors
         that a call makes, of which `first` is the number."""
         whole = {out: result for out in self.outcomes for result in self.results if result.is_all_of(out)}
-        values = {out.place: (whole.get(out), out.node) for out in self.outcomes if out.kind == "value"}
+        values = {out.place: (whole.get(out), out.node) for out in self.outcomes
+                  if out.kind == "value" and out.node is not None}
         self.values = [(number, *value) for number, value in values.items() if number < first]
         self.given = [(class_of_results(t), result_maker(class_of_results(t)), t.requires_grad, *values[first + i])
                       for i, t in enumerate(given)]
@@ -242,10 +243,9 @@ class CapturedCall:
         return [tensor for i, tensor in enumerate(tensors) if i not in self.itself]
 
     # -- replaying -----------------------------------------------------------------------------------------------------
-    def call(self, instance: Any, tensors: list[Tensor], symbols: Collection[Symbol], settings: Any) -> Any:
-        """Everything the function does, for these arguments; raises `Stale` if it may do something else by now. While
-        `settings` is the same object, the settings have not changed. `symbols` are the variables with their values, in
-        the order of the arguments."""
+    def call(self, instance: Any, tensors: list[Tensor], symbols: Collection[Symbol], settings: State) -> Any:
+        """Everything the function does, for these arguments; raises `Stale` if it may do something else by now.
+        `symbols` are the variables with their values, in the order of the arguments."""
         seen = self.guards.check(instance)
         if seen.__class__ is int:
             raise Stale(self.guards.why(seen))
@@ -256,9 +256,8 @@ class CapturedCall:
         if self.itself:
             tensors = self._without_own(tensors, found)
         found += tensors
-        if len({*map(id, found)}) < len(found):
-            own = found[:self.own]
-            raise Stale("two of its tensors are one" if len({*map(id, own)}) < len(own) else _OTHERS_GIVEN)
+        if len({*found}) < len(found):
+            raise Stale("two of its tensors are one" if len({*found[:self.own]}) < self.own else _OTHERS_GIVEN)
         if settings is not self.settings:
             self.settings = settings
             self.replay.prepare()
@@ -364,9 +363,9 @@ class CapturedCall:
                     made.requires_grad = requires_grad
             found.append(made)
         for (binding, nest), holder in zip(self.bound, holders):
-            binding.way.put(holder, binding.name, mapped(nest, found.__getitem__, TensorNumber))
-        for (binding, by), holder in zip(self.counters, holders[len(self.bound):]):
-            binding.way.put(holder, binding.name, binding.way.read(holder, binding.name) + by)
+            way, name = binding.way, binding.name
+            way.put(holder, name, way.read(holder, name) + nest.by if nest.__class__ is Increment else
+                    mapped(nest, found.__getitem__, TensorNumber))
         nest = self.returned
         return found[nest] if nest.__class__ is TensorNumber else mapped(nest, found.__getitem__, TensorNumber)
 

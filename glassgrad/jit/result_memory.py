@@ -70,7 +70,7 @@ class Result:
 
     def __init__(self, symbol: UOp, left: Sequence[Outcome], replay: Replay, is_cut_off: bool):
         """`left` are the outcomes that are views of it. No gradient flows through one that `is_cut_off`."""
-        self.symbol, self._replay, self._is_cut_off = symbol, replay, is_cut_off
+        self.symbol, self._pointers, self._is_cut_off = symbol, replay.pointers[symbol], is_cut_off
         self._is_alone = len(left) == 1 and self.is_all_of(left[0])    # one tensor is all of it, nothing else views it
         self._is_float = symbol.dtype.kind == "f"
         self.node = self._other = symbol         # where this call writes, and where the call before did; no memory yet
@@ -87,21 +87,23 @@ class Result:
     def begin(self) -> None:
         """Let the next run write into memory that nothing reads."""
         node, self._other = self._other, self.node
-        if node is self.symbol or not self._is_free(node):
+        buffer = node.arg
+        leaves, readers = buffer.leaves, buffer.readers
+        if self._is_alone and leaves and readers and readers[-1] is leaves[0]:
+            tensor = leaves[0]()               # nothing was listed after the tensor that got it
+            is_free = tensor is None or tensor.uop is not node
+        else:
+            is_free = node is not self.symbol and buffer.is_free()
+        if not is_free:
             node = _new_buffer(self.symbol)
+            buffer = node.arg
             if self._is_cut_off:
                 cut_off(node)
         self.node = node
-        self._replay.bind(self.symbol, node.arg.address)
+        for array, position, offset in self._pointers:
+            array[position] = buffer.address + offset
         if not self._is_float:                 # what was found out about integers in memory is old
-            node.arg.version += 1
-
-    def _is_free(self, node: UOp) -> bool:
-        buffer = node.arg
-        if self._is_alone and buffer.leaves and buffer.readers and buffer.readers[-1] is buffer.leaves[0]:
-            tensor = buffer.leaves[0]()        # nothing was listed after the tensor that got it
-            return tensor is None or tensor.uop is not node
-        return bool(buffer.is_free())
+            buffer.version += 1
 
     def give_to(self, tensor: Tensor) -> None:
         """Make its BUFFER the node of a tensor without views, as a leaf and its latest reader."""

@@ -22,7 +22,7 @@ from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import TouchedTensor, record
 from glassgrad.engine.realize import is_result
 from glassgrad.jit.guards import Walk
-from glassgrad.jit.plain_values import ATTRIBUTE, CELL, MEMBER, PLAIN, Binding, is_nest, mapped, tensors_of
+from glassgrad.jit.plain_values import ATTRIBUTE, CELL, MEMBER, PLAIN, Binding, Increment, is_nest, mapped, tensors_of
 from glassgrad.tensor.autograd.gradient_leaves import RESET, cut_off, hold, holders, is_cut_off, is_held
 from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
 from glassgrad.tensor.formulas.random_numbers import streams
@@ -47,8 +47,8 @@ class BufferSource(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A value that a call leaves: the "value" or the "gradient" of a tensor (`place`), which was there or is made by the
-    call. `node` is None for a gradient that is reset."""
+    """A value that a call leaves: the "value" or the "gradient" of a tensor (`place`) that was there or that the call
+    makes. `node` is None for a gradient that is reset."""
     kind: str
     place: Any
     node: UOp | None
@@ -115,7 +115,7 @@ class TracedCall:
                 raise
             self._drop_unread_gradients()
             self._add_out_of_sight()
-            self.bound, self.counters, faults = self._sort_changes()
+            self.bound, faults = self._sort_changes()
             # the tensors that the call returns or puts somewhere
             self.left = [t for nest in (result, *[value for _, value in self.bound]) for t in tensors_of(nest)]
             self.hidden = self._find_hidden()
@@ -206,10 +206,10 @@ class TracedCall:
         used = [*[row.tensor for row in rows], *self.changed, *[t for t, _ in self.grads], *self.left]
         return [t for t in dict.fromkeys(used) if id(t) not in self.in_sight and self.was_there(t)]
 
-    def _sort_changes(self) -> tuple[list[tuple[Binding, Any]], list[tuple[Binding, Any]], list[str]]:
-        """The changes of values that the function sees: names bound to other tensors, numbers that were incremented (by
-        how much), and, in words, changes that a replay cannot repeat."""
-        bound, counters, faults = [], [], []
+    def _sort_changes(self) -> tuple[list[tuple[Binding, Any]], list[str]]:
+        """The changes of values that the function sees: names bound to other tensors or to incremented numbers, and, in
+        words, changes that a replay cannot repeat."""
+        bound, faults = list[tuple[Binding, Any]](), []
         for binding, now in self.walk.changed():
             then = binding.value
             kind = type(then)
@@ -217,12 +217,12 @@ class TracedCall:
                 bound.append((binding, now))
             elif binding.way in (MEMBER, ATTRIBUTE, CELL) and kind in (int, float) and type(now) is kind and \
                     (binding.path if binding.way is CELL else str(binding.name)) not in self.walk.read:
-                counters.append((binding, now - then))
+                bound.append((binding, Increment(now - then)))
             else:
                 plain = isinstance(then, PLAIN) and isinstance(now, PLAIN)
                 faults.append(f"the function itself changes {binding.path}" + (
                     f", from {then!r} to {now!r}" if plain else ""))
-        return bound, counters, faults
+        return bound, faults
 
     def _find_hidden(self) -> list[Tensor]:
         """The tensors that this call made and that stay alive out of sight. If there are any, garbage is collected
