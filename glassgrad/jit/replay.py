@@ -24,7 +24,7 @@ from glassgrad.jit.guards import Guards
 from glassgrad.jit.plain_values import Increment, SymbolNames, TensorNumber, mapped, tensors_of
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, moved, same_view,
                                          substituted, symbol_of)
-from glassgrad.jit.trace import Outcome, ReachedTensor, TracedCall, as_buffer, is_lazy, leave_gradient
+from glassgrad.jit.trace import Outcome, ReachedTensor, TracedCall, as_buffer, leave_gradient
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.gradient_leaves import RESET
 from glassgrad.tensor.formulas.random_numbers import streams
@@ -97,9 +97,9 @@ class CapturedCall:
                                             and out.node.base is symbols[b]], self.replay, b in traced.cut_off)
                         for b in fresh if symbols[b] not in stays]
         self._sort_outcomes(len(rows), traced.given)
-        left = [row.place for row in in_place if row.weight is None]          # their gradients stay in place
-        self._watch(traced, rows[:self.own], left)
-        self.guards = Guards(traced.walk, traced.bound, left, hidden)
+        gradients = {row.place: row.gradient for row in in_place if row.weight is None}        # those that stay in place
+        self._watch(traced, rows[:self.own], gradients)
+        self.guards = Guards(traced.walk, traced.bound, list(gradients), hidden)
         self.itself = {i: numbers[id(tensor)] for i, tensor in traced.itself.items()}
         self.own_arguments = {i: traced.path(tensor) for i, tensor in traced.itself.items()}
         self.addresses = [0] * len(self.inputs)            # of the arguments at the last call
@@ -127,7 +127,7 @@ class CapturedCall:
                         and weight.node.op is o.BUFFER and same_view(view, weight.node) and out.place not in replaced \
                         and (part.source is weight.symbol if part is not None else whole and self.replay.waits(view)
                              and self.replay.rewrites(weight.symbol, view)):
-                    row = weight.in_place = ResultInPlace(view, out.place, weight, view, part)
+                    row = ResultInPlace(view, out.place, weight, view, part)
                 elif out.kind == "gradient" and whole and not view.symbolic and out.place not in summed \
                         and out.place < self.own and self.replay.waits(view.base):
                     row = ResultInPlace(view.base, out.place, None, view)
@@ -158,15 +158,15 @@ class CapturedCall:
             if found is not None and (weight is None or not weight.pinned and found.is_like(weight.node)):
                 self.expected.append((number, found, weight))
 
-    def _watch(self, traced: TracedCall, rows: list[ReachedTensor], left: list[int]) -> None:
+    def _watch(self, traced: TracedCall, rows: list[ReachedTensor], gradients: dict[int, Any]) -> None:
         """Record what each call compares: the tensors' nodes, which are lazy, and which have a gradient already."""
         read = {n for record in traced.trace.records for n in record.normal.order}
         self.lazy = {i for i, row in enumerate(rows) if row.node.base.op is not o.BUFFER and row.node in read}
-        # the tensors' nodes, and the gradients that the last call left in place (before the first: their numbers)
-        self.seen: list[Any] = [*[row.node for row in rows], *left]
+        # the tensors' nodes, and the gradients that the last call left in place
+        self.seen: list[Any] = [*[row.node for row in rows], *gradients.values()]
         self.has_grad = [(i, row.grad is not None) for i, row in enumerate(rows)
                          if row.tensor.requires_grad or row.grad is not row.tensor.grad]
-        self.has_other_grad = [(number, had) for number, had in self.has_grad if not had or number not in left]
+        self.has_other_grad = [(number, had) for number, had in self.has_grad if not had or number not in gradients]
         self.is_steady = False                    # whether these are all as the last call left them
 
     def _find_numbers(self, traced: TracedCall) -> None:
@@ -190,27 +190,23 @@ class CapturedCall:
             grad = unread_gradient(found[number])
             if (grad is not None and grad is not RESET) is not had:
                 raise Stale("a gradient was reset" if had else "a gradient was there already")
-        if not steady:
-            for number, (tensor, then) in enumerate(zip(found, self.seen)):
-                if tensor.uop is not then:
-                    self._follow_tensor(number, tensor, then)
+        for number, tensor in enumerate(() if steady else found):
+            then = self.seen[number]
+            if tensor.uop is then:
+                continue
+            weight = self.by_number.get(number)
+            if number in self.lazy or tensor.dtype is not then.dtype or weight is None and not then.symbolic and (
+                    tensor.shape != then.shape or tensor.device != (then.device or tensor.device)):
+                raise Stale(f"a tensor of shape {then.shape} it uses was replaced by something else")
+            if weight is not None:
+                self._follow(weight, found)
+            self.seen[number] = tensor.uop
         for weight in self.shared:
-            self._follow(weight, weight.nodes(found), found)
+            self._follow(weight, found)
 
-    def _follow_tensor(self, number: int, tensor: Tensor, then: UOp) -> None:
-        """Make the replay read a tensor's new value; raise `Stale` unless its dtype, shape and device are the same."""
-        weight = self.by_number.get(number)
-        if number in self.lazy or tensor.dtype is not then.dtype or weight is None and not then.symbolic and (
-                tensor.shape != then.shape or tensor.device != (then.device or tensor.device)):
-            raise Stale(f"a tensor of shape {then.shape} it uses was replaced by something else")
-        if weight is not None:
-            self._follow(weight, [as_buffer(tensor) if is_lazy(tensor) else tensor.uop], [tensor])
-            if weight.in_place is not None:
-                weight.in_place.lost = self.in_place.disturbed = True
-        self.seen[number] = tensor.uop
-
-    def _follow(self, weight: Weight, nodes: list[UOp], found: list[Tensor]) -> None:
+    def _follow(self, weight: Weight, found: list[Tensor]) -> None:
         """Bind a weight to the buffer that its tensors hold now; raise `Stale` unless they are the same views of it."""
+        nodes = weight.nodes(found)
         if not nodes:
             raise Stale("a tensor it uses is gone")
         now = nodes[0]
@@ -222,7 +218,7 @@ class CapturedCall:
                     or not all(same_view(found[i].uop, self._renamed(view)) for i, view in views) \
                     or weight.pinned and now.base is not weight.node.base:
                 raise Stale(f"a tensor of shape {now.shape} it uses was replaced by something else")
-            weight.node = weight.node if now.symbolic else now       # its sizes are those of the trace
+            weight.node = moved(weight.node, now.base) if now.symbolic else now      # its sizes are those of the trace
             self.replay.bind(weight.symbol, now.base.arg.address)
 
     def _renamed(self, node: UOp) -> UOp:
@@ -299,22 +295,22 @@ class CapturedCall:
         """Run the kernels, assign what the function assigns, and return its results."""
         taken = self._take_numbers() if self.late else []
         if self.replay.run() or self.verifies:
-            self._verify(arguments, found)
+            self._verify(arguments)
         if taken:
             self._expect_numbers(taken, arguments)
-        bases = self._bases(arguments, found, self.shown) if self.has_views else {}
+        bases = self._bases(arguments, self.shown) if self.has_views else {}
         if self.in_place.disturbed or self.in_place.counted:
             self.in_place.end(found, self.seen)
         return self._leave(found, holders, bases)
 
-    def _bases(self, arguments: list[UOp], found: list[Tensor], weights: list[Weight]) -> dict[UOp, UOp]:
+    def _bases(self, arguments: list[UOp], weights: list[Weight]) -> dict[UOp, UOp]:
         """The buffer of this call for each symbol."""
-        return {**dict(zip(self.inputs, arguments)), **{w.symbol: w.nodes(found)[0].base for w in weights},
+        return {**dict(zip(self.inputs, arguments)), **{w.symbol: w.node.base for w in weights},
                 **{r.symbol: r.node for r in self.results}}
 
-    def _verify(self, arguments: list[UOp], found: list[Tensor]) -> None:
+    def _verify(self, arguments: list[UOp]) -> None:
         """Raise if the run met an index out of range, or (under SANITIZE) made a NaN, naming it."""
-        present = {**self._bases(arguments, found, self.weights),
+        present = {**self._bases(arguments, self.weights),
                    **{row.symbol: row.node for row in self.in_place.rows}}
         for flag in self.flags:
             flag.verify(partial(_values, present, self.names))

@@ -17,7 +17,7 @@ from glassgrad.compiler.graph.ops import Kind
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.replay import PartialUpdate, Replay
 from glassgrad.jit.plain_values import SymbolNames
-from glassgrad.jit.trace import BufferSource, Outcome
+from glassgrad.jit.trace import BufferSource, Outcome, as_buffer, is_lazy
 from glassgrad.tensor.autograd.gradient_leaves import UnreadGradient, cut_off
 from glassgrad.tensor.jit_access import assign_node, set_unread_gradient, unread_gradient
 from glassgrad.tensor.memory.storage import is_shared
@@ -128,11 +128,10 @@ class Weight:
         self.views = nodes if len(self.holders) > 1 else []
         # the tensor that holds it, if it is the only one
         self.number = self.holders[0] if len(nodes) == 1 and not self.owners and not self.node.symbolic else None
-        self.in_place: ResultInPlace | None = None        # the result that is written over it
 
     def nodes(self, found: Sequence[Tensor]) -> list[UOp]:
-        """The nodes of its tensors now: views of one buffer, unless one of them was replaced."""
-        nodes = [found[i].uop for i in self.holders]
+        """The nodes of its tensors now, computed: views of one buffer, unless one of them was replaced."""
+        nodes = [as_buffer(t) if is_lazy(t) else t.uop for t in (found[i] for i in self.holders)]
         return nodes + [grad.uop for grad in (found[i].grad for i in self.owners) if grad is not None]
 
 
@@ -142,13 +141,14 @@ class ResultInPlace:
     def __init__(self, symbol: UOp, place: int, weight: Weight | None, view: UOp, update: PartialUpdate | None = None):
         self.symbol, self.place, self.weight, self.view, self.update = symbol, place, weight, view, update
         self.node = symbol                       # its value, by the call before; no memory yet
-        self.gradient: Any = None                # the UnreadGradient that was left with the tensor
-        self.lost = True                         # that value is not where it was put, or something else can read it
+        self.gradient = UnreadGradient(lambda: symbol)       # what was left with the tensor, if it is a gradient
+        self.is_new = False                      # whether `node` is new memory that the tensor does not have yet
 
     def stays(self, tensor: Tensor) -> bool:
-        """Whether only its tensor can read the value. A gradient that was read, but is not kept, is unread again."""
+        """Whether its tensor has the value by the call before, and nothing else can read that. A gradient that was read,
+        but is not kept, is unread again."""
         if self.weight is not None:
-            return bool(self.node.arg.is_free(tensor))
+            return tensor.uop is self.node and bool(self.node.arg.is_free(tensor))
         left, now = self.gradient, unread_gradient(tensor)
         made = left.made
         if now is left or made is None or now is not made():
@@ -168,18 +168,16 @@ class ResultsInPlace:
 
     def __init__(self, replay: Replay, rows: Sequence[ResultInPlace]):
         self.replay, self.rows = replay, list(rows)
-        self._weights = [row for row in rows if row.weight is not None]
-        self._gradients = [row for row in rows if row.weight is None]
         self.counted: list[Buffer] = []                        # of integers: a write makes what was found out old
         self.readers: list[list[Any]] = []                     # those of each weight's buffer after the last call,
         self.lengths: list[int] = []                           # and how many there were
-        self.disturbed = bool(rows)                            # some row is lost
+        self.disturbed = bool(rows)                            # some row may not stay
 
     def begin(self, found: Sequence[Tensor]) -> None:
         """Choose the memory of this call's values: in place, or new where something else reads the old ones."""
         for row in self.rows:
-            row.lost = row.lost or not row.stays(found[row.place])
-            if row.lost:
+            row.is_new = row.is_new or not row.stays(found[row.place])       # a call that failed leaves it new
+            if row.is_new:
                 row.node = _new_buffer(row.symbol)
                 self.replay.bind(row.symbol, row.node.arg.address)
                 if row.update is not None:
@@ -192,25 +190,25 @@ class ResultsInPlace:
             buffer.version += 1
         if self.disturbed:
             for row in self.rows:
-                if row.lost:
+                if row.is_new:
                     self._give(row, found[row.place], seen)
+            weights = [row for row in self.rows if row.weight is not None]
             # while a tensor has views, it gets new memory at each call, and they get nodes over that
-            self.disturbed = any(is_shared(found[row.place]) for row in self._weights)
-            if self._gradients:
-                seen[-len(self._gradients):] = [row.gradient for row in self._gradients]
-            buffers = [row.node.arg for row in self._weights]
+            self.disturbed = any(is_shared(found[row.place]) for row in weights)
+            buffers = [row.node.arg for row in weights]
             self.counted = [buffer for buffer in buffers if buffer.dtype.kind != "f"]
             self.readers = [buffer.readers for buffer in buffers]
             self.lengths = list(map(len, self.readers))
 
     def _give(self, row: ResultInPlace, tensor: Tensor, seen: list[Any]) -> None:
         if row.weight is None:
-            row.gradient = UnreadGradient(partial(moved, row.view, row.node))
+            before, row.gradient = row.gradient, UnreadGradient(partial(moved, row.view, row.node))
             set_unread_gradient(tensor, row.gradient)
+            seen[seen.index(before)] = row.gradient
         else:
             row.weight.node = seen[row.place] = row.node
             assign_node(tensor, row.node)
             self.replay.bind(row.weight.symbol, row.node.arg.address)
         if row.update is not None:
             row.update.copied.value = 0
-        row.lost = False
+        row.is_new = False
