@@ -160,19 +160,19 @@ class TinyJit:
             combination = self._latest[1]
             replays = combination.replays
             if replays and not state.check:        # CHECK compares kernel by kernel, in a trace
-                whys = []
+                why = ""
                 for captured in replays:
                     try:
                         result = captured.call(instance, tensors, symbols, state)
                     except Stale as stale:
-                        whys.append(str(stale))
+                        why = why or str(stale)
                         continue
                     if captured is not replays[0]:     # the one that fits is tried first next time
                         replays.remove(captured)
                         replays.insert(0, captured)
                     self._replayed += 1
                     return result
-                self._say_why(whys[0])
+                self._say_why(why)
             return combination.trace(self.function, instance, args, kwargs, list(symbols))
 
     def _find(self, form: list[Any], objects: list[Any]) -> None:

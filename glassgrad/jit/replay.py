@@ -97,13 +97,14 @@ class CapturedCall:
                                             and out.node.base is symbols[b]], self.replay, b in traced.cut_off)
                         for b in fresh if symbols[b] not in stays]
         self._sort_outcomes(len(rows), traced.given)
-        gradients = {row.place: row.gradient for row in in_place if row.weight is None}        # those that stay in place
+        gradients = {row.place: row.gradient for row in in_place if row.weight is None}       # those that stay in place
         self._watch(traced, rows[:self.own], gradients)
         self.guards = Guards(traced.walk, traced.bound, list(gradients), hidden)
         self.itself = {i: numbers[id(tensor)] for i, tensor in traced.itself.items()}
         self.own_arguments = {i: traced.path(tensor) for i, tensor in traced.itself.items()}
         self.addresses = [0] * len(self.inputs)            # of the arguments at the last call
         self._find_numbers(traced)
+        self.compares_always = bool(self.shared or self.has_other_grad or self.seed is not None)
         self.flags = [flag.over(lambda node: substituted(node, as_traced, {})) for flag in flags]
         self.late = [(symbols[node], flag.numbers, self.flags[flags.index(flag)]) for node, flag in late.items()]
         used = toposort([node for _, _, flag in self.late for node in flag.nodes])
@@ -167,7 +168,6 @@ class CapturedCall:
         self.has_grad = [(i, row.grad is not None) for i, row in enumerate(rows)
                          if row.tensor.requires_grad or row.grad is not row.tensor.grad]
         self.has_other_grad = [(number, had) for number, had in self.has_grad if not had or number not in gradients]
-        self.is_steady = False                    # whether these are all as the last call left them
 
     def _find_numbers(self, traced: TracedCall) -> None:
         """Find the scalars that each call writes for the kernels: cells (some count random streams) and lengths."""
@@ -181,11 +181,11 @@ class CapturedCall:
         self.names: dict[Any, Any] = {}           # the variables of this call in their place
 
     # -- does it fit? --------------------------------------------------------------------------------------------------
-    def _compare(self, found: list[Tensor], state: list[Any]) -> None:
-        """Raise if something that the trace relied on has changed."""
+    def _compare(self, found: list[Tensor], steady: bool) -> None:
+        """Raise if something that the trace relied on has changed. It is `steady` if the tensors' nodes, and the
+        gradients in place, are those that the last call left."""
         if self.seed is not None and streams.seed is not self.seed:
             raise Stale("there is a new random seed")
-        steady = self.is_steady = all(map(is_, state, self.seen))
         for number, had in self.has_other_grad if steady else self.has_grad:
             grad = unread_gradient(found[number])
             if (grad is not None and grad is not RESET) is not had:
@@ -248,7 +248,9 @@ class CapturedCall:
         found, state, holders = seen
         if symbols:
             self._take_symbols(symbols)
-        self._compare(found, state)
+        steady = all(map(is_, state, self.seen))
+        if not steady or self.compares_always:
+            self._compare(found, steady)
         if self.itself:
             tensors = self._without_own(tensors, found)
         found += tensors
@@ -261,7 +263,7 @@ class CapturedCall:
         for result in self.results:
             result.begin()
         in_place = self.in_place
-        if not self.is_steady or in_place.disturbed or list(map(len, in_place.readers)) != in_place.lengths:
+        if not steady or in_place.disturbed or list(map(len, in_place.readers)) != in_place.lengths:
             seen = state = None                   # they may hold the last reference to a gradient
             in_place.begin(found)
         for number, dtype, address, stream in self.numbers:

@@ -145,8 +145,8 @@ class ResultInPlace:
         self.is_new = False                      # whether `node` is new memory that the tensor does not have yet
 
     def stays(self, tensor: Tensor) -> bool:
-        """Whether its tensor has the value by the call before, and nothing else can read that. A gradient that was read,
-        but is not kept, is unread again."""
+        """Whether its tensor has the value by the call before, and nothing else can read that. A gradient that was
+        read, but is not kept, is unread again."""
         if self.weight is not None:
             return tensor.uop is self.node and bool(self.node.arg.is_free(tensor))
         left, now = self.gradient, unread_gradient(tensor)
