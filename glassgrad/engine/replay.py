@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -145,9 +145,6 @@ class Replay:
         between = sum(block.nbytes for _, block in self._blocks) + total(kept)
         return MemoryUse(total(given - made), 2 * total(made - kept), between, self.compiled.memory.scratch)
 
-    def stays(self, nbytes: int) -> None:
-        """Count these bytes of results once: they are written in place."""
-        self.memory = self.memory._replace(results=self.memory.results - nbytes)
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not finalizing():
@@ -196,9 +193,10 @@ class Replay:
         self.pause = writers[-1] + 1 if writers else len(self.items)
         self._plans[0].check(self.pause, self._flags)
 
-    def keep_together(self, symbols: Iterable[UOp]) -> None:
-        """These results are written over values that a failed call must leave whole: once the first of them is written,
-        the run is not interrupted."""
+    def stays(self, symbols: Collection[UOp]) -> None:
+        """These results are written in place: their bytes count once, and as a failed call must leave the values there
+        whole, a run is not interrupted once the first of them is written."""
+        self.memory = self.memory._replace(results=self.memory.results - sum(s.arg.nbytes for s in symbols))
         first = [number for symbol in symbols for number in self._writers(symbol)]
         if first and self.at_once:
             self._plans[0].keep_together(min(first))

@@ -91,13 +91,13 @@ def _names(traced: TracedCall) -> dict[UOp, tuple[str, int]]:
     return {node: (kind, number) for kind, nodes in kinds.items() for number, node in enumerate(nodes)}
 
 
-def _view(node: UOp | None, names: dict[UOp, tuple[str, int]], numbered: Callable[[Any], Any]) -> Any:
+def _view(node: UOp, names: dict[UOp, tuple[str, int]], numbered: Callable[[Any], Any]) -> Any:
     """The movement ops between a node and the named buffer under it, and that buffer's name."""
     parts: list[Any] = []
-    while node is not None and node not in names and node.src and node.op.kind == Kind.MOVEMENT:
+    while node not in names and node.src and node.op.kind == Kind.MOVEMENT:
         parts.append((node.op, numbered(node.arg)))
         node = node.src[0]
-    return parts, names.get(node) if node is not None else None
+    return parts, names.get(node)
 
 
 def _form(traced: TracedCall, value: Any) -> str:

@@ -49,7 +49,7 @@ class CapturedCall:
     def __init__(self, traced: TracedCall):
         outcomes = traced.outcomes()
         made = {r for rec in traced.trace.records for r in rec.results}
-        fresh = [b for b in dict.fromkeys(out.node.base for out in outcomes if out.node is not None) if b in made]
+        fresh = [b for b in dict.fromkeys(out.node.base for out in outcomes) if b in made]
         sources, hidden = traced.sources, traced.out_of_sight()
         self.own = len(traced.walk.tensors) + len(hidden)         # the number of tensors that are not arguments
         rows = [traced.reached[id(t)] for t in (*traced.walk.tensors, *hidden, *traced.arguments)]
@@ -58,13 +58,13 @@ class CapturedCall:
         self.resets = {*range(self.own), *[numbers[id(t)] for t in traced.arguments if traced.resets_gradient(t)]}
         arguments = [row.node.base for row in rows[self.own:]]
         flags = traced.trace.flags
-        late = {r: flag for flag in flags for r in made if r.arg is flag.buffer} \
-            if all(flag.numbers is not None for flag in flags) else {}          # checks that a run does not wait for
+        # checks that a run does not wait for: all of them, or none
+        late = {r: flag for flag in flags for r in made if r.arg is flag.buffer and flag.numbers is not None}
         if len(late) < len({id(flag.buffer) for flag in flags}):
             late = {}
         # where an outcome is only a reshape of a result, that gets its shape: then the tensor's node is the BUFFER
-        shapes = {out.node.base: out.node.shape for out in reversed(outcomes) if out.node is not None
-                  and out.node.base in fresh and is_whole(out.node) and not out.node.symbolic}
+        shapes = {out.node.base: out.node.shape for out in reversed(outcomes)
+                  if out.node.base in fresh and is_whole(out.node) and not out.node.symbolic}
         symbols = {b: symbol_of(b, shapes.get(b, b.shape))
                    for b in dict.fromkeys((*arguments, *sources, *fresh, *late))}
         as_traced = {b: symbol.reshape(b.shape) for b, symbol in symbols.items()}
@@ -73,10 +73,11 @@ class CapturedCall:
                         for node, source in sources.items() if node not in arguments]
         self.by_number = {w.number: w for w in self.weights if w.number is not None}
         self.shared = [w for w in self.weights if w.number is None]
-        self.outcomes = [Outcome(out.kind, numbers[id(out.place)], None if out.node is None else symbols[out.node.base]
+        self.outcomes = [Outcome(out.kind, numbers[id(out.place)], symbols[out.node.base]
                                  if is_whole(out.node) and out.node.shape == shapes.get(out.node.base) else
                                  substituted(out.node, as_traced, {})) for out in outcomes]
-        bases = [out.node.base for out in self.outcomes if out.node is not None]
+        self.reset = [numbers[id(t)] for t, grad in traced.grads if grad is None]       # gradients left at None
+        bases = [out.node.base for out in self.outcomes]
         self.shown = [w for w in self.weights if w.symbol in bases]      # results are views of these, unchanged
         self.changed = [numbers[id(t)] for t in traced.changed]
         self.returned, *put = [mapped(nest, lambda t: TensorNumber(numbers[id(t)]))
@@ -85,16 +86,15 @@ class CapturedCall:
         # where the next call finds the tensors that this one puts somewhere: (number of the one before, its number)
         self.put = [(numbers[id(was)], numbers[id(t)]) for b, value in traced.bound
                     for was, t in zip(tensors_of(b.value), tensors_of(value))]
-        renewed = {out.place for out in self.outcomes}
+        renewed = {*self.reset, *[out.place for out in self.outcomes]}
         self.replay = Replay(traced.trace, symbols, {node for node, source in sources.items() if any(
             numbers[id(row.tensor)] in renewed for row in (*source.holders, *source.owners)) and node not in arguments})
         if flags and not late and self.replay.at_once:
             self.replay.check(flags)
-        in_place = self._find_in_place(bases, [symbols[b] for b in fresh])
+        in_place = self._find_in_place([symbols[b] for b in fresh if bases.count(symbols[b]) == 1])
         self.in_place = ResultsInPlace(self.replay, in_place)
         stays = {row.symbol for row in in_place}
-        self.results = [Result(symbols[b], [out for out in self.outcomes if out.node is not None
-                                            and out.node.base is symbols[b]], self.replay, b in traced.cut_off)
+        self.results = [Result(symbols[b], self.outcomes, self.replay, b in traced.cut_off)
                         for b in fresh if symbols[b] not in stays]
         self._sort_outcomes(len(rows), traced.given)
         gradients = {row.place: row.gradient for row in in_place if row.weight is None}       # those that stay in place
@@ -112,46 +112,38 @@ class CapturedCall:
         self.verifies = not late and any(flag.reads_each_run or not self.replay.ends_early for flag in flags)
         self.settings: State | None = None        # those that the replay was prepared under
 
-    def _find_in_place(self, bases: list[UOp], fresh: list[UOp]) -> list[ResultInPlace]:
+    def _find_in_place(self, fresh: list[UOp]) -> list[ResultInPlace]:
         """Find the results that are written in place, and take them out of `outcomes`: values of weights, and gradients
-        that are not added to earlier ones. Where a whole value is overwritten, that is after all checks of the run."""
+        that are not added to earlier ones. Where a whole value is overwritten, that is after all checks of the run.
+        `fresh` are the symbols of new values that one outcome has."""
         whole = self.replay.at_once
         summed = {i for w in self.shared for i in w.owners}                    # gradients that are added to
         replaced = {number for number, _ in self.put}
-        rows, others = [], []
-        for out in self.outcomes:
-            view, weight = out.node, self.by_number.get(out.place)
-            row = None
-            if view is not None and view.base in fresh and bases.count(view.base) == 1:
-                part = self.replay.updates.get(view)
-                if out.kind == "value" and weight is not None and not weight.pinned and weight not in self.shown \
-                        and weight.node.op is o.BUFFER and same_view(view, weight.node) and out.place not in replaced \
-                        and (part.source is weight.symbol if part is not None else whole and self.replay.waits(view)
-                             and self.replay.rewrites(weight.symbol, view)):
-                    row = ResultInPlace(view, out.place, weight, view, part)
-                elif out.kind == "gradient" and whole and not view.symbolic and out.place not in summed \
-                        and out.place < self.own and self.replay.waits(view.base):
-                    row = ResultInPlace(view.base, out.place, None, view)
-            if row is None:
-                others.append(out)
-            else:
-                rows.append(row)
-        self.outcomes = others
-        self.replay.stays(sum(row.symbol.arg.nbytes for row in rows))
-        self.replay.keep_together(row.symbol for row in rows)
-        return rows
+        found: dict[Outcome, ResultInPlace] = {}
+        for out in [out for out in self.outcomes if out.node.base in fresh]:
+            view, weight, part = out.node, self.by_number.get(out.place), self.replay.updates.get(out.node)
+            if out.kind == "value" and weight is not None and not weight.pinned and weight not in self.shown \
+                    and weight.node.op is o.BUFFER and same_view(view, weight.node) and out.place not in replaced \
+                    and (part.source is weight.symbol if part is not None else whole and self.replay.waits(view)
+                         and self.replay.rewrites(weight.symbol, view)):
+                found[out] = ResultInPlace(view, out.place, weight, view, part)
+            elif out.kind == "gradient" and whole and not view.symbolic and out.place not in summed \
+                    and out.place < self.own and self.replay.waits(view.base):
+                found[out] = ResultInPlace(view.base, out.place, None, view)
+        self.outcomes = [out for out in self.outcomes if out not in found]
+        self.replay.stays([row.symbol for row in found.values()])
+        return list(found.values())
 
     def _sort_outcomes(self, first: int, given: list[Tensor]) -> None:
         """Sort the outcomes by kind, each with the `Result` whose whole buffer it is, if any. `given` are the tensors
         that a call makes, of which `first` is the number."""
-        whole = {out: result for out in self.outcomes for result in self.results if result.is_all_of(out)}
-        values = {out.place: (whole.get(out), out.node) for out in self.outcomes
-                  if out.kind == "value" and out.node is not None}
+        whole = {result.symbol: result for result in self.results}
+        values = {out.place: (whole.get(out.node), out.node) for out in self.outcomes if out.kind == "value"}
         self.values = [(number, *value) for number, value in values.items() if number < first]
         self.given = [(class_of_results(t), result_maker(class_of_results(t)), t.requires_grad, *values[first + i])
                       for i, t in enumerate(given)]
         self.gradients = [(out.place, out.node) for out in self.outcomes if out.kind == "gradient"]
-        self.has_views = any(out not in whole and out.node is not None for out in self.outcomes)
+        self.has_views = any(out.kind == "gradient" or out.node not in whole for out in self.outcomes)
         # what the next call will find in the tensors in sight: their values, or those of tensors put in their place
         self.expected: list[tuple[int, Result, Weight | None]] = []
         for number, left in [*[(number, number) for number in values if number < self.own], *self.put]:
@@ -350,8 +342,9 @@ class CapturedCall:
                 self.replay.bind(weight.symbol, node.arg.address)
         for number, view in self.gradients:
             tensor = found[number]
-            grad = None if view is None else computed_from(tensor, self._now(view, bases))
-            leave_gradient(tensor, grad, number in self.resets)
+            leave_gradient(tensor, computed_from(tensor, self._now(view, bases)), number in self.resets)
+        for number in self.reset:
+            found[number].grad = None
         for kind, make, requires_grad, result, view in self.given:
             if result is None:
                 made = kind(self._now(view, bases), requires_grad=requires_grad)

@@ -69,15 +69,12 @@ class Result:
     """A result that alternates between two buffers: a call writes into the older one, or a new one if that is read."""
 
     def __init__(self, symbol: UOp, left: Sequence[Outcome], replay: Replay, is_cut_off: bool):
-        """`left` are the outcomes that are views of it. No gradient flows through one that `is_cut_off`."""
+        """`left` are the outcomes of a call. No gradient flows through a result that `is_cut_off`."""
         self.symbol, self._pointers, self._is_cut_off = symbol, replay.pointers[symbol], is_cut_off
-        self._is_alone = len(left) == 1 and self.is_all_of(left[0])    # one tensor is all of it, nothing else views it
+        # whether one tensor is all of it, and nothing else views it
+        self._is_alone = [(out.kind, out.node) for out in left if out.node.base is symbol] == [("value", symbol)]
         self._is_float = symbol.dtype.kind == "f"
         self.node = self._other = symbol         # where this call writes, and where the call before did; no memory yet
-
-    def is_all_of(self, out: Outcome) -> bool:
-        """Whether an outcome's tensor is the whole buffer."""
-        return out.kind == "value" and out.node is self.symbol
 
     def is_like(self, node: UOp) -> bool:
         """Whether a node is a buffer of this shape, type and device."""

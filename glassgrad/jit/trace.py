@@ -48,10 +48,10 @@ class BufferSource(NamedTuple):
 
 class Outcome(NamedTuple):
     """A value that a call leaves: the "value" or the "gradient" of a tensor (`place`) that was there or that the call
-    makes. `node` is None for a gradient that is reset."""
+    makes."""
     kind: str
     place: Any
-    node: UOp | None
+    node: UOp
 
 
 class TracedCall:
@@ -281,9 +281,9 @@ class TracedCall:
         return [t for t in dict.fromkeys(self.left) if id(t) not in self.reached]
 
     def outcomes(self) -> list[Outcome]:
-        """All values that the call leaves."""
+        """All values that the call leaves; gradients that it leaves at None are none."""
         return [*[Outcome("value", t, t.uop) for t in (*self.changed, *self.given)],
-                *[Outcome("gradient", t, None if grad is None else grad.uop) for t, grad in self.grads]]
+                *[Outcome("gradient", t, grad.uop) for t, grad in self.grads if grad is not None]]
 
     def _refuse_shared(self) -> None:
         """Raise if an argument is also reached where the jit does not look, or is a part of another tensor, and one of
@@ -358,7 +358,7 @@ class TracedCall:
         self.sources: dict[UOp, BufferSource] = {}
         self.data: dict[UOp, tuple[str, bytes]] = {}
         made: set[UOp] = set()
-        left = [out.node.base for out in self.outcomes() if out.node is not None]
+        left = [out.node.base for out in self.outcomes()]
         for bases, results in [*[([n.base for n in rec.normal.buffers], rec.results) for rec in self.trace.records],
                                (left, [])]:
             for base in bases:
