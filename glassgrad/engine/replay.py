@@ -145,7 +145,6 @@ class Replay:
         between = sum(block.nbytes for _, block in self._blocks) + total(kept)
         return MemoryUse(total(given - made), 2 * total(made - kept), between, self.compiled.memory.scratch)
 
-
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not finalizing():
             for memory, block in getattr(self, "_blocks", ()):

@@ -23,8 +23,9 @@ from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.jit.compare_traces import TraceWork, difference, narrow
+from glassgrad.jit.guards import Stale
 from glassgrad.jit.plain_values import SymbolNames, describe
-from glassgrad.jit.replay import CapturedCall, Stale
+from glassgrad.jit.replay import CapturedCall
 from glassgrad.jit.trace import TracedCall
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd import autocast as precision

@@ -20,7 +20,7 @@ from glassgrad.compiler.graph.symbolic import Symbol, value_of
 from glassgrad.engine.capture import RunCheck
 from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
-from glassgrad.jit.guards import Guards
+from glassgrad.jit.guards import Stale, compiled
 from glassgrad.jit.plain_values import Increment, SymbolNames, TensorNumber, mapped, tensors_of
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, moved, same_view,
                                          substituted, symbol_of)
@@ -34,10 +34,6 @@ from glassgrad.tensor.realize_and_read import computed_bytes
 from glassgrad.tensor.tensor import Tensor, class_of_results
 
 _OTHERS_GIVEN = "which of its own tensors it is handed is no longer the same"
-
-
-class Stale(Exception):
-    """A replay does not fit this call: the message says what has changed that the trace relied on."""
 
 
 class CapturedCall:
@@ -99,7 +95,7 @@ class CapturedCall:
         self._sort_outcomes(len(rows), traced.given)
         gradients = {row.place: row.gradient for row in in_place if row.weight is None}       # those that stay in place
         self._watch(traced, rows[:self.own], gradients)
-        self.guards = Guards(traced.walk, traced.bound, list(gradients), hidden)
+        self.check = compiled(traced.walk, traced.bound, list(gradients), hidden)
         self.itself = {i: numbers[id(tensor)] for i, tensor in traced.itself.items()}
         self.own_arguments = {i: traced.path(tensor) for i, tensor in traced.itself.items()}
         self.addresses = [0] * len(self.inputs)            # of the arguments at the last call
@@ -234,10 +230,7 @@ class CapturedCall:
     def call(self, instance: Any, tensors: list[Tensor], symbols: Collection[Symbol], settings: State) -> Any:
         """Everything the function does, for these arguments; raises `Stale` if it may do something else by now.
         `symbols` are the variables with their values, in the order of the arguments."""
-        seen = self.guards.check(instance)
-        if seen.__class__ is int:
-            raise Stale(self.guards.why(seen))
-        found, state, holders = seen
+        found, state, holders = self.check(instance)
         if symbols:
             self._take_symbols(symbols)
         steady = all(map(is_, state, self.seen))
@@ -256,7 +249,7 @@ class CapturedCall:
             result.begin()
         in_place = self.in_place
         if not steady or in_place.disturbed or list(map(len, in_place.readers)) != in_place.lengths:
-            seen = state = None                   # they may hold the last reference to a gradient
+            state = []                            # it may hold the last reference to a gradient
             in_place.begin(found)
         for number, dtype, address, stream in self.numbers:
             value = (streams.count + stream) & 0xFFFFFFFF if stream else self.names.get(number, number).value
