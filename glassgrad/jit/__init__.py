@@ -19,7 +19,6 @@ from typing import Any
 
 from glassgrad.base.errors import JitError
 from glassgrad.base.settings import current_state, settings
-from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.jit.compare_traces import TraceWork, difference, narrow
@@ -174,7 +173,7 @@ class TinyJit:
                     self._replayed += 1
                     return result
                 self._say_why(why)
-            return combination.trace(self.function, instance, args, kwargs, list(symbols))
+            return combination.trace(self.function, instance, args, kwargs, symbols)
 
     def _find(self, form: list[Any], objects: list[Any]) -> None:
         """Find the combination of arguments of this form; make a new one if there is none. The form ends with all
@@ -239,7 +238,7 @@ class _Combination:
         self.traces: list[TraceWork] = []
         self.replays: list[CapturedCall] = []
 
-    def trace(self, function: Callable[..., Any], instance: Any, args: Any, kwargs: Any, symbols: list[Symbol]) -> Any:
+    def trace(self, function: Callable[..., Any], instance: Any, args: Any, kwargs: Any, symbols: SymbolNames) -> Any:
         """Run the function itself; once two runs were the same work, later calls are replays."""
         any_size = self.is_one_of_many and not self.traces
         traced = TracedCall(function, self.objects, instance, args, kwargs, symbols, any_size)

@@ -17,12 +17,13 @@ from glassgrad.base.errors import JitError
 from glassgrad.base.source_lines import line_of
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.gradient import passes_to
-from glassgrad.compiler.graph.symbolic import Symbol, lengths_in, most, replaced
+from glassgrad.compiler.graph.symbolic import lengths_in, most, replaced
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import TouchedTensor, record
 from glassgrad.engine.realize import is_result
 from glassgrad.jit.guards import Walk
-from glassgrad.jit.plain_values import ATTRIBUTE, CELL, MEMBER, PLAIN, Binding, Increment, is_nest, mapped, tensors_of
+from glassgrad.jit.plain_values import (ATTRIBUTE, CELL, MEMBER, PLAIN, Binding, Increment, SymbolNames, is_nest,
+                                        mapped, tensors_of)
 from glassgrad.tensor.autograd.gradient_leaves import RESET, cut_off, hold, holders, is_cut_off, is_held
 from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
 from glassgrad.tensor.formulas.random_numbers import streams
@@ -58,10 +59,10 @@ class TracedCall:
     """A call that ran as it is, with everything that is needed to run it again."""
 
     def __init__(self, function: Callable[..., Any], objects: Sequence[Any], instance: Any, args: Any, kwargs: Any,
-                 symbols: Sequence[Symbol], any_size: bool = False):
+                 symbols: SymbolNames, any_size: bool = False):
         """`objects` are those among the arguments, and `instance` is the `self` of a method. With `any_size`, kernels
         compiled for any size may run, and the trace cannot be replayed."""
-        self.symbols = list(symbols)             # the variables that the arguments bring
+        self.symbols = symbols                   # the variables that the arguments bring, numbered
         walk = self.walk = Walk(function, objects, instance)
         self.in_sight = {id(t) for t in walk.tensors}
         originals = self.originals = list[Tensor]()
@@ -334,8 +335,7 @@ class TracedCall:
 
     def numbered(self, value: Any) -> Any:
         """A shape or a length with the call's variables numbered, without their values."""
-        places = {s: Symbol(f"argument {i}", s.low, s.high) for i, s in enumerate(self.symbols)}
-        return replaced(value, lambda s: places.get(s, s)) if places else value
+        return replaced(value, lambda s: self.symbols.get(s, s)) if self.symbols else value
 
     # -- where buffers come from ---------------------------------------------------------------------------------------
     def _find_sources(self) -> None:
