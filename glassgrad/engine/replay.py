@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -145,10 +145,6 @@ class Replay:
         between = sum(block.nbytes for _, block in self._blocks) + total(kept)
         return MemoryUse(total(given - made), 2 * total(made - kept), between, self.compiled.memory.scratch)
 
-    def stays(self, nbytes: int) -> None:
-        """Count these bytes of results once: they are written in place."""
-        self.memory = self.memory._replace(results=self.memory.results - nbytes)
-
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not finalizing():
             for memory, block in getattr(self, "_blocks", ()):
@@ -162,9 +158,9 @@ class Replay:
         only: Any = self._plans[0] if len(self._plans) == 1 else None
         self.at_once = only is not None and only.uninterrupted       # one foreign call: nothing comes in between
         self.ends_early = self.at_once and only.ends_early           # a flag can end a run in the middle
-        self._pointers = {symbol: [(array, position, offset) for slot, offset in places.items()
-                                   for plan in self._plans for array, position in plan.uses_of(slot)]
-                          for symbol, places in self._slots.items()}
+        self.pointers = {symbol: [(array, position, offset) for slot, offset in places.items()
+                                  for plan in self._plans for array, position in plan.uses_of(slot)]
+                         for symbol, places in self._slots.items()}
 
     def _updates(self) -> dict[UOp, PartialUpdate]:
         """The results that may be written over the value they replace a part of: nothing reads it afterwards."""
@@ -196,9 +192,10 @@ class Replay:
         self.pause = writers[-1] + 1 if writers else len(self.items)
         self._plans[0].check(self.pause, self._flags)
 
-    def keep_together(self, symbols: Iterable[UOp]) -> None:
-        """These results are written over values that a failed call must leave whole: once the first of them is written,
-        the run is not interrupted."""
+    def stays(self, symbols: Collection[UOp]) -> None:
+        """These results are written in place: their bytes count once, and as a failed call must leave the values there
+        whole, a run is not interrupted once the first of them is written."""
+        self.memory = self.memory._replace(results=self.memory.results - sum(s.arg.nbytes for s in symbols))
         first = [number for symbol in symbols for number in self._writers(symbol)]
         if first and self.at_once:
             self._plans[0].keep_together(min(first))
@@ -225,7 +222,7 @@ class Replay:
     # -- running ---------------------------------------------------------------------------------------------
     def bind(self, symbol: UOp, address: int) -> None:
         """Write the address of a symbol's buffer into all launches that use it."""
-        for array, position, offset in self._pointers[symbol]:
+        for array, position, offset in self.pointers[symbol]:
             array[position] = address + offset
 
     def prepare(self) -> None:

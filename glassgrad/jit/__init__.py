@@ -19,12 +19,12 @@ from typing import Any
 
 from glassgrad.base.errors import JitError
 from glassgrad.base.settings import current_state, settings
-from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.jit.compare_traces import TraceWork, difference, narrow
+from glassgrad.jit.guards import Stale
 from glassgrad.jit.plain_values import SymbolNames, describe
-from glassgrad.jit.replay import CapturedCall, Stale
+from glassgrad.jit.replay import CapturedCall
 from glassgrad.jit.trace import TracedCall
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd import autocast as precision
@@ -75,8 +75,6 @@ class TinyJit:
         self._methods: dict[int, tuple[weakref.ref[Any], TinyJit]] = {}      # the jit of each object, by id
         self._known: dict[Any, _Combination] = {}
         self._latest: tuple[list[Any], Any] = ([], None)       # the form and the combination of the last call
-        self._settings: tuple[Any, ...] = ()   # those that decide what a call launches: one object until one changes
-        self._now: tuple[Any, ...] = ()        # what they are made of
         self._lock = threading.RLock()         # a replay binds the addresses of one call at a time; see _after_fork
         self._replayed = 0                     # calls since the last notice
         self._captures: dict[str, int] = {}    # how many captures each cause led to
@@ -150,48 +148,47 @@ class TinyJit:
         if kwargs:
             form.append("**")
             describe(kwargs, form, tensors, objects, symbols)
-        if len(tensors) > 1 and len({*map(id, tensors)}) < len(tensors):     # one tensor, passed more than once
+        if len({*tensors}) < len(tensors):                 # one tensor, passed more than once
             first: dict[int, int] = {}
             form += ("again", *[first.setdefault(id(t), i) for i, t in enumerate(tensors)])
             tensors = [tensors[i] for i in first.values()]
         with self._lock:
             state = current_state()
-            now = (state, Device.version, precision.current(), inside())
-            if now != self._now:
-                self._now = now
-                self._settings = (state.kernel_mode, settings.CHECK_INDEX, Tensor.training, *now[2:],
-                                  Device.DEFAULT, Device.registered)
-            form.append(self._settings)
+            form += (state, Device.version, precision.current(), inside())
             if self._latest[0] != form:
                 self._find(form, objects)
             combination = self._latest[1]
             replays = combination.replays
             if replays and not state.check:        # CHECK compares kernel by kernel, in a trace
-                whys = []
+                why = ""
                 for captured in replays:
                     try:
-                        result = captured.call(instance, tensors, symbols, self._settings)
+                        result = captured.call(instance, tensors, symbols, state)
                     except Stale as stale:
-                        whys.append(str(stale))
+                        why = why or str(stale)
                         continue
                     if captured is not replays[0]:     # the one that fits is tried first next time
                         replays.remove(captured)
                         replays.insert(0, captured)
                     self._replayed += 1
                     return result
-                self._say_why(whys[0])
-            return combination.trace(self.function, instance, args, kwargs, list(symbols))
+                self._say_why(why)
+            return combination.trace(self.function, instance, args, kwargs, symbols)
 
     def _find(self, form: list[Any], objects: list[Any]) -> None:
-        """Find the combination of arguments of this form; make a new one if there is none."""
-        found = self._known.get(tuple(form))
+        """Find the combination of arguments of this form; make a new one if there is none. The form ends with all
+        settings, of which a combination has those that decide what a call launches."""
+        *described, state, _, autocast, without_gradients = form
+        key = (*described, state.kernel_mode, settings.CHECK_INDEX, Tensor.training, autocast, without_gradients,
+               Device.DEFAULT, Device.registered)
+        found = self._known.get(key)
         if found is None:
             if self._known:
                 self._say_why("")
             if len(self._known) >= _MOST_COMBINATIONS:
                 self._known.pop(next(iter(self._known)))
             found = _Combination(self.__name__, objects, len(self._known) >= _MANY_COMBINATIONS)
-            self._known[tuple(form)] = found
+            self._known[key] = found
         self._latest = (form, found)
 
     def _say_why(self, why: str) -> None:
@@ -241,7 +238,7 @@ class _Combination:
         self.traces: list[TraceWork] = []
         self.replays: list[CapturedCall] = []
 
-    def trace(self, function: Callable[..., Any], instance: Any, args: Any, kwargs: Any, symbols: list[Symbol]) -> Any:
+    def trace(self, function: Callable[..., Any], instance: Any, args: Any, kwargs: Any, symbols: SymbolNames) -> Any:
         """Run the function itself; once two runs were the same work, later calls are replays."""
         any_size = self.is_one_of_many and not self.traces
         traced = TracedCall(function, self.objects, instance, args, kwargs, symbols, any_size)

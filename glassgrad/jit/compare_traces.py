@@ -32,18 +32,16 @@ class TraceWork:
         self.itself = {i: traced.path(t) for i, t in traced.itself.items()}
         self.changed = [traced.path(t) for t in (*traced.changed, *[t for t, _ in traced.grads])]
         self.arguments = {name_of(t) for t in traced.originals}        # these may be freed between calls
-        outcomes = [(out.kind, out.place if out.kind == "given" else traced.path(out.place),
-                     _view(out.node, names, traced.numbered)) for out in traced.outcomes()]
-        given = [None if given.itself is None else traced.path(given.itself) for given in traced.given]
+        outcomes = [(out.kind, traced.path(out.place), _view(out.node, names, traced.numbered))
+                    for out in traced.outcomes()]
         self.compared = {          # by ==; the key is the message for a difference, formatted with (then, now)
             "other tensors are used": [[names.get(node.base) for node in record.normal.buffers] for record in records],
             "other lengths are used": [traced.numbered(tuple(Length({(s,): 1}) for s in record.normal.symbols))
                                        for record in records],
-            "it puts other things somewhere": {b.path: mapped(value, form, others=form) for b, value in traced.bound},
-            "it raises numbers that it sees by {}, then by {}": {b.path: by for b, by in traced.counters},
+            "it assigns {}, then {}": {b.path: mapped(value, form, others=form) for b, value in traced.bound},
             "the function returned {}, then {}": mapped(traced.form, form, others=form),
             "other tensors are changed": self.changed,
-            "its values go elsewhere": [outcomes, given]}
+            "its values go elsewhere": outcomes}
 
     def gone(self) -> set[str]:
         """The paths of tensors out of sight that were freed: a new tensor may have got the same path."""
@@ -93,20 +91,20 @@ def _names(traced: TracedCall) -> dict[UOp, tuple[str, int]]:
     return {node: (kind, number) for kind, nodes in kinds.items() for number, node in enumerate(nodes)}
 
 
-def _view(node: UOp | None, names: dict[UOp, tuple[str, int]], numbered: Callable[[Any], Any]) -> Any:
+def _view(node: UOp, names: dict[UOp, tuple[str, int]], numbered: Callable[[Any], Any]) -> Any:
     """The movement ops between a node and the named buffer under it, and that buffer's name."""
     parts: list[Any] = []
-    while node is not None and node not in names and node.src and node.op.kind == Kind.MOVEMENT:
+    while node not in names and node.src and node.op.kind == Kind.MOVEMENT:
         parts.append((node.op, numbered(node.arg)))
         node = node.src[0]
-    return parts, names.get(node) if node is not None else None
+    return parts, names.get(node)
 
 
 def _form(traced: TracedCall, value: Any) -> str:
     """A value in a result as text, equal in two traces if a replay may return the same: plain values by type and bits,
-    tensors by number (which of the results each is), type and shape, other objects by identity."""
+    tensors by path, type and shape, other objects by identity."""
     if isinstance(value, Tensor):
-        return f"tensor {traced.given_numbers[id(value)]}, {value.dtype.name} of {traced.numbered(value.shape)}"
+        return f"{traced.path(value)}, {value.dtype.name} of {traced.numbered(value.shape)}"
     if isinstance(value, Length):
         return f"the length {traced.numbered(value)}"
     return repr(value) if isinstance(value, PLAIN) else f"a {type(value).__name__} at {id(value):#x}"

@@ -1,5 +1,5 @@
 """What a function can see without being given it, and whether that is as it was. In: a function, objects. Out: `Walk`,
-`Guards`. Does not know traces or replays.
+`compiled`. Does not know traces or replays.
 
 One walk visits the names in the function's closure, defaults and globals, its `self`, objects among its arguments, and
 everything reached from there: attributes, entries of lists and dicts, other functions of the user's. Numbers, strings
@@ -7,10 +7,9 @@ and arrays are guarded by value, lists and dicts by content, other objects by id
 path, so another one in the same place is read by the next call. Attributes that the code names come first; the rest is
 visited while there are fewer than `MOST_BINDINGS` values. Libraries' code is taken to stay as it is.
 
-`Guards` writes the comparison of all values as one Python function, which each call runs. Measured on the 58 values of
-`benchmarks/dispatch.py`, both in the same minute: 2.5 us so, 10.2 us by a loop over the same list, of 19 us that
-a call takes (about 12 us on a quiet machine). It never holds the `self` of a method, nor what leads to it: it
-starts from the `self` of each call.
+`compiled` writes the comparison of all values as one Python function, which each call runs. Measured on the 58 values
+of `benchmarks/dispatch.py`, both in the same minute: 2.5 us so, 10.2 us by a loop over the same list, of 19 us that a
+call took. It never holds the `self` of a method, nor what leads to it: it starts from the `self` of each call.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
 from glassgrad.jit.plain_values import (ALL_ENTRIES, ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY,
-                                        ENVIRONMENT, GONE, ITEM, MEMBER, MISSING, PLAIN, PROGRESS, SIZE, Binding, Way,
-                                        expression_names, is_array, is_plain, same)
+                                        ENVIRONMENT, GONE, ITEM, MEMBER, MISSING, PLAIN, PROGRESS, SIZE, Binding,
+                                        Increment, Way, expression_names, is_array, is_plain, same)
 from glassgrad.tensor.jit_access import GRADIENT_SLOT
 from glassgrad.tensor.tensor import Tensor
 
@@ -60,8 +59,8 @@ class Walk:
         self.tensors: list[Tensor] = []
         self.paths: list[str] = []                       # of the tensors
         self.read: set[str] = set()                      # names that code it may run reads, other than to increment
-        self.lines: list[tuple[str, int]] = []           # of the generated function, and the binding each compares
-        self.tests: dict[int, int] = {}                  # the line that compares the value of each binding
+        self.lines: list[tuple[str, Binding | None]] = []      # of the generated function, and the binding each is for
+        self.tests: dict[int, int] = {}                  # the line that compares each binding's value, by id
         self.constants: dict[str, Any] = {"same": same, "MISSING": MISSING, **expression_names}
         self._weak = instance is not None                # what leads to the `self` of a method must not be kept alive
         self.variables: dict[int, str] = {}              # of each object visited or waiting, by id
@@ -104,12 +103,12 @@ class Walk:
         return name
 
     def _line(self, text: str) -> None:
-        self.lines.append((text, max(len(self.bindings) - 1, 0)))
+        self.lines.append((text, self.bindings[-1] if self.bindings else None))
 
     def _unless(self, test: str) -> None:
-        """Add a line: return the number of the latest binding unless a test holds."""
-        self.tests[len(self.bindings) - 1] = len(self.lines)
-        self._line(f"if not ({test}): return {len(self.bindings) - 1}")
+        """Add a line: the latest binding has changed unless a test holds."""
+        self.tests[id(self.bindings[-1])] = len(self.lines)
+        self._line(f"if not ({test}): raise LookupError")
 
     def _add(self, way: Way, holder: Any, name: Any, source: str, path: str, used: str | None = None) -> None:
         """Add a binding, and visit its value later; `source` is the expression of its holder. If its name, `used`,
@@ -301,38 +300,36 @@ class Walk:
             self._part(type(thing), self._constant(type(thing)), path)
 
 
-class Guards:
-    """The compiled comparison of everything that a walk found, which also finds the holders of names to rebind."""
+class Stale(Exception):
+    """A replay does not fit this call: the message says what has changed that the trace relied on."""
 
-    def __init__(self, walk: Walk, bound: Sequence[Binding] = (), counters: Sequence[Binding] = (),
-                 graded: Sequence[int] = (), hidden: Sequence[Tensor] = ()):
-        """`bound` are names that each call rebinds, `counters` are numbers that it increments. `graded` are the
-        tensors, by number, whose gradients `check` returns too; `hidden` are further tensors, referred to weakly."""
-        numbers = {id(b): i for i, b in enumerate(walk.bindings)}
-        names = dict(walk.constants)
-        lines = list(walk.lines)
-        for b in counters:
-            number = numbers[id(b)]
-            lines[walk.tests[number]] = (f"if type({b.text}) is not {type(b.value).__name__}: return {number}", number)
-        self._why = [f"{b.path} is no longer {_shown(b.value)}" for b in walk.bindings] + ["a tensor it uses is gone"]
-        tensors = [*[walk.variables[id(t)] for t in walk.tensors], *[f"hidden{i}" for i in range(len(hidden))]]
-        for i, tensor in enumerate(hidden):
-            names[f"found{i}"] = weakref.ref(tensor)
-            lines.append((f"if (hidden{i} := found{i}()) is None: return {len(walk.bindings)}", len(walk.bindings)))
-        state = [f"{t}.uop" for t in tensors] + [f"{tensors[i]}.{GRADIENT_SLOT}" for i in graded]
-        holders = ", ".join([b.source for b in (*bound, *counters)])
-        answer = f"return [{', '.join(tensors)}], [{', '.join(state)}], [{holders}]"
-        body = "\n        ".join([*[line for line, _ in lines], answer])
-        text = ("def check(instance):\n    try:\n        " + body + "\n"
-                "    except MISSING as error:\n"
-                "        return numbers[error.__traceback__.tb_lineno - 3]\n")
-        names["numbers"] = [number for _, number in lines] + [0]
-        exec(compile(text, "<guards>", "exec"), names)
-        self.check: Callable[[Any], Any] = names["check"]      # tensors, nodes and gradients, holders; or a number
 
-    def why(self, number: int) -> str:
-        """The reason why a call is traced, for a number that `check` returned."""
-        return self._why[number]
+def compiled(walk: Walk, bound: Sequence[tuple[Binding, Any]] = (), graded: Sequence[int] = (),
+             hidden: Sequence[Tensor] = ()) -> Callable[[Any], tuple[list[Tensor], list[Any], list[Any]]]:
+    """A function of a call's `self` that compares everything that a walk found, and raises `Stale` if something has
+    changed. It returns the tensors; their nodes, and the gradients of those that are `graded`, by number; and the
+    holders of the names that each call binds (`bound`, with what it binds them to). `hidden` are further tensors, which
+    it refers to weakly."""
+    lines, names = list(walk.lines), dict(walk.constants)
+    for b in [b for b, value in bound if isinstance(value, Increment)]:
+        lines[walk.tests[id(b)]] = (f"if type({b.text}) is not {type(b.value).__name__}: raise LookupError", b)
+    why = [f"{b.path} is no longer {_shown(b.value)}" if b else "what it sees has changed" for _, b in lines]
+    tensors = [*[walk.variables[id(t)] for t in walk.tensors], *[f"hidden{i}" for i in range(len(hidden))]]
+    for i, tensor in enumerate(hidden):
+        names[f"found{i}"] = weakref.ref(tensor)
+        lines.append((f"if (hidden{i} := found{i}()) is None: raise LookupError", None))
+        why.append("a tensor it uses is gone")
+    state = [f"{t}.uop" for t in tensors] + [f"{tensors[i]}.{GRADIENT_SLOT}" for i in graded]
+    holders = ", ".join([b.source for b, _ in bound])
+    answer = f"return [{', '.join(tensors)}], [{', '.join(state)}], [{holders}]"
+    body = "\n        ".join([*[line for line, _ in lines], answer])
+    text = ("def check(instance):\n    try:\n        " + body + "\n"
+            "    except MISSING as error:\n"
+            "        raise Stale(why[error.__traceback__.tb_lineno - 3]) from None\n")
+    names.update(why=why, Stale=Stale)
+    exec(compile(text, "<guards>", "exec"), names)
+    check: Callable[[Any], Any] = names["check"]
+    return check
 
 
 def _shown(value: Any) -> str:

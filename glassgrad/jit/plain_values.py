@@ -18,7 +18,7 @@ from glassgrad.base.settings import current_state
 from glassgrad.compiler.graph.symbolic import Length, Symbol, replaced
 from glassgrad.tensor.tensor import Tensor
 
-SymbolNames = dict[Symbol, Symbol]       # variables of a trace, and what they are in a call
+SymbolNames = dict[Symbol, Symbol]       # variables of a trace, and what they are in a call; or their numbers
 PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice)
 _BY_TEXT = (float, complex, range, slice)      # by repr: 0.0 equals -0.0, nan not itself; slices have no hash
 _DEEPEST = 8                                   # levels; deeper values are no nests
@@ -196,6 +196,11 @@ class TensorNumber(int):
     """
 
 
+class Increment(NamedTuple):
+    """Stands for a number that is greater by so much than the one before."""
+    by: float
+
+
 def describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[Any], symbols: SymbolNames) -> None:
     """Append to `form` what an argument is recognized by: tensors by shape, type and device, plain values and arrays by
     value, objects by identity (their contents are guarded). Of variables only the order and the bounds count."""
@@ -225,4 +230,4 @@ def describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[A
 
 def _numbered(value: Any, symbols: SymbolNames) -> Any:
     """A shape or a length with its variables numbered in the order they occur."""
-    return replaced(value, lambda s: symbols.setdefault(s, Symbol(f"v{len(symbols)}", s.low, s.high)))
+    return replaced(value, lambda s: symbols.setdefault(s, Symbol(f"argument {len(symbols)}", s.low, s.high)))

@@ -14,56 +14,53 @@ from operator import is_
 from typing import Any
 
 from glassgrad.base.interrupts import interrupts_deferred
+from glassgrad.base.settings import State
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.symbolic import Symbol, value_of
 from glassgrad.engine.capture import RunCheck
 from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
-from glassgrad.jit.guards import Guards
-from glassgrad.jit.plain_values import SymbolNames, TensorNumber, mapped, tensors_of
+from glassgrad.jit.guards import Stale, compiled
+from glassgrad.jit.plain_values import Increment, SymbolNames, TensorNumber, mapped, tensors_of
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, moved, same_view,
                                          substituted, symbol_of)
-from glassgrad.jit.trace import GivenTensor, Outcome, ReachedTensor, TracedCall, as_buffer, is_lazy, leave_gradient
+from glassgrad.jit.trace import Outcome, ReachedTensor, TracedCall, as_buffer, leave_gradient
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.gradient_leaves import RESET
 from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.jit_access import assign_node, computed_from, result_maker, unread_gradient
 from glassgrad.tensor.memory.storage import is_shared, is_view, shares_with, storage_of
 from glassgrad.tensor.realize_and_read import computed_bytes
-from glassgrad.tensor.tensor import Tensor
+from glassgrad.tensor.tensor import Tensor, class_of_results
 
 _OTHERS_GIVEN = "which of its own tensors it is handed is no longer the same"
-
-
-class Stale(Exception):
-    """A replay does not fit this call: the message says what has changed that the trace relied on."""
 
 
 class CapturedCall:
     """A trace as a replay: what to compare before it, what to bind after it.
 
-    Tensors are numbered, in this order: those in sight, those out of sight that the call uses, and the arguments that
-    the function does not see by itself. `found` is the list of all of them at a call."""
+    Tensors are numbered, in this order: those in sight, those out of sight that the call uses, the arguments that the
+    function does not see by itself, and those that the call makes. `found` is the list of all of them at a call."""
 
     def __init__(self, traced: TracedCall):
         outcomes = traced.outcomes()
         made = {r for rec in traced.trace.records for r in rec.results}
-        fresh = [b for b in dict.fromkeys(out.node.base for out in outcomes if out.node is not None) if b in made]
+        fresh = [b for b in dict.fromkeys(out.node.base for out in outcomes) if b in made]
         sources, hidden = traced.sources, traced.out_of_sight()
         self.own = len(traced.walk.tensors) + len(hidden)         # the number of tensors that are not arguments
         rows = [traced.reached[id(t)] for t in (*traced.walk.tensors, *hidden, *traced.arguments)]
-        numbers = {id(row.tensor): number for number, row in enumerate(rows)}
+        numbers = {id(t): number for number, t in enumerate([*[row.tensor for row in rows], *traced.given])}
         # tensors whose earlier gradient is replaced: all in sight, whose trace read it if it was added to
         self.resets = {*range(self.own), *[numbers[id(t)] for t in traced.arguments if traced.resets_gradient(t)]}
         arguments = [row.node.base for row in rows[self.own:]]
         flags = traced.trace.flags
-        late = {r: flag for flag in flags for r in made if r.arg is flag.buffer} \
-            if all(flag.numbers is not None for flag in flags) else {}          # checks that a run does not wait for
+        # checks that a run does not wait for: all of them, or none
+        late = {r: flag for flag in flags for r in made if r.arg is flag.buffer and flag.numbers is not None}
         if len(late) < len({id(flag.buffer) for flag in flags}):
             late = {}
         # where an outcome is only a reshape of a result, that gets its shape: then the tensor's node is the BUFFER
-        shapes = {out.node.base: out.node.shape for out in reversed(outcomes) if out.node is not None
-                  and out.node.base in fresh and is_whole(out.node) and not out.node.symbolic}
+        shapes = {out.node.base: out.node.shape for out in reversed(outcomes)
+                  if out.node.base in fresh and is_whole(out.node) and not out.node.symbolic}
         symbols = {b: symbol_of(b, shapes.get(b, b.shape))
                    for b in dict.fromkeys((*arguments, *sources, *fresh, *late))}
         as_traced = {b: symbol.reshape(b.shape) for b, symbol in symbols.items()}
@@ -72,104 +69,93 @@ class CapturedCall:
                         for node, source in sources.items() if node not in arguments]
         self.by_number = {w.number: w for w in self.weights if w.number is not None}
         self.shared = [w for w in self.weights if w.number is None]
-        self.outcomes = [Outcome(out.kind, out.place if out.kind == "given" else numbers[id(out.place)],
-                                 None if out.node is None else symbols[out.node.base]
+        self.outcomes = [Outcome(out.kind, numbers[id(out.place)], symbols[out.node.base]
                                  if is_whole(out.node) and out.node.shape == shapes.get(out.node.base) else
                                  substituted(out.node, as_traced, {})) for out in outcomes]
-        bases = [out.node.base for out in self.outcomes if out.node is not None]
+        self.reset = [numbers[id(t)] for t, grad in traced.grads if grad is None]       # gradients left at None
+        bases = [out.node.base for out in self.outcomes]
         self.shown = [w for w in self.weights if w.symbol in bases]      # results are views of these, unchanged
-        self.changed = [out.place for out in self.outcomes if out.kind == "value"]
-        self.returned, *put = [mapped(nest, lambda t: TensorNumber(traced.given_numbers[id(t)]))
+        self.changed = [numbers[id(t)] for t in traced.changed]
+        self.returned, *put = [mapped(nest, lambda t: TensorNumber(numbers[id(t)]))
                                for nest in (traced.form, *[value for _, value in traced.bound])]
         self.bound = [(b._replace(holder=None, value=None), nest) for (b, _), nest in zip(traced.bound, put)]
-        self.counters = [(b._replace(holder=None, value=None), by) for b, by in traced.counters]
-        # where the next call finds the tensors that this one puts somewhere: (number of a tensor, number among given)
-        self.put = [(numbers[id(was)], traced.given_numbers[id(t)]) for b, value in traced.bound
+        # where the next call finds the tensors that this one puts somewhere: (number of the one before, its number)
+        self.put = [(numbers[id(was)], numbers[id(t)]) for b, value in traced.bound
                     for was, t in zip(tensors_of(b.value), tensors_of(value))]
-        renewed = {out.place for out in self.outcomes if out.kind != "given"}
+        renewed = {*self.reset, *[out.place for out in self.outcomes]}
         self.replay = Replay(traced.trace, symbols, {node for node, source in sources.items() if any(
             numbers[id(row.tensor)] in renewed for row in (*source.holders, *source.owners)) and node not in arguments})
         if flags and not late and self.replay.at_once:
             self.replay.check(flags)
-        in_place = self._find_in_place(bases, [symbols[b] for b in fresh])
+        in_place = self._find_in_place([symbols[b] for b in fresh if bases.count(symbols[b]) == 1])
         self.in_place = ResultsInPlace(self.replay, in_place)
         stays = {row.symbol for row in in_place}
-        self.results = [Result(symbols[b], [out for out in self.outcomes if out.node is not None
-                                            and out.node.base is symbols[b]], self.replay, b in traced.cut_off)
+        self.results = [Result(symbols[b], self.outcomes, self.replay, b in traced.cut_off)
                         for b in fresh if symbols[b] not in stays]
-        self._sort_outcomes([(g, 0 if g.itself is None else numbers[id(g.itself)]) for g in traced.given])
-        left = [row.place for row in in_place if row.weight is None]          # their gradients stay in place
-        self._watch(traced, rows[:self.own], left)
-        self.guards = Guards(traced.walk, [b for b, _ in traced.bound], [b for b, _ in traced.counters], left, hidden)
+        self._sort_outcomes(len(rows), traced.given)
+        gradients = {row.place: row.gradient for row in in_place if row.weight is None}       # those that stay in place
+        self._watch(traced, rows[:self.own], gradients)
+        self.check = compiled(traced.walk, traced.bound, list(gradients), hidden)
         self.itself = {i: numbers[id(tensor)] for i, tensor in traced.itself.items()}
         self.own_arguments = {i: traced.path(tensor) for i, tensor in traced.itself.items()}
         self.addresses = [0] * len(self.inputs)            # of the arguments at the last call
         self._find_numbers(traced)
+        self.compares_always = bool(self.shared or self.has_other_grad or self.seed is not None)
         self.flags = [flag.over(lambda node: substituted(node, as_traced, {})) for flag in flags]
         self.late = [(symbols[node], flag.numbers, self.flags[flags.index(flag)]) for node, flag in late.items()]
         used = toposort([node for _, _, flag in self.late for node in flag.nodes])
         self.indices = [i for i, symbol in enumerate(self.inputs) if symbol in used]        # arguments kept for them
         self.verifies = not late and any(flag.reads_each_run or not self.replay.ends_early for flag in flags)
-        self.settings: Any = None                 # those that the replay was prepared under
+        self.settings: State | None = None        # those that the replay was prepared under
 
-    def _find_in_place(self, bases: list[UOp], fresh: list[UOp]) -> list[ResultInPlace]:
+    def _find_in_place(self, fresh: list[UOp]) -> list[ResultInPlace]:
         """Find the results that are written in place, and take them out of `outcomes`: values of weights, and gradients
-        that are not added to earlier ones. Where a whole value is overwritten, that is after all checks of the run."""
+        that are not added to earlier ones. Where a whole value is overwritten, that is after all checks of the run.
+        `fresh` are the symbols of new values that one outcome has."""
         whole = self.replay.at_once
         summed = {i for w in self.shared for i in w.owners}                    # gradients that are added to
         replaced = {number for number, _ in self.put}
-        rows, others = [], []
-        for out in self.outcomes:
-            view, weight = out.node, self.by_number.get(out.place)
-            row = None
-            if view is not None and view.base in fresh and bases.count(view.base) == 1:
-                part = self.replay.updates.get(view)
-                if out.kind == "value" and weight is not None and not weight.pinned and weight not in self.shown \
-                        and weight.node.op is o.BUFFER and same_view(view, weight.node) and out.place not in replaced \
-                        and (part.source is weight.symbol if part is not None else whole and self.replay.waits(view)
-                             and self.replay.rewrites(weight.symbol, view)):
-                    row = weight.in_place = ResultInPlace(view, out.place, weight, view, part)
-                elif out.kind == "gradient" and whole and not view.symbolic and out.place not in summed \
-                        and out.place < self.own and self.replay.waits(view.base):
-                    row = ResultInPlace(view.base, out.place, None, view)
-            if row is None:
-                others.append(out)
-            else:
-                rows.append(row)
-        self.outcomes = others
-        self.replay.stays(sum(row.symbol.arg.nbytes for row in rows))
-        self.replay.keep_together(row.symbol for row in rows)
-        return rows
+        found: dict[Outcome, ResultInPlace] = {}
+        for out in [out for out in self.outcomes if out.node.base in fresh]:
+            view, weight, part = out.node, self.by_number.get(out.place), self.replay.updates.get(out.node)
+            if out.kind == "value" and weight is not None and not weight.pinned and weight not in self.shown \
+                    and weight.node.op is o.BUFFER and same_view(view, weight.node) and out.place not in replaced \
+                    and (part.source is weight.symbol if part is not None else whole and self.replay.waits(view)
+                         and self.replay.rewrites(weight.symbol, view)):
+                found[out] = ResultInPlace(view, out.place, weight, view, part)
+            elif out.kind == "gradient" and whole and not view.symbolic and out.place not in summed \
+                    and out.place < self.own and self.replay.waits(view.base):
+                found[out] = ResultInPlace(view.base, out.place, None, view)
+        self.outcomes = [out for out in self.outcomes if out not in found]
+        self.replay.stays([row.symbol for row in found.values()])
+        return list(found.values())
 
-    def _sort_outcomes(self, given: list[tuple[GivenTensor, int]]) -> None:
+    def _sort_outcomes(self, first: int, given: list[Tensor]) -> None:
         """Sort the outcomes by kind, each with the `Result` whose whole buffer it is, if any. `given` are the tensors
-        that a call returns or puts somewhere, with their numbers if they were there before."""
-        whole = {out: result for out in self.outcomes for result in self.results if result.is_all_of(out)}
-        self.values = [(out.place, whole.get(out), out.node) for out in self.outcomes
-                       if out.kind == "value" and out.node is not None]
+        that a call makes, of which `first` is the number."""
+        whole = {result.symbol: result for result in self.results}
+        values = {out.place: (whole.get(out.node), out.node) for out in self.outcomes if out.kind == "value"}
+        self.values = [(number, *value) for number, value in values.items() if number < first]
+        self.given = [(class_of_results(t), result_maker(class_of_results(t)), t.requires_grad, *values[first + i])
+                      for i, t in enumerate(given)]
         self.gradients = [(out.place, out.node) for out in self.outcomes if out.kind == "gradient"]
-        nodes = {out.place: out for out in self.outcomes if out.kind == "given"}
-        self.given = [(g, result_maker(g.kind), whole.get(nodes[i]) if i in nodes else None,
-                       nodes[i].node if i in nodes else None, number) for i, (g, number) in enumerate(given)]
-        self.has_views = len(whole) < len(self.outcomes)
-        # what the next call will find in the tensors in sight
+        self.has_views = any(out.kind == "gradient" or out.node not in whole for out in self.outcomes)
+        # what the next call will find in the tensors in sight: their values, or those of tensors put in their place
         self.expected: list[tuple[int, Result, Weight | None]] = []
-        for number, found in [*[(number, result) for number, result, _ in self.values if number < self.own],
-                              *[(number, self.given[i][2]) for number, i in self.put]]:
-            weight = self.by_number.get(number)
+        for number, left in [*[(number, number) for number in values if number < self.own], *self.put]:
+            found, weight = values.get(left, (None, None))[0], self.by_number.get(number)
             if found is not None and (weight is None or not weight.pinned and found.is_like(weight.node)):
                 self.expected.append((number, found, weight))
 
-    def _watch(self, traced: TracedCall, rows: list[ReachedTensor], left: list[int]) -> None:
+    def _watch(self, traced: TracedCall, rows: list[ReachedTensor], gradients: dict[int, Any]) -> None:
         """Record what each call compares: the tensors' nodes, which are lazy, and which have a gradient already."""
         read = {n for record in traced.trace.records for n in record.normal.order}
         self.lazy = {i for i, row in enumerate(rows) if row.node.base.op is not o.BUFFER and row.node in read}
-        # the tensors' nodes, and the gradients that the last call left in place (before the first: their numbers)
-        self.seen: list[Any] = [*[row.node for row in rows], *left]
+        # the tensors' nodes, and the gradients that the last call left in place
+        self.seen: list[Any] = [*[row.node for row in rows], *gradients.values()]
         self.has_grad = [(i, row.grad is not None) for i, row in enumerate(rows)
                          if row.tensor.requires_grad or row.grad is not row.tensor.grad]
-        self.has_other_grad = [(number, had) for number, had in self.has_grad if not had or number not in left]
-        self.is_steady = False                    # whether these are all as the last call left them
+        self.has_other_grad = [(number, had) for number, had in self.has_grad if not had or number not in gradients]
 
     def _find_numbers(self, traced: TracedCall) -> None:
         """Find the scalars that each call writes for the kernels: cells (some count random streams) and lengths."""
@@ -183,36 +169,32 @@ class CapturedCall:
         self.names: dict[Any, Any] = {}           # the variables of this call in their place
 
     # -- does it fit? --------------------------------------------------------------------------------------------------
-    def _compare(self, found: list[Tensor], state: list[Any]) -> None:
-        """Raise if something that the trace relied on has changed."""
+    def _compare(self, found: list[Tensor], steady: bool) -> None:
+        """Raise if something that the trace relied on has changed. It is `steady` if the tensors' nodes, and the
+        gradients in place, are those that the last call left."""
         if self.seed is not None and streams.seed is not self.seed:
             raise Stale("there is a new random seed")
-        steady = self.is_steady = all(map(is_, state, self.seen))
         for number, had in self.has_other_grad if steady else self.has_grad:
             grad = unread_gradient(found[number])
             if (grad is not None and grad is not RESET) is not had:
                 raise Stale("a gradient was reset" if had else "a gradient was there already")
-        if not steady:
-            for number, (tensor, then) in enumerate(zip(found, self.seen)):
-                if tensor.uop is not then:
-                    self._follow_tensor(number, tensor, then)
+        for number, tensor in enumerate(() if steady else found):
+            then = self.seen[number]
+            if tensor.uop is then:
+                continue
+            weight = self.by_number.get(number)
+            if number in self.lazy or tensor.dtype is not then.dtype or weight is None and not then.symbolic and (
+                    tensor.shape != then.shape or tensor.device != (then.device or tensor.device)):
+                raise Stale(f"a tensor of shape {then.shape} it uses was replaced by something else")
+            if weight is not None:
+                self._follow(weight, found)
+            self.seen[number] = tensor.uop
         for weight in self.shared:
-            self._follow(weight, weight.nodes(found), found)
+            self._follow(weight, found)
 
-    def _follow_tensor(self, number: int, tensor: Tensor, then: UOp) -> None:
-        """Make the replay read a tensor's new value; raise `Stale` unless its dtype, shape and device are the same."""
-        weight = self.by_number.get(number)
-        if number in self.lazy or tensor.dtype is not then.dtype or weight is None and not then.symbolic and (
-                tensor.shape != then.shape or tensor.device != (then.device or tensor.device)):
-            raise Stale(f"a tensor of shape {then.shape} it uses was replaced by something else")
-        if weight is not None:
-            self._follow(weight, [as_buffer(tensor) if is_lazy(tensor) else tensor.uop], [tensor])
-            if weight.in_place is not None:
-                weight.in_place.lost = self.in_place.disturbed = True
-        self.seen[number] = tensor.uop
-
-    def _follow(self, weight: Weight, nodes: list[UOp], found: list[Tensor]) -> None:
+    def _follow(self, weight: Weight, found: list[Tensor]) -> None:
         """Bind a weight to the buffer that its tensors hold now; raise `Stale` unless they are the same views of it."""
+        nodes = weight.nodes(found)
         if not nodes:
             raise Stale("a tensor it uses is gone")
         now = nodes[0]
@@ -224,7 +206,7 @@ class CapturedCall:
                     or not all(same_view(found[i].uop, self._renamed(view)) for i, view in views) \
                     or weight.pinned and now.base is not weight.node.base:
                 raise Stale(f"a tensor of shape {now.shape} it uses was replaced by something else")
-            weight.node = weight.node if now.symbolic else now       # its sizes are those of the trace
+            weight.node = moved(weight.node, now.base) if now.symbolic else now      # its sizes are those of the trace
             self.replay.bind(weight.symbol, now.base.arg.address)
 
     def _renamed(self, node: UOp) -> UOp:
@@ -245,23 +227,20 @@ class CapturedCall:
         return [tensor for i, tensor in enumerate(tensors) if i not in self.itself]
 
     # -- replaying -----------------------------------------------------------------------------------------------------
-    def call(self, instance: Any, tensors: list[Tensor], symbols: Collection[Symbol], settings: Any) -> Any:
-        """Everything the function does, for these arguments; raises `Stale` if it may do something else by now. While
-        `settings` is the same object, the settings have not changed. `symbols` are the variables with their values, in
-        the order of the arguments."""
-        seen = self.guards.check(instance)
-        if seen.__class__ is int:
-            raise Stale(self.guards.why(seen))
-        found, state, holders = seen
+    def call(self, instance: Any, tensors: list[Tensor], symbols: Collection[Symbol], settings: State) -> Any:
+        """Everything the function does, for these arguments; raises `Stale` if it may do something else by now.
+        `symbols` are the variables with their values, in the order of the arguments."""
+        found, state, holders = self.check(instance)
         if symbols:
             self._take_symbols(symbols)
-        self._compare(found, state)
+        steady = all(map(is_, state, self.seen))
+        if not steady or self.compares_always:
+            self._compare(found, steady)
         if self.itself:
             tensors = self._without_own(tensors, found)
         found += tensors
-        if len({*map(id, found)}) < len(found):
-            own = found[:self.own]
-            raise Stale("two of its tensors are one" if len({*map(id, own)}) < len(own) else _OTHERS_GIVEN)
+        if len({*found}) < len(found):
+            raise Stale("two of its tensors are one" if len({*found[:self.own]}) < self.own else _OTHERS_GIVEN)
         if settings is not self.settings:
             self.settings = settings
             self.replay.prepare()
@@ -269,8 +248,8 @@ class CapturedCall:
         for result in self.results:
             result.begin()
         in_place = self.in_place
-        if not self.is_steady or in_place.disturbed or list(map(len, in_place.readers)) != in_place.lengths:
-            seen = state = None                   # they may hold the last reference to a gradient
+        if not steady or in_place.disturbed or list(map(len, in_place.readers)) != in_place.lengths:
+            state = []                            # it may hold the last reference to a gradient
             in_place.begin(found)
         for number, dtype, address, stream in self.numbers:
             value = (streams.count + stream) & 0xFFFFFFFF if stream else self.names.get(number, number).value
@@ -303,22 +282,22 @@ class CapturedCall:
         """Run the kernels, assign what the function assigns, and return its results."""
         taken = self._take_numbers() if self.late else []
         if self.replay.run() or self.verifies:
-            self._verify(arguments, found)
+            self._verify(arguments)
         if taken:
             self._expect_numbers(taken, arguments)
-        bases = self._bases(arguments, found, self.shown) if self.has_views else {}
+        bases = self._bases(arguments, self.shown) if self.has_views else {}
         if self.in_place.disturbed or self.in_place.counted:
             self.in_place.end(found, self.seen)
         return self._leave(found, holders, bases)
 
-    def _bases(self, arguments: list[UOp], found: list[Tensor], weights: list[Weight]) -> dict[UOp, UOp]:
+    def _bases(self, arguments: list[UOp], weights: list[Weight]) -> dict[UOp, UOp]:
         """The buffer of this call for each symbol."""
-        return {**dict(zip(self.inputs, arguments)), **{w.symbol: w.nodes(found)[0].base for w in weights},
+        return {**dict(zip(self.inputs, arguments)), **{w.symbol: w.node.base for w in weights},
                 **{r.symbol: r.node for r in self.results}}
 
-    def _verify(self, arguments: list[UOp], found: list[Tensor]) -> None:
+    def _verify(self, arguments: list[UOp]) -> None:
         """Raise if the run met an index out of range, or (under SANITIZE) made a NaN, naming it."""
-        present = {**self._bases(arguments, found, self.weights),
+        present = {**self._bases(arguments, self.weights),
                    **{row.symbol: row.node for row in self.in_place.rows}}
         for flag in self.flags:
             flag.verify(partial(_values, present, self.names))
@@ -356,25 +335,23 @@ class CapturedCall:
                 self.replay.bind(weight.symbol, node.arg.address)
         for number, view in self.gradients:
             tensor = found[number]
-            grad = None if view is None else computed_from(tensor, self._now(view, bases))
-            leave_gradient(tensor, grad, number in self.resets)
-        results = []        # all of them are there before a name is bound, which may have held one given as itself
-        for given, make, result, view, number in self.given:
-            if result is not None:
-                made = make(result.node, result.node.arg.leaves)
-                if given.requires_grad is not None:
-                    made.requires_grad = given.requires_grad
-            elif view is not None:
-                made = given.kind(self._now(view, bases), requires_grad=given.requires_grad)
+            leave_gradient(tensor, computed_from(tensor, self._now(view, bases)), number in self.resets)
+        for number in self.reset:
+            found[number].grad = None
+        for kind, make, requires_grad, result, view in self.given:
+            if result is None:
+                made = kind(self._now(view, bases), requires_grad=requires_grad)
             else:
-                made = found[number]
-            results.append(made)
+                made = make(result.node, result.node.arg.leaves)
+                if requires_grad is not None:
+                    made.requires_grad = requires_grad
+            found.append(made)
         for (binding, nest), holder in zip(self.bound, holders):
-            binding.way.put(holder, binding.name, mapped(nest, results.__getitem__, TensorNumber))
-        for (binding, by), holder in zip(self.counters, holders[len(self.bound):]):
-            binding.way.put(holder, binding.name, binding.way.read(holder, binding.name) + by)
+            way, name = binding.way, binding.name
+            way.put(holder, name, way.read(holder, name) + nest.by if nest.__class__ is Increment else
+                    mapped(nest, found.__getitem__, TensorNumber))
         nest = self.returned
-        return results[nest] if nest.__class__ is TensorNumber else mapped(nest, results.__getitem__, TensorNumber)
+        return found[nest] if nest.__class__ is TensorNumber else mapped(nest, found.__getitem__, TensorNumber)
 
     def _now(self, view: UOp, bases: Mapping[UOp, UOp]) -> UOp:
         """A view of the trace over the memory of this call."""

@@ -17,7 +17,7 @@ from glassgrad.compiler.graph.ops import Kind
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.replay import PartialUpdate, Replay
 from glassgrad.jit.plain_values import SymbolNames
-from glassgrad.jit.trace import BufferSource, Outcome
+from glassgrad.jit.trace import BufferSource, Outcome, as_buffer, is_lazy
 from glassgrad.tensor.autograd.gradient_leaves import UnreadGradient, cut_off
 from glassgrad.tensor.jit_access import assign_node, set_unread_gradient, unread_gradient
 from glassgrad.tensor.memory.storage import is_shared
@@ -69,15 +69,12 @@ class Result:
     """A result that alternates between two buffers: a call writes into the older one, or a new one if that is read."""
 
     def __init__(self, symbol: UOp, left: Sequence[Outcome], replay: Replay, is_cut_off: bool):
-        """`left` are the outcomes that are views of it. No gradient flows through one that `is_cut_off`."""
-        self.symbol, self._replay, self._is_cut_off = symbol, replay, is_cut_off
-        self._is_alone = len(left) == 1 and self.is_all_of(left[0])    # one tensor is all of it, nothing else views it
+        """`left` are the outcomes of a call. No gradient flows through a result that `is_cut_off`."""
+        self.symbol, self._pointers, self._is_cut_off = symbol, replay.pointers[symbol], is_cut_off
+        # whether one tensor is all of it, and nothing else views it
+        self._is_alone = [(out.kind, out.node) for out in left if out.node.base is symbol] == [("value", symbol)]
         self._is_float = symbol.dtype.kind == "f"
         self.node = self._other = symbol         # where this call writes, and where the call before did; no memory yet
-
-    def is_all_of(self, out: Outcome) -> bool:
-        """Whether an outcome's tensor is the whole buffer."""
-        return out.kind in ("value", "given") and out.node is self.symbol
 
     def is_like(self, node: UOp) -> bool:
         """Whether a node is a buffer of this shape, type and device."""
@@ -87,21 +84,23 @@ class Result:
     def begin(self) -> None:
         """Let the next run write into memory that nothing reads."""
         node, self._other = self._other, self.node
-        if node is self.symbol or not self._is_free(node):
+        buffer = node.arg
+        leaves, readers = buffer.leaves, buffer.readers
+        if self._is_alone and leaves and readers and readers[-1] is leaves[0]:
+            tensor = leaves[0]()               # nothing was listed after the tensor that got it
+            is_free = tensor is None or tensor.uop is not node
+        else:
+            is_free = node is not self.symbol and buffer.is_free()
+        if not is_free:
             node = _new_buffer(self.symbol)
+            buffer = node.arg
             if self._is_cut_off:
                 cut_off(node)
         self.node = node
-        self._replay.bind(self.symbol, node.arg.address)
+        for array, position, offset in self._pointers:
+            array[position] = buffer.address + offset
         if not self._is_float:                 # what was found out about integers in memory is old
-            node.arg.version += 1
-
-    def _is_free(self, node: UOp) -> bool:
-        buffer = node.arg
-        if self._is_alone and buffer.leaves and buffer.readers and buffer.readers[-1] is buffer.leaves[0]:
-            tensor = buffer.leaves[0]()        # nothing was listed after the tensor that got it
-            return tensor is None or tensor.uop is not node
-        return bool(buffer.is_free())
+            buffer.version += 1
 
     def give_to(self, tensor: Tensor) -> None:
         """Make its BUFFER the node of a tensor without views, as a leaf and its latest reader."""
@@ -126,11 +125,10 @@ class Weight:
         self.views = nodes if len(self.holders) > 1 else []
         # the tensor that holds it, if it is the only one
         self.number = self.holders[0] if len(nodes) == 1 and not self.owners and not self.node.symbolic else None
-        self.in_place: ResultInPlace | None = None        # the result that is written over it
 
     def nodes(self, found: Sequence[Tensor]) -> list[UOp]:
-        """The nodes of its tensors now: views of one buffer, unless one of them was replaced."""
-        nodes = [found[i].uop for i in self.holders]
+        """The nodes of its tensors now, computed: views of one buffer, unless one of them was replaced."""
+        nodes = [as_buffer(t) if is_lazy(t) else t.uop for t in (found[i] for i in self.holders)]
         return nodes + [grad.uop for grad in (found[i].grad for i in self.owners) if grad is not None]
 
 
@@ -140,13 +138,14 @@ class ResultInPlace:
     def __init__(self, symbol: UOp, place: int, weight: Weight | None, view: UOp, update: PartialUpdate | None = None):
         self.symbol, self.place, self.weight, self.view, self.update = symbol, place, weight, view, update
         self.node = symbol                       # its value, by the call before; no memory yet
-        self.gradient: Any = None                # the UnreadGradient that was left with the tensor
-        self.lost = True                         # that value is not where it was put, or something else can read it
+        self.gradient = UnreadGradient(lambda: symbol)       # what was left with the tensor, if it is a gradient
+        self.is_new = False                      # whether `node` is new memory that the tensor does not have yet
 
     def stays(self, tensor: Tensor) -> bool:
-        """Whether only its tensor can read the value. A gradient that was read, but is not kept, is unread again."""
+        """Whether its tensor has the value by the call before, and nothing else can read that. A gradient that was
+        read, but is not kept, is unread again."""
         if self.weight is not None:
-            return bool(self.node.arg.is_free(tensor))
+            return tensor.uop is self.node and bool(self.node.arg.is_free(tensor))
         left, now = self.gradient, unread_gradient(tensor)
         made = left.made
         if now is left or made is None or now is not made():
@@ -166,18 +165,16 @@ class ResultsInPlace:
 
     def __init__(self, replay: Replay, rows: Sequence[ResultInPlace]):
         self.replay, self.rows = replay, list(rows)
-        self._weights = [row for row in rows if row.weight is not None]
-        self._gradients = [row for row in rows if row.weight is None]
         self.counted: list[Buffer] = []                        # of integers: a write makes what was found out old
         self.readers: list[list[Any]] = []                     # those of each weight's buffer after the last call,
         self.lengths: list[int] = []                           # and how many there were
-        self.disturbed = bool(rows)                            # some row is lost
+        self.disturbed = bool(rows)                            # some row may not stay
 
     def begin(self, found: Sequence[Tensor]) -> None:
         """Choose the memory of this call's values: in place, or new where something else reads the old ones."""
         for row in self.rows:
-            row.lost = row.lost or not row.stays(found[row.place])
-            if row.lost:
+            row.is_new = row.is_new or not row.stays(found[row.place])       # a call that failed leaves it new
+            if row.is_new:
                 row.node = _new_buffer(row.symbol)
                 self.replay.bind(row.symbol, row.node.arg.address)
                 if row.update is not None:
@@ -190,25 +187,25 @@ class ResultsInPlace:
             buffer.version += 1
         if self.disturbed:
             for row in self.rows:
-                if row.lost:
+                if row.is_new:
                     self._give(row, found[row.place], seen)
+            weights = [row for row in self.rows if row.weight is not None]
             # while a tensor has views, it gets new memory at each call, and they get nodes over that
-            self.disturbed = any(is_shared(found[row.place]) for row in self._weights)
-            if self._gradients:
-                seen[-len(self._gradients):] = [row.gradient for row in self._gradients]
-            buffers = [row.node.arg for row in self._weights]
+            self.disturbed = any(is_shared(found[row.place]) for row in weights)
+            buffers = [row.node.arg for row in weights]
             self.counted = [buffer for buffer in buffers if buffer.dtype.kind != "f"]
             self.readers = [buffer.readers for buffer in buffers]
             self.lengths = list(map(len, self.readers))
 
     def _give(self, row: ResultInPlace, tensor: Tensor, seen: list[Any]) -> None:
         if row.weight is None:
-            row.gradient = UnreadGradient(partial(moved, row.view, row.node))
+            before, row.gradient = row.gradient, UnreadGradient(partial(moved, row.view, row.node))
             set_unread_gradient(tensor, row.gradient)
+            seen[seen.index(before)] = row.gradient
         else:
             row.weight.node = seen[row.place] = row.node
             assign_node(tensor, row.node)
             self.replay.bind(row.weight.symbol, row.node.arg.address)
         if row.update is not None:
             row.update.copied.value = 0
-        row.lost = False
+        row.is_new = False

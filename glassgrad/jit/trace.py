@@ -17,16 +17,17 @@ from glassgrad.base.errors import JitError
 from glassgrad.base.source_lines import line_of
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.gradient import passes_to
-from glassgrad.compiler.graph.symbolic import Symbol, lengths_in, most, replaced
+from glassgrad.compiler.graph.symbolic import lengths_in, most, replaced
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import TouchedTensor, record
 from glassgrad.engine.realize import is_result
 from glassgrad.jit.guards import Walk
-from glassgrad.jit.plain_values import ATTRIBUTE, CELL, MEMBER, PLAIN, Binding, is_nest, mapped, tensors_of
-from glassgrad.tensor.autograd.gradient_leaves import cut_off, hold, holders, is_cut_off, is_held
+from glassgrad.jit.plain_values import (ATTRIBUTE, CELL, MEMBER, PLAIN, Binding, Increment, SymbolNames, is_nest,
+                                        mapped, tensors_of)
+from glassgrad.tensor.autograd.gradient_leaves import RESET, cut_off, hold, holders, is_cut_off, is_held
 from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
 from glassgrad.tensor.formulas.random_numbers import streams
-from glassgrad.tensor.jit_access import assign_node, computed_from
+from glassgrad.tensor.jit_access import assign_node, computed_from, set_unread_gradient
 from glassgrad.tensor.memory.storage import follows, is_view, leave, shares_with
 from glassgrad.tensor.tensor import Tensor, class_of_results
 
@@ -47,29 +48,21 @@ class BufferSource(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A value that a call leaves: the "value" or the "gradient" of a tensor (`place`), or a tensor that the call makes
-    and returns or puts somewhere ("given": `place` is its number). `node` is None for a gradient that is reset."""
+    """A value that a call leaves: the "value" or the "gradient" of a tensor (`place`) that was there or that the call
+    makes."""
     kind: str
     place: Any
-    node: UOp | None
-
-
-class GivenTensor(NamedTuple):
-    """A tensor that a call returns or puts somewhere: one that it makes (`node`), or one that was there (`itself`)."""
-    kind: type[Tensor]
-    requires_grad: bool | None
-    itself: Tensor | None
-    node: UOp | None
+    node: UOp
 
 
 class TracedCall:
     """A call that ran as it is, with everything that is needed to run it again."""
 
     def __init__(self, function: Callable[..., Any], objects: Sequence[Any], instance: Any, args: Any, kwargs: Any,
-                 symbols: Sequence[Symbol], any_size: bool = False):
+                 symbols: SymbolNames, any_size: bool = False):
         """`objects` are those among the arguments, and `instance` is the `self` of a method. With `any_size`, kernels
         compiled for any size may run, and the trace cannot be replayed."""
-        self.symbols = list(symbols)             # the variables that the arguments bring
+        self.symbols = symbols                   # the variables that the arguments bring, numbered
         walk = self.walk = Walk(function, objects, instance)
         self.in_sight = {id(t) for t in walk.tensors}
         originals = self.originals = list[Tensor]()
@@ -123,7 +116,7 @@ class TracedCall:
                 raise
             self._drop_unread_gradients()
             self._add_out_of_sight()
-            self.bound, self.counters, faults = self._sort_changes()
+            self.bound, faults = self._sort_changes()
             # the tensors that the call returns or puts somewhere
             self.left = [t for nest in (result, *[value for _, value in self.bound]) for t in tensors_of(nest)]
             self.hidden = self._find_hidden()
@@ -140,7 +133,6 @@ class TracedCall:
                         if self._is_changed(row) and not follows(row.tensor)]
         self.grads = [(t, t.grad) for t, _, grad, _, _ in self.reached.values()
                       if id(t) in self.trace.touched and (t.grad is not grad or self.resets_gradient(t))]
-        self._find_given()
         self._find_sources()
         self._refuse_shared()
         self.faults = [*faults, *self._faults(dice, result)]
@@ -155,8 +147,9 @@ class TracedCall:
         return row
 
     def path(self, tensor: Tensor) -> str:
-        """How a tensor that was there before the call is named in every trace."""
-        return self.reached[id(tensor)].path
+        """How a tensor is named in every trace: one that was there before the call, or one that it returns or puts."""
+        row = self.reached.get(id(tensor))
+        return f"tensor {[*map(id, self.given)].index(id(tensor))}" if row is None else row.path
 
     # -- what the call changed -----------------------------------------------------------------------------------------
     def _touched(self) -> list[tuple[Tensor, TouchedTensor]]:
@@ -191,7 +184,7 @@ class TracedCall:
         for tensor, row in self._touched():
             grad = tensor.grad
             if grad is not None and grad is not row.grad and is_lazy(grad) and tensor.requires_grad is not True:
-                tensor.grad = row.grad
+                set_unread_gradient(tensor, RESET if row.is_reset else row.grad)
 
     def _made(self) -> set[int]:
         """The tensors that the call made, by id."""
@@ -211,14 +204,13 @@ class TracedCall:
         """The tensors that the walk does not see and that a replay needs: sources, changed tensors, results. Others may
         be freed."""
         rows = [row for source in self.sources.values() for row in (*source.holders, *source.owners)]
-        used = [*[row.tensor for row in rows], *self.changed, *[t for t, _ in self.grads],
-                *[given.itself for given in self.given if given.itself is not None]]
+        used = [*[row.tensor for row in rows], *self.changed, *[t for t, _ in self.grads], *self.left]
         return [t for t in dict.fromkeys(used) if id(t) not in self.in_sight and self.was_there(t)]
 
-    def _sort_changes(self) -> tuple[list[tuple[Binding, Any]], list[tuple[Binding, Any]], list[str]]:
-        """The changes of values that the function sees: names bound to other tensors, numbers that were incremented (by
-        how much), and, in words, changes that a replay cannot repeat."""
-        bound, counters, faults = [], [], []
+    def _sort_changes(self) -> tuple[list[tuple[Binding, Any]], list[str]]:
+        """The changes of values that the function sees: names bound to other tensors or to incremented numbers, and, in
+        words, changes that a replay cannot repeat."""
+        bound, faults = list[tuple[Binding, Any]](), []
         for binding, now in self.walk.changed():
             then = binding.value
             kind = type(then)
@@ -226,12 +218,12 @@ class TracedCall:
                 bound.append((binding, now))
             elif binding.way in (MEMBER, ATTRIBUTE, CELL) and kind in (int, float) and type(now) is kind and \
                     (binding.path if binding.way is CELL else str(binding.name)) not in self.walk.read:
-                counters.append((binding, now - then))
+                bound.append((binding, Increment(now - then)))
             else:
                 plain = isinstance(then, PLAIN) and isinstance(now, PLAIN)
                 faults.append(f"the function itself changes {binding.path}" + (
                     f", from {then!r} to {now!r}" if plain else ""))
-        return bound, counters, faults
+        return bound, faults
 
     def _find_hidden(self) -> list[Tensor]:
         """The tensors that this call made and that stay alive out of sight. If there are any, garbage is collected
@@ -284,19 +276,15 @@ class TracedCall:
             if tensor.uop is value:
                 tensor.uop = node
 
-    def _find_given(self) -> None:
-        """Number the tensors that the call returns or puts somewhere, each once."""
-        given = {id(t): t for t in self.left}
-        self.given_numbers = {key: number for number, key in enumerate(given)}
-        self.given = [GivenTensor(class_of_results(t), t.requires_grad, t if key in self.reached else None,
-                                  None if key in self.reached else t.uop)
-                      for key, t in given.items()]
+    @property
+    def given(self) -> list[Tensor]:
+        """The new tensors that the call returns or puts somewhere, each once."""
+        return [t for t in dict.fromkeys(self.left) if id(t) not in self.reached]
 
     def outcomes(self) -> list[Outcome]:
-        """All values that the call leaves."""
-        return [*[Outcome("value", t, t.uop) for t in self.changed],
-                *[Outcome("gradient", t, None if grad is None else grad.uop) for t, grad in self.grads],
-                *[Outcome("given", i, g.node) for i, g in enumerate(self.given) if g.node is not None]]
+        """All values that the call leaves; gradients that it leaves at None are none."""
+        return [*[Outcome("value", t, t.uop) for t in (*self.changed, *self.given)],
+                *[Outcome("gradient", t, grad.uop) for t, grad in self.grads if grad is not None]]
 
     def _refuse_shared(self) -> None:
         """Raise if an argument is also reached where the jit does not look, or is a part of another tensor, and one of
@@ -347,8 +335,7 @@ class TracedCall:
 
     def numbered(self, value: Any) -> Any:
         """A shape or a length with the call's variables numbered, without their values."""
-        places = {s: Symbol(f"argument {i}", s.low, s.high) for i, s in enumerate(self.symbols)}
-        return replaced(value, lambda s: places.get(s, s)) if places else value
+        return replaced(value, lambda s: self.symbols.get(s, s)) if self.symbols else value
 
     # -- where buffers come from ---------------------------------------------------------------------------------------
     def _find_sources(self) -> None:
@@ -371,7 +358,7 @@ class TracedCall:
         self.sources: dict[UOp, BufferSource] = {}
         self.data: dict[UOp, tuple[str, bytes]] = {}
         made: set[UOp] = set()
-        left = [out.node.base for out in self.outcomes() if out.node is not None]
+        left = [out.node.base for out in self.outcomes()]
         for bases, results in [*[([n.base for n in rec.normal.buffers], rec.results) for rec in self.trace.records],
                                (left, [])]:
             for base in bases:

@@ -12,7 +12,7 @@ import pytest
 from jit_reference import rand, same as agree
 
 from glassgrad.jit import TinyJit
-from glassgrad.jit.guards import Guards, Walk
+from glassgrad.jit.guards import Stale, Walk, compiled
 from glassgrad.jit.plain_values import same
 
 
@@ -79,10 +79,13 @@ CHANGES: dict[str, Callable[[SimpleNamespace], Any]] = {
 }
 
 
-def _change(guards: Guards, instance: Any = None) -> str:
+def _change(check: Callable[[Any], Any], instance: Any = None) -> str:
     """What is not as it was, in words; empty when all is."""
-    found = guards.check(instance)
-    return guards.why(found) if isinstance(found, int) else ""
+    try:
+        check(instance)
+    except Stale as stale:
+        return str(stale)
+    return ""
 
 
 @pytest.mark.parametrize("through_self", [False, True])
@@ -91,7 +94,7 @@ def test_every_change_is_noticed_and_nothing_else(what: str, through_self: bool)
     box = _box()
     instance = SimpleNamespace(box=box) if through_self else None
     walk = Walk(lambda: None, [], instance) if through_self else Walk(lambda: box)
-    seen = Guards(walk)
+    seen = compiled(walk)
     assert [_change(seen, instance) for _ in range(3)] == [""] * 3
     CHANGES[what](box)
     said = _change(seen, instance)
@@ -101,7 +104,7 @@ def test_every_change_is_noticed_and_nothing_else(what: str, through_self: bool)
 def test_equal_values_that_are_other_objects_are_no_change() -> None:
     box = _box()
     box.nan, box.big = float("nan"), 10 ** 30
-    seen = Guards(Walk(lambda: box))
+    seen = compiled(Walk(lambda: box))
     for _ in range(10):
         assert _change(seen) == ""
         box.number, box.real, box.text, box.nan = int("1"), float("0"), "".join(["a"]), float("nan")

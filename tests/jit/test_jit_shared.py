@@ -187,6 +187,19 @@ def test_a_view_of_one_argument_as_another_that_is_assigned_to_is_refused() -> N
         function(x, x[1:3])
 
 
+def test_a_tensor_out_of_sight_that_is_returned_is_that_tensor() -> None:
+    hidden: Any = logging.Filter()           # objects of the standard library are not looked into
+    hidden.w = Tensor([1.0, 2.0])
+
+    @TinyJit
+    def step(x: Tensor) -> Any:
+        return x + hidden.w, hidden.w
+    for call in range(5):
+        total, itself = step(Tensor([1.0 * call, 0.0]))
+        assert total.tolist() == [1.0 + call, 2.0] and itself is hidden.w
+    assert step._replayed == 3
+
+
 @pytest.mark.parametrize("first", [0, 4])
 def test_out_of_sight_it_is_refused(first: int) -> None:
     hidden = logging.Filter()                # objects of the standard library are not looked into
@@ -390,6 +403,22 @@ def test_a_gradient_of_an_argument_that_is_only_reset() -> None:
     for _ in range(4):
         x.grad = Tensor([5.0, 5.0])
         assert double(x).tolist() == [2.0, 4.0] and x.grad is None
+
+
+@pytest.mark.parametrize("resets", [True, False])
+def test_a_gradient_that_is_dropped_leaves_the_earlier_one_unless_the_function_resets_that(resets: bool) -> None:
+    w, seen, x = Tensor([1.0, 2.0], requires_grad=True), Tensor([5.0, 6.0]), Tensor([3.0, 4.0])
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        if resets:
+            x.grad = seen.grad = None
+        return (x * w * seen).sum().backward()
+    for _ in range(5):
+        x.grad, seen.grad = Tensor([7.0, 7.0]), Tensor([8.0, 8.0])
+        step(x)
+        for tensor, earlier in ((x, 7.0), (seen, 8.0)):
+            assert tensor.grad is None if resets else tensor.grad is not None and tensor.grad.tolist() == [earlier] * 2
 
 
 def test_gradients_of_arguments_that_are_returned_hold_no_memory_of_earlier_calls() -> None:
