@@ -88,15 +88,11 @@ class CallTree:
             if code.co_name == "<module>":
                 break
             frame = frame.f_back
-        number, holder, method = -1, None, False
+        number, holder, before = -1, None, ""
         for kind, each in reversed(found):
-            if kind == METHOD:                      # of methods that call each other, only the outermost
-                if method:
-                    continue
-                method = True
-            else:
-                method = False
-            number, holder = self._enter(number, kind, each, holder)
+            if not kind == before == METHOD:        # of methods that call each other, only the outermost
+                number, holder = self._enter(number, kind, each, holder)
+            before = kind
         return Noted(number, False, self)
 
     def _enter(self, parent: int, kind: str, frame: FrameType, holder: Any) -> tuple[int, Any]:
