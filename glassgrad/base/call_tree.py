@@ -88,15 +88,11 @@ class CallTree:
             if code.co_name == "<module>":
                 break
             frame = frame.f_back
-        number, holder, method = -1, None, False
+        number, holder, before = -1, None, ""
         for kind, each in reversed(found):
-            if kind == METHOD:                      # of methods that call each other, only the outermost
-                if method:
-                    continue
-                method = True
-            else:
-                method = False
-            number, holder = self._enter(number, kind, each, holder)
+            if not kind == before == METHOD:        # of methods that call each other, only the outermost
+                number, holder = self._enter(number, kind, each, holder)
+            before = kind
         return Noted(number, False, self)
 
     def _enter(self, parent: int, kind: str, frame: FrameType, holder: Any) -> tuple[int, Any]:
@@ -153,20 +149,14 @@ def _reference(thing: Any) -> Any:
 
 def _attribute(holder: Any, layer: Any) -> str:
     """The name under which one layer holds another: `layers.3`."""
-    try:
-        for name, value in vars(holder).items():
-            if value is layer:
-                return name
-            if isinstance(value, (list, tuple)):
-                for number, one in enumerate(value):
-                    if one is layer:
-                        return f"{name}.{number}"
-            elif isinstance(value, dict):
-                for key, one in value.items():
-                    if one is layer:
-                        return f"{key}"
-    except TypeError:                      # it has no __dict__
-        pass
+    for name, value in getattr(holder, "__dict__", {}).items():
+        if isinstance(value, (list, tuple)):
+            parts = {f"{name}.{number}": part for number, part in enumerate(value)}
+        else:
+            parts = value if isinstance(value, dict) else {name: value}
+        for path, part in parts.items():
+            if part is layer:
+                return str(path)
     return ""
 
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:            # a warm process does not load the compiler
     from glassgrad.compiler.render.launch_info import LaunchInfo
     from glassgrad.runtime.host_memory import MemoryBlock
 
-__all__ = ["Backend", "DeviceMemory", "DevicePlan", "DeviceProgram", "DeviceRecord", "RendererFacts", "Stopwatch"]
-
 
 class DeviceRecord(NamedTuple):
     """What is known about a device before it is opened; `Device.records` has one for each.

@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import Bug, FormatError
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from glassgrad.compiler.lower.loops import Kernel
     from glassgrad.compiler.pipeline import Built
     from glassgrad.runtime.search.tuning_results import Tuned
-
-__all__ = ["SWITCH_INTERVAL", "CompileQueue", "CompiledKernels", "Rejected"]
 
 SWITCH_INTERVAL = 0.0001       # seconds while compile threads run: at the usual 0.005 they mostly wait for the GIL
 
@@ -110,6 +109,15 @@ if hasattr(os, "register_at_fork"):
 # -- one device's kernels ------------------------------------------------------------------------------------
 class Rejected(Exception):
     """Raised for source that a device's compiler rejects; the text is the compiler's message."""
+
+
+@dataclass(eq=False, kw_only=True)
+class CompiledProgram:
+    """The base of a device's compiled kernels: what is told of each."""
+    operations: int = 0                # of one run, and bytes moved
+    bytes: int = 0
+    moves: tuple[str, ...] = ()        # the optimizer's decisions
+    speedup: float = 0.0               # over the recipe, by a search; 0: not searched
 
 
 class CompiledKernels:

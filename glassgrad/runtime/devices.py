@@ -21,8 +21,6 @@ from glassgrad.base.settings import State, current_state, settings
 from glassgrad.runtime.backend import Backend, DeviceRecord
 from glassgrad.runtime.disk_device import PREFIX, FileDevice, on_disk
 
-__all__ = ["Device", "DeviceRecord"]
-
 
 def open_cpu(name: str) -> Backend:
     """The CPU device: llvmlite, else a C compiler, else the interpreter."""

@@ -39,8 +39,11 @@ def sha256(data: bytes = b"") -> Any:
 
 def default_folder() -> str:
     """The folder of the cache: CACHE_DIR, or where this system keeps caches; "" when there is none."""
-    if settings.CACHE_DIR:
-        return str(settings.CACHE_DIR)
+    return str(settings.CACHE_DIR) or user_cache_folder()
+
+
+def user_cache_folder() -> str:
+    """The folder for glassgrad where this system keeps a user's caches; "" when there is none."""
     home = os.path.expanduser("~")
     known = home != "~" and os.path.isabs(home)
     if sys.platform == "win32":

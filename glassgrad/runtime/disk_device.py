@@ -10,8 +10,6 @@ from typing import Any, NoReturn
 
 from glassgrad.base.errors import DeviceError
 
-__all__ = ["PREFIX", "FileDevice", "on_disk"]
-
 PREFIX = "DISK:"
 
 

@@ -17,8 +17,6 @@ from glassgrad.base.settings import settings
 from glassgrad.runtime.host_memory import HostMemory, MemoryBlock
 from glassgrad.runtime.os_pages import PAGE, forbid_access, map_pages, round_up, unmap_pages
 
-__all__ = ["GuardedMemory"]
-
 _ALIGNMENT = 64
 _MEBIBYTE = 1 << 20
 _MOST_RELEASED = 10_000        # a process may have about 65,000 mappings, and each block is up to three

@@ -31,9 +31,6 @@ from glassgrad.runtime.backend import Backend
 from glassgrad.runtime.host_memory import MemoryBlock
 from glassgrad.runtime.kernel_key import cost
 
-__all__ = ["Allocator", "MallocAllocator", "Compiler", "CompileError", "Runner", "CStyleLanguage", "Compiled",
-           "SignatureError"]
-
 _APART = 1 << 40           # distance between the virtual addresses of two devices, and from real ones
 _GRAIN = 256
 

@@ -403,13 +403,13 @@ def test_a_part_of_a_data_set_is_enough_in_a_folder_of_the_users(small, server, 
 
 
 @pytest.mark.parametrize("platform, variables, expected", [
-    ("linux", {}, "home/.cache/glassgrad/data"),
+    ("linux", {}, "/home/a/.cache/glassgrad/data"),
     ("linux", {"XDG_CACHE_HOME": "/x"}, "/x/glassgrad/data"),
-    ("darwin", {}, "home/Library/Caches/glassgrad/data"),
+    ("darwin", {}, "/home/a/Library/Caches/glassgrad/data"),
 ])
 def test_cache_folder_by_system(monkeypatch, platform, variables, expected):
     monkeypatch.setattr("sys.platform", platform)
-    monkeypatch.setattr(Path, "home", lambda: Path("home"))
+    monkeypatch.setenv("HOME", "/home/a")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

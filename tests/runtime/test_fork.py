@@ -9,6 +9,8 @@ import pytest
 from scripts import run_script
 
 from glassgrad.base import fork_locks as fork
+from glassgrad.base.errors import DeviceError
+from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
@@ -73,3 +75,24 @@ def test_a_fork_takes_the_locks_in_their_order_and_releases_them(monkeypatch: py
         os._exit(0 if not any(lock.lock.locked() for lock in locks) else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert taken == list(fork.ORDER) and not any(lock.lock.locked() for lock in locks)
+
+
+def test_memory_by_handle_is_refused_in_a_forked_process_and_goes_on_in_its_parent() -> None:
+    class Memory(MemoryByHandle):
+        def new_handle(self, size: int) -> bytearray:
+            return bytearray(size)
+
+    memory = Memory("MINE")
+    block = memory.allocate(8)
+    child = os.fork()
+    if child == 0:
+        words = "MINE does not work in a forked process: its driver's threads are not there"
+        refused = 0
+        for use in (lambda: memory.allocate(8), lambda: memory.find(block.address)):
+            try:
+                use()
+            except DeviceError as error:
+                refused += error.what == words
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    assert memory.find(block.address + 3)[1] == 3

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ import numpy as np
 from glassgrad.base.errors import FormatError, GlassgradError
 from glassgrad.nn.datasets.download import DownloadError, download, notice
 from glassgrad.nn.datasets.image_formats import parse_cifar, parse_labelled_images, unpack
+from glassgrad.runtime.disk_cache import user_cache_folder
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]      # x_train, y_train, x_test, y_test
 
@@ -138,12 +138,7 @@ class DataFolder(NamedTuple):
 
 def cache_folder() -> Path:
     """The folder for downloads, in the user's cache folder of the system."""
-    home = Path.home()
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "glassgrad" / "data"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "glassgrad" / "data"
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "glassgrad" / "data"
+    return Path(user_cache_folder() or Path.home()) / "data"
 
 
 def data_folders() -> Iterator[DataFolder]:

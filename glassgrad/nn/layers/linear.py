@@ -35,7 +35,7 @@ class Linear(Layer):
                          f"{x.shape[-1] if x.shape else 1}")
         weight, bias = self.weight, self.bias
         with one_place():
-            node = linear(x.uop, weight.uop, None if bias is None else bias.uop, by_rows=True)
+            node = linear(x.uop, weight.uop, None if bias is None else bias.uop, None, True)
         return computed_from(x, node, weight, bias)
 
 

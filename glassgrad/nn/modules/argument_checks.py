@@ -94,26 +94,27 @@ def wrong_argument(signature: inspect.Signature, name: str, module: str, args: t
 
 # -- annotations, read as they are written -------------------------------------------------------------------
 @functools.cache
-def _alternatives(annotation: str) -> list[tuple[str, str]]:
-    """"int | Sequence[int]" as [("int", ""), ("Sequence", "int")]; only the first of several types in brackets."""
+def _admitted(annotation: str) -> list[tuple[Callable[[Any], bool], str]]:
+    """The alternatives of an annotation, each as a test of a value and its words: two of "int | Sequence[int]"."""
     tree: Any = ast.parse(_ALIASES.get(annotation, annotation), mode="eval").body
     if isinstance(tree, ast.BinOp):
-        return [*_alternatives(ast.unparse(tree.left)), *_alternatives(ast.unparse(tree.right))]
-    if not isinstance(tree, ast.Subscript):
-        return [(ast.unparse(tree), "")]
-    inside = tree.slice.elts[0] if isinstance(tree.slice, ast.Tuple) else tree.slice
-    return [(ast.unparse(tree.value).removeprefix("os."), ast.unparse(inside))]
+        return [*_admitted(ast.unparse(tree.left)), *_admitted(ast.unparse(tree.right))]
+    outer, inside = (tree.value, tree.slice) if isinstance(tree, ast.Subscript) else (tree, None)
+    name = ast.unparse(outer).removeprefix("os.")
+    if name not in _KINDS:
+        return [(lambda value: any(kind.__name__ == name for kind in type(value).__mro__), f"of type {name}")]
+    test, words = _KINDS[name]
+    if inside is None or name not in ("Sequence", "tuple", "Iterable"):
+        return [(test, words)]
+    part = ast.unparse(inside.elts[0] if isinstance(inside, ast.Tuple) else inside)      # only the first of several
+    words += {"int": " of integers", "float": " of numbers", "Tensor": " of Tensors"}.get(part.partition(" ")[0], "")
+    if name == "Iterable":                          # not looked into, which would use up an iterator
+        return [(test, words)]
+    return [(lambda value: test(value) and all(_matches(item, part) for item in value), words)]
 
 
 def _matches(value: Any, annotation: str) -> bool:
-    for name, inside in _alternatives(annotation):
-        if name not in _KINDS:
-            if any(kind.__name__ == name for kind in type(value).__mro__):
-                return True
-        elif _KINDS[name][0](value) and (
-                not inside or name not in ("Sequence", "tuple") or all(_matches(v, inside) for v in value)):
-            return True
-    return False
+    return any(test(value) for test, _ in _admitted(annotation))
 
 
 def _words(annotation: str) -> str:
@@ -122,12 +123,4 @@ def _words(annotation: str) -> str:
     >>> _words("int | Sequence[int] | None")
     'an integer or a list of integers or None'
     """
-    said = []
-    for name, inside in _alternatives(annotation):
-        if name not in _KINDS:
-            said.append(f"of type {name}")
-            continue
-        word, what = _KINDS[name][1], _alternatives(inside)[0][0] if inside else ""
-        many = {"int": " of integers", "float": " of numbers", "Tensor": " of Tensors"}
-        said.append(word + (many.get(what, "") if name in ("Sequence", "tuple", "Iterable") else ""))
-    return " or ".join(dict.fromkeys(said))
+    return " or ".join(dict.fromkeys(words for _, words in _admitted(annotation)))

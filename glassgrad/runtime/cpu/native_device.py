@@ -23,7 +23,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch_info import LaunchInfo, TasksByValue
 from glassgrad.runtime import backend
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
-from glassgrad.runtime.compiled_kernels import CompiledKernels, CompileQueue
+from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram, CompileQueue
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.processor import available_cores, host_description
@@ -38,15 +38,11 @@ _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_voi
 
 
 @dataclass(eq=False)
-class NativeProgram:
+class NativeProgram(CompiledProgram):
     """A compiled kernel: the functions of its phases, and the memory that a launch must provide."""
     name: str
     image: Image
     info: LaunchInfo
-    operations: int = 0
-    bytes: int = 0
-    moves: tuple[str, ...] = ()        # the optimizer's decisions
-    speedup: float = 0.0               # over the recipe, by a search; 0: not searched
 
     def __post_init__(self) -> None:
         self.phases = [(self.image.address(name), tasks) for name, tasks in self.info.phases]

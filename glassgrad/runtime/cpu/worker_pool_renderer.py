@@ -12,8 +12,6 @@ import ast
 from glassgrad.base.errors import Bug
 from glassgrad.runtime.cpu.worker_pool_source import CONSTANTS, PROGRAM
 
-__all__ = ["c_text", "ir_text"]
-
 _ARITHMETIC = {ast.Add: ("add", "+"), ast.Sub: ("sub", "-"), ast.Mult: ("mul", "*"), ast.FloorDiv: ("sdiv", "/"),
                ast.BitAnd: ("and", "&"), ast.BitOr: ("or", "|"), ast.LShift: ("shl", "<<"), ast.RShift: ("ashr", ">>")}
 _COMPARISONS = {ast.Eq: ("eq", "=="), ast.NotEq: ("ne", "!="), ast.Lt: ("slt", "<"), ast.LtE: ("sle", "<="),

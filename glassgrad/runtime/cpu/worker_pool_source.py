@@ -36,8 +36,6 @@ runs a command list; the other workers are inside `glassgrad_worker`. How it wor
 
 from __future__ import annotations
 
-__all__ = ["CONSTANTS", "MOST_TASKS", "OFFSETS", "PROGRAM"]
-
 # Byte offsets in the pool's memory. Fields that are written often have 128 bytes (two cache lines) to themselves.
 OFFSETS = {
     "WORD": 0, "DONE": 128, "FUNCTION": 256, "ARGS": 264, "SLEEPERS": 384, "WAITING": 512,

@@ -22,8 +22,6 @@ from glassgrad.runtime.gpu.gpu_device import KernelCall
 from glassgrad.runtime.gpu.nvrtc import compile_cuda, nvrtc_version
 from glassgrad.runtime.host_memory import MemoryBlock
 
-__all__ = ["open_cuda"]
-
 _MOST_THREADS = 1024                     # per group (thread block)
 _ROW_BYTES = 128 << 10                   # longest row of float32 that the registers of a group can hold
 _MAJOR, _MINOR = 75, 76                  # device attributes: compute capability

@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.runtime.gpu.gpu_device import in_forked_process
 
-__all__ = ["DriverCalls", "DriverNames"]
-
 
 class DriverNames(NamedTuple):
     """The names of a driver's functions."""

@@ -17,8 +17,6 @@ from glassgrad.runtime.gpu.cuda_hip_launch import DriverLaunch, DriverPlan, Grap
 from glassgrad.runtime.gpu.cuda_hip_memory import DriverMemory
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuProgram, Launch, Rejected
 
-__all__ = ["DriverDevice", "RunTimeCompiler"]
-
 MOST_THREADS = 16            # compile threads: each takes a few hundred MB
 
 

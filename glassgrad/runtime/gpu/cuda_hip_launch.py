@@ -22,8 +22,6 @@ from glassgrad.compiler.render.launch_info import TasksByValue
 from glassgrad.runtime.gpu.cuda_hip_calls import DriverCalls
 from glassgrad.runtime.gpu.gpu_device import GpuPlan, KernelCall, groups_at
 
-__all__ = ["DriverLaunch", "DriverPlan", "GraphPlan"]
-
 NO_GRAPH_UP_TO = 1           # launches of a replay: a graph of so few would save nothing
 
 

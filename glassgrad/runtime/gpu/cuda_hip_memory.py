@@ -26,8 +26,6 @@ from glassgrad.runtime.gpu.cuda_hip_calls import DriverCalls
 from glassgrad.runtime.gpu.gpu_device import no_memory_left
 from glassgrad.runtime.host_memory import MemoryBlock, Stats, rounded
 
-__all__ = ["DriverMemory"]
-
 _OUT_OF_MEMORY = 2                       # the same number in both drivers
 _SLAB = 2 << 20                          # small blocks are carved from slabs of this size
 _SMALL, _LEAST = 256 << 10, 256

@@ -20,11 +20,8 @@ from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.render.gpu.dialects import Dialect, Language
 from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo, TasksByValue
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
-from glassgrad.runtime.compiled_kernels import CompiledKernels, Rejected
+from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram, Rejected as Rejected
 from glassgrad.runtime.host_memory import readable
-
-__all__ = ["GpuDevice", "GpuPlan", "GpuProgram", "KernelCall", "Launch", "Rejected", "block_too_large",
-           "driver_failure", "no_memory_left"]
 
 USER_THREADS = 256        # per group, in kernels written by the user
 
@@ -80,7 +77,7 @@ def groups_at(tasks: TasksByValue, value: int, most: int) -> int:
 
 
 @dataclass(eq=False)
-class GpuProgram:
+class GpuProgram(CompiledProgram):
     """A compiled kernel: functions to launch, and the memory that a launch must provide."""
     name: str
     functions: list[Any]
@@ -88,10 +85,6 @@ class GpuProgram:
     info: LaunchInfo
     scalars: tuple[bool, ...]                    # which arguments are scalars
     maps: tuple[BoxMap, ...]                     # tensor maps, passed after the other arguments
-    operations: int = 0
-    bytes: int = 0
-    moves: tuple[str, ...] = ()                  # the optimizer's decisions
-    speedup: float = 0.0                         # over the recipe, by a search; 0: not searched
 
 
 class GpuDevice(CompiledKernels, Backend):

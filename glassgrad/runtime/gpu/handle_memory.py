@@ -11,15 +11,12 @@ from __future__ import annotations
 import bisect
 import os
 import threading
-import weakref
 from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.runtime.gpu.gpu_device import block_too_large, in_forked_process, no_memory_left
 from glassgrad.runtime.host_memory import MemoryBlock, rounded
-
-__all__ = ["MemoryByHandle"]
 
 FIRST = 1 << 60           # first virtual address, beyond any host address
 
@@ -33,8 +30,7 @@ class MemoryByHandle:
 
     def __init__(self, device: str):
         self.device_name = device
-        self.forked = False                                       # whether this process is a forked child
-        _opened.add(self)
+        self.process = os.getpid()                                # in a forked child the driver's threads are missing
         # A finalizer may call `release` while this thread is inside `allocate`: the lock is reentrant.
         self.lock = held_at_fork(threading.RLock(), "memory")
         self.next = FIRST
@@ -73,7 +69,7 @@ class MemoryByHandle:
 
     def check_process(self) -> None:
         """Raise `DeviceError` in a forked child."""
-        if self.forked:
+        if os.getpid() != self.process:
             raise in_forked_process(self.device_name)
 
     def allocate(self, nbytes: int) -> MemoryBlock:
@@ -112,23 +108,10 @@ class MemoryByHandle:
 
     def find(self, address: int) -> tuple[Any, int]:
         """The (handle, byte offset) of an address."""
-        if self.forked:
-            self.check_process()
+        self.check_process()
         starts = self.starts
         at = bisect.bisect_right(starts, address) - 1
         if at < 0:
             raise Bug(f"no memory of this device is at {address:#x}")
         start = starts[at]
         return self.handles[start], address - start
-
-
-_opened: weakref.WeakSet[MemoryByHandle] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for memory in _opened:
-        memory.forked = True
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -17,8 +17,6 @@ from glassgrad.compiler.render.gpu.dialects import HIP
 from glassgrad.runtime.gpu.cuda_hip_calls import DriverNames
 from glassgrad.runtime.gpu.cuda_hip_device import DriverDevice, RunTimeCompiler
 
-__all__ = ["compile_hip", "hiprtc", "open_hip"]
-
 _ROCM = "/opt/rocm/lib/"
 _RUNTIMES = ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", _ROCM + "libamdhip64.so",
              "amdhip64_7.dll", "amdhip64_6.dll", "amdhip64.dll")

@@ -23,8 +23,6 @@ from glassgrad.compiler.render.gpu.dialects import METAL
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, KernelCall, Launch, LaunchByAddress, Rejected
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 
-__all__ = ["open_metal"]
-
 _RUNTIME = "/usr/lib/libobjc.A.dylib"
 _FRAMEWORKS = ("/System/Library/Frameworks/Foundation.framework/Foundation",
                "/System/Library/Frameworks/CoreGraphics.framework/CoreGraphics",       # needed by the default device

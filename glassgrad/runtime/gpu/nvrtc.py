@@ -15,8 +15,6 @@ from pathlib import Path
 from glassgrad.base.errors import DeviceError
 from glassgrad.runtime.gpu.cuda_hip_device import RunTimeCompiler
 
-__all__ = ["compile_cuda", "nvrtc_version"]
-
 
 def _folders() -> Iterator[Path]:
     """Folders that may contain the library, besides the system's search path."""

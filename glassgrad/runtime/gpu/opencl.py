@@ -17,8 +17,6 @@ from glassgrad.compiler.render.gpu.dialects import OPENCL
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, KernelCall, LaunchByAddress, Rejected, driver_failure
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 
-__all__ = ["open_opencl"]
-
 FOLD_BYTES = 8 * 256    # shared memory of a group, for values that its threads exchange in a fold
 
 

@@ -24,8 +24,6 @@ from glassgrad.compiler.render.gpu.dialects import WGSL
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, KernelCall, LaunchByAddress, Rejected, driver_failure
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 
-__all__ = ["WebgpuDevice", "open_webgpu"]
-
 INSTALL = "pip install wgpu, and a driver for Vulkan: Debian's mesa-vulkan-drivers has one for the processor"
 TYPES = {"shader-int64": ("int64", "uint64"), "shader-f64": ("float64",)}       # optional features, and their types
 ROUNDS = {"llvmpipe": 64500}      # most loop iterations of a thread: Mesa's driver ends any loop after 65535

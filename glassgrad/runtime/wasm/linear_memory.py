@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import gc
 import threading
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from glassgrad.base.errors import Bug, MemoryLimitError
@@ -49,8 +48,8 @@ class LinearMemory:
     every use of the engine, which is single-threaded."""
     on_host, in_parts = False, True
 
-    def __init__(self, content: Bytes, limit: int = LIMIT, describe: Callable[[], str] | None = None):
-        self.content, self.limit, self.describe = content, limit, describe
+    def __init__(self, content: Bytes, limit: int = LIMIT):
+        self.content, self.limit = content, limit
         self._starts: list[int] = []          # sorted start addresses of the free ranges
         self._sizes: dict[int, int] = {}      # start: bytes
         self._end = FIRST                     # end of the part that was ever used
@@ -158,8 +157,7 @@ class LinearMemory:
             self._end = end
 
     def _full(self, size: int) -> MemoryLimitError:
-        held = self.describe() if self.describe else ""
-        given = f"{readable(size)} more, with {readable(self._live)} in use" + (f":\n{held}" if held else "")
-        return MemoryLimitError("there is not enough memory for this tensor", given=given,
+        return MemoryLimitError("there is not enough memory for this tensor",
+                                given=f"{readable(size)} more, with {readable(self._live)} in use",
                                 expected=f"at most {readable(self.limit)}: WebAssembly's addresses have 32 bits",
                                 fix="use smaller tensors or batches, or let go of tensors")

@@ -20,22 +20,17 @@ from glassgrad.compiler.optimize.targets.target import WASM
 from glassgrad.compiler.render.launch_info import LaunchInfo
 from glassgrad.compiler.render.wasm.module_encoding import ARGS_AT, SCRATCH_AT
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
-from glassgrad.runtime.compiled_kernels import CompiledKernels
+from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram
 from glassgrad.runtime.wasm.linear_memory import FIRST, LinearMemory, Stopped
-
-__all__ = ["WasmDevice"]
 
 
 @dataclass(eq=False)
-class WasmProgram:
+class WasmProgram(CompiledProgram):
     """A module, ready to be called."""
     name: str
     run: Callable[[], None]
     info: LaunchInfo
     scalars: tuple[bool, ...]            # which params are scalars, in host memory
-    operations: int = 0
-    bytes: int = 0
-    speedup: float = 0.0                 # there is no search
 
 
 class WasmDevice(CompiledKernels, Backend):

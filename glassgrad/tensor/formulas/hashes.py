@@ -10,7 +10,6 @@ from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas.movement import at, cat, counting, part
 
 _RATES = {"sha3_224": 144, "sha3_256": 136, "sha3_384": 104, "sha3_512": 72, "shake_128": 168, "shake_256": 136}
-_LENGTHS = {"sha3_224": 28, "sha3_256": 32, "sha3_384": 48, "sha3_512": 64, "shake_128": 16, "shake_256": 32}
 _TURNS = ((13, 15, 26, 6), (17, 29, 16, 24))       # Threefry-2x32's rotations, for even and odd groups of four rounds
 _ROTATIONS = ((0, 36, 3, 41, 18), (1, 44, 10, 45, 2), (62, 6, 43, 15, 61), (28, 55, 25, 21, 56), (27, 20, 39, 8, 14))
 
@@ -31,7 +30,7 @@ def threefry(x: UOp, key: UOp) -> UOp:
 def hash_parameters(cfg: Any) -> tuple[int, int, int]:
     """The rate in bytes, the domain byte and the length of a hash, by its name or as (rate, domain)."""
     if isinstance(cfg, str) and cfg in _RATES:
-        return _RATES[cfg], 0x1F if cfg.startswith("shake") else 6, _LENGTHS[cfg]
+        cfg = _RATES[cfg], 0x1F if cfg.startswith("shake") else 6
     if isinstance(cfg, (tuple, list)) and len(cfg) == 2 and all(isinstance(n, int) for n in cfg) \
             and 0 < cfg[0] < 200 and cfg[0] % 8 == 0 and 0 <= cfg[1] < 256:
         return cfg[0], cfg[1], (200 - cfg[0]) // 2

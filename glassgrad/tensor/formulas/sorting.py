@@ -14,6 +14,7 @@ from typing import Any
 from glassgrad.compiler.graph import Cell, DType, Scan, Scatter, UOp, const, dtypes, full, most, ops as o
 from glassgrad.compiler.graph.binary_search import passing_prefix
 from glassgrad.runtime.devices import Device
+from glassgrad.tensor.formulas.bitcast import WORDS
 from glassgrad.tensor.formulas.movement import cat, counting, pad_axis
 
 SHORT = 64                 # rows up to here are ordered by counting
@@ -21,7 +22,6 @@ MERGED, WAYS = 4096, 4     # rows up to here are merge sorted, WAYS blocks at a 
 MERGED_BY_GROUPS = 1 << 18 # on a GPU up to here;
 FEW_BITS = 16              # longer ones, and keys that differ in at most these bits, are radix sorted
 FEW = 16                   # up to here the largest k of a long row are found one by one
-_WORDS = {8: dtypes.uint8, 16: dtypes.uint16, 32: dtypes.uint32, 64: dtypes.uint64}
 _FIELD = 21                # bits of a running count: three of them share an int64
 
 
@@ -35,7 +35,7 @@ def key_of(x: UOp, descending: bool = False) -> UOp:
         x = x.cast(dtypes.uint8)
     if x.dtype.kind == "f" and x.dtype.bits < 32:
         x = x.cast(dtypes.float32)
-    word = _WORDS[x.dtype.bits]
+    word = WORDS[x.dtype.itemsize]
     top = const(1 << (word.bits - 1), word)
     if x.dtype.kind == "u":
         key = x

@@ -45,13 +45,9 @@ def matmul(x: UOp, y: UOp, dtype: DType | None = None, by_rows: bool = False) ->
     return product.reshape(lead + (() if vector_left else (m,)) + (() if vector_right else (n,)))
 
 
+@one_node
 def linear(x: UOp, weight: UOp, bias: UOp | None = None, dtype: DType | None = None, by_rows: bool = False) -> UOp:
     """x @ weight + bias, or x @ weight.T + bias `by_rows`; a weight with one axis multiplies element by element."""
-    return _linear(x, weight, bias, dtype, by_rows)
-
-
-@one_node
-def _linear(x: UOp, weight: UOp, bias: UOp | None, dtype: DType | None, by_rows: bool) -> UOp:
     x = mul(x, weight) if len(weight.shape) == 1 else matmul(x, weight, dtype, by_rows)
     return x if bias is None else add(x, in_autocast_dtype(bias))
 

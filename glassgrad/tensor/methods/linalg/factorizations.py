@@ -21,11 +21,11 @@ from glassgrad.tensor.formulas.powers import by_squaring
 from glassgrad.tensor.methods import Self, TensorBase, arguments, choice, computed, of_kind, two_axes
 
 
-def _eigen(x: UOp, UPLO: str, what: str) -> list[UOp]:
+def _eigen(x: UOp, UPLO: str) -> list[UOp]:
     """Eigenvalues and eigenvectors, read from one triangle."""
     choice("a symmetric matrix is told by one of its triangles", "leave it out: the lower triangle is read",
            UPLO=UPLO, among=("L", "U"))
-    return of_matrices(factors.eigen, x if UPLO == "L" or len(x.shape) < 2 else matrix_transpose(x), what)
+    return of_matrices(factors.eigen, x if UPLO == "L" or len(x.shape) < 2 else matrix_transpose(x), "eigh")
 
 
 def _solve_triangular(x: UOp, other: UOp, upper: bool, left: bool = True, unit: bool = False) -> UOp:
@@ -207,7 +207,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).eigh()[0].tolist()
         [1.0, 2.0]
         """
-        return tuple(map(self._with, _eigen(self.uop, UPLO, "eigh")))  # type: ignore[return-value]
+        return tuple(map(self._with, _eigen(self.uop, UPLO)))  # type: ignore[return-value]
 
     def eigvalsh(self, UPLO: str = "L") -> Self:
         """The eigenvalues of a symmetric matrix, in ascending order.
@@ -215,7 +215,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[0.0, 1.0], [1.0, 0.0]]).eigvalsh().numpy().round(4)
         array([-1.,  1.], dtype=float32)
         """
-        return self._with(_eigen(self.uop, UPLO, "eigh")[0])
+        return self._with(_eigen(self.uop, UPLO)[0])
 
     # -- triangles -------------------------------------------------------------------------------------------
     def solve_triangular(self, other: Self, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Self:
