@@ -29,11 +29,10 @@ from glassgrad.compiler.graph.index_algebra import (add, below_limit, both, boun
                                                     multiply, operation, substitute_index)
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box,
                                             CopyBoxes, For, If, Statement, Store, Turn, counter, expressions, load,
-                                            local, ranges_of, register, task_loops, walk)
+                                            local, nested, one, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.bulk_copies import BoxedTile, PlacedTile
 from glassgrad.compiler.optimize.chained_matmuls import FactorTile, HeldNests, HeldPlan, ProductSteps, matrices_in
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.product.gpu_warp_tile import CopiedLines
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, stride_along

@@ -14,8 +14,7 @@ from itertools import product
 
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, index, less, multiply
-from glassgrad.compiler.lower.loops import Store, counter
-from glassgrad.compiler.optimize.moves.loop_moves import one
+from glassgrad.compiler.lower.loops import Store, counter, one
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, footprint, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling, blocks

@@ -17,14 +17,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, identity, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, operation
-from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            load, register)
+                                            left_of, load, loops_around, nested, one, register, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import left_of, loops_around, nested, one, register_over
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, Run, between
 from glassgrad.compiler.optimize.product.recognize import Product, count, flat_tasks, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling

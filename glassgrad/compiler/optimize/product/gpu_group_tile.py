@@ -17,15 +17,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from glassgrad.compiler.graph import ops as o, toposort
+from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, linear, modulo, multiply,
                                                     operation, substitute_index, times)
-from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, counter, load,
-                                            ranges_of)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, counter,
+                                            flat_index, left_of, load, nested, one, ranges_of, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one, register_over
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import Factor, packed
 from glassgrad.compiler.optimize.product.gpu_warp_tile import CopiedLines
 from glassgrad.compiler.optimize.product.recognize import (FlatAxis, Product, count, flat_axis, lies_along_k,

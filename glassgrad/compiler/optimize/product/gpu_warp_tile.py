@@ -19,10 +19,9 @@ from collections.abc import Sequence
 from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, Statement, Store,
-                                            counter, load, local, register)
+                                            counter, load, local, nested, one, register, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import nested, one, register_over
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import tile_to_memory
 from glassgrad.compiler.optimize.product.packing import unit_for
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, lies_along_k

@@ -16,8 +16,8 @@ from functools import cached_property
 from glassgrad.compiler.graph import DType, UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, linear, modulo, multiply,
                                                     substitute_index)
-from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, expressions,
-                                            ranges_of, register, task_loops, walk)
+from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, around, counter,
+                                            expressions, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -134,7 +134,7 @@ def recognize_with_run_time_bounds(body: list[Statement]) -> Product | None:
     """As `recognize`, but loops with run-time bounds may belong to M and N; `stops` has the bounds."""
     loops, inner = task_loops(body)
     ends = {f.range: f.stop for f in loops if f.stop is not None}
-    product = recognize(moves.around([For(f.range, f.kind, []) for f in loops], inner))
+    product = recognize(around([For(f.range, f.kind, []) for f in loops], inner))
     if product is None or not {*ends} <= {*product.m, *product.n} or any(ranges_of(stop) for stop in ends.values()):
         return None
     return replace(product, stops={**product.stops, **ends})

@@ -9,9 +9,8 @@ from __future__ import annotations
 from glassgrad.compiler.graph import DType, UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply
 from glassgrad.compiler.lower.loops import (LANE, TILE, UNIT, For, Statement, Store, counter, expressions, load, local,
-                                            walk)
+                                            nested, one, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_next
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, stride_along
 from glassgrad.compiler.optimize.product.split_k import Parts
