@@ -133,14 +133,12 @@ class BoxedNests(HeldNests):
 
     def bring(self, product: Product) -> None:
         """Copy the scores' other operands (such as masks) as boxes, too: matrices of the unit's type, along rows."""
-        [store] = product.epilogue
-        assert isinstance(store, Store)
-        for n in toposort([store.value]):
+        for n in toposort([product.store.value]):
             found = BoxedTile.of(n, FlatAxis.of([self.plan.row]), FlatAxis.of(product.n), self.unit)
             if found is not None and found.along_k and n.dtype is self.unit.left and self.plan.row in ranges_of(n):
                 self.right.append(found)
                 if self.memory_bytes <= gpu.SHARED_BYTES:
-                    self.beside[n] = len(self.right) - 1, self.column[store.memory]
+                    self.beside[n] = len(self.right) - 1, self.column[product.store.memory]
                 else:
                     self.right.pop()
 

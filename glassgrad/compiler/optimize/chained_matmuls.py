@@ -189,9 +189,7 @@ class HeldNests:
     def product(self, product: Product, tile: FactorTile) -> ProductSteps:
         """The initial values of a product's sums, the steps of the unit, and the epilogue. An epilogue that only masks
         is skipped in blocks where nothing is masked."""
-        [store] = product.epilogue
-        assert isinstance(store, Store)
-        memory, value, total = store.memory, store.value, product.total
+        memory, value, total = product.store.memory, product.store.value, product.total
         column = self.column[memory]
         sums = self.named(memory, memory.arg.name, memory.dtype)
         replace = self.at_columns([memory], product.n)

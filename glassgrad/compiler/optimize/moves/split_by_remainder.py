@@ -203,13 +203,8 @@ def _nest(loops: list[For], at: int, r: int, s: int, inner: list[Statement], gat
         if only is None:
             return None
         body = only
-    body = _without_zeros(body)
-    for f in reversed(loops):
-        if f.range is not old:
-            body = [For(f.range, f.kind, body, f.stop)]
-        elif size > 1:
-            body = [For(new, f.kind, body)]
-    return body
+    own = [For(new, loops[at].kind, [])] if size > 1 else []
+    return around([*loops[:at], *own, *loops[at + 1:]], _without_zeros(body))
 
 
 def _only(body: list[Statement], tap: UOp, wanted: list[int]) -> list[Statement] | None:

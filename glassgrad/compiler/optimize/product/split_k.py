@@ -22,9 +22,7 @@ class Parts:
     def __init__(self, dtype: DType, parts: int, outer: list[UOp], m: FlatAxis, n: FlatAxis, product: Product):
         self.outer, self.m, self.n, self.part = outer, m, n, counter("kp", parts)
         self.product = product if dtype is product.total.dtype else product.rounded(dtype)
-        store = product.epilogue[-1]
-        assert isinstance(store, Store)
-        self.place = store.index
+        self.place = product.store.index
         begin, _ = linear(self.place)                    # in the name: each product of a kernel has its own memory
         self.memory = local(f"parts{begin or ''}", dtype, parts * count(outer) * m.size * n.size, "shared")
 

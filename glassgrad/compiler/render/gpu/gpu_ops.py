@@ -16,8 +16,6 @@ from glassgrad.compiler.render.c.c_ops import C_OPS, CArithmetic, COp, CValue, i
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.skipped_rounding import is_ordinary
 
-__all__ = ["GPU_OPS", "GpuArithmetic"]
-
 
 class GpuArithmetic(CArithmetic):
     """Part of a function that every thread of a group runs: its arithmetic."""

@@ -39,8 +39,6 @@ from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_placement import Flow
 
-__all__ = ["render_gpu"]
-
 UNROLL, SHORT, UNIT_STEPS = 8, 16, 4     # unroll factors: of long loops, of short ones, of a unit's steps
 FEW_SUMS, LONG = 2, 32      # loops with at most FEW_SUMS sums are unrolled by LONG
 FEW_STORES = 24             # in a body of at most this many statements, registers are left for wide stores

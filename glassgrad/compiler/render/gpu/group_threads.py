@@ -16,8 +16,6 @@ from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.launch_info import LocalLayout
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 
-__all__ = ["GroupThreads"]
-
 
 class GroupThreads(CFunction):
     """A function that every thread of a group runs."""
