@@ -18,7 +18,8 @@ from glassgrad.compiler.graph.op_arguments import Measure, Param
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Kernel, Phase, Statement,
-                                            Store, counter, load, local, register, walk)
+                                            Store, around, counter, flat_index, left_of, load, local, loops_around,
+                                            nested, one, register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.pipeline import make_source
@@ -143,9 +144,9 @@ def test_nested(n: int, kind: str, rng: np.random.Generator) -> None:
     out, x = param(0, n * 6), param(1, n * 6)
     i, j = counter("i", n), counter("j", 6)
     whole = counter("w", n * 6)
-    at = moves.flat_index([i, j]) if n > 1 else j
+    at = flat_index([i, j]) if n > 1 else j
     before: list[Statement] = [For(whole, LOOP, [Store(out, whole, load(x, whole) * 2.0)])]
-    after = moves.nested([i, j], [Store(out, at, load(x, at) * 2.0)], kind)
+    after = nested([i, j], [Store(out, at, load(x, at) * 2.0)], kind)
     compare([out, x], before, [after], rng)
     assert [s.range for s in walk(after) if isinstance(s, For)] == ([i, j] if n > 1 else [j])
 
@@ -157,7 +158,7 @@ def test_around_keeps_kinds_and_ends(n: int, rng: np.random.Generator) -> None:
     whole = counter("w", n * 6)
     at = add(multiply(i, 6), j)
     before: list[Statement] = [For(whole, LOOP, [Store(out, whole, load(x, whole) * 2.0)])]
-    after = moves.around([For(i, TASK, []), For(j, LOOP, [], index(6))], [Store(out, at, load(x, at) * 2.0)])
+    after = around([For(i, TASK, []), For(j, LOOP, [], index(6))], [Store(out, at, load(x, at) * 2.0)])
     compare([out, x], before, [after], rng)
     found = [(s.range, s.kind, s.stop) for s in walk(after) if isinstance(s, For)]
     assert found == [(i, TASK, None), (j, LOOP, index(6))]
@@ -167,9 +168,9 @@ def test_around_keeps_kinds_and_ends(n: int, rng: np.random.Generator) -> None:
 def test_loops_around_keep_those_of_one_iteration(n: int, rng: np.random.Generator) -> None:
     out, x = param(0, n * 6), param(1, n * 6)
     i, j, whole = counter("i", n), counter("j", 6), counter("w", n * 6)
-    at = moves.flat_index([i, j])
+    at = flat_index([i, j])
     before: list[Statement] = [For(whole, LOOP, [Store(out, whole, load(x, whole) * 2.0)])]
-    after = moves.loops_around([i, j], [Store(out, at, load(x, at) * 2.0)], TASK)
+    after = loops_around([i, j], [Store(out, at, load(x, at) * 2.0)], TASK)
     compare([out, x], before, [after], rng)
     assert [(s.range, s.kind) for s in walk(after) if isinstance(s, For)] == [(i, TASK), (j, TASK)]
 
@@ -177,7 +178,7 @@ def test_loops_around_keep_those_of_one_iteration(n: int, rng: np.random.Generat
 @pytest.mark.parametrize("size, piece", [(10, 5), (11, 5), (4, 5), (5, 5), (1, 1)])
 def test_left_of_a_length(size: int, piece: int) -> None:
     number = counter("b", -(-size // piece))
-    stop = moves.left_of(size, piece, number)
+    stop = left_of(size, piece, number)
     assert (stop is None) == (size % piece == 0)
     if stop is not None:
         left = [substitute_index(stop, {number: index(at)}, {}).arg for at in range(number.arg.size)]
@@ -189,7 +190,7 @@ def test_left_of_a_length(size: int, piece: int) -> None:
 def test_share_out(n: int, most: int, rng: np.random.Generator) -> None:
     out, x = param(0, n * 6), param(1, n * 6)
     loops = [counter("i", n), counter("j", 2), counter("k", 3)]
-    at = add(multiply(add(multiply(moves.one(loops[0]), 2), loops[1]), 3), loops[2])
+    at = add(multiply(add(multiply(one(loops[0]), 2), loops[1]), 3), loops[2])
     store: list[Statement] = [Store(out, at, load(x, at) * 2.0)]
     before = store
     for r in reversed(loops):

@@ -16,13 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, identity, ops as o
 from glassgrad.compiler.graph.dtype import DType, convert, dtypes, float_of_bits
 from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.node import concrete, toposort
 from glassgrad.compiler.graph.ops import ELEMENTWISE, REDUCE, Op
 from glassgrad.compiler.graph.symbolic import value_of
-from glassgrad.compiler.graph.uop import UOp, identity
 
 Array = Any    # numpy.ndarray; NumPy is not loaded with this file
 

@@ -23,12 +23,11 @@ from glassgrad.compiler.check.checked_memory import CheckedMemory, Watch, poison
 from glassgrad.compiler.check.copies_in_flight import InFlight
 from glassgrad.compiler.check.graph_interpreter import array_type, evaluate
 from glassgrad.compiler.check.named_arrays import Array, Axis, NamedAxes, Wide, any_over, binary, constant, fold, last
-from glassgrad.compiler.graph import ops as o, toposort
+from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
 from glassgrad.compiler.graph.dtype import convert
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.ops import ELEMENTWISE
 from glassgrad.compiler.graph.symbolic import Symbol, memory_size, replaced
-from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, WIDE, Accumulate, Assign, AwaitCopies,
                                             AwaitSteps, Barrier, Box, CopyBoxes, For, If, Kernel, Phase, Statement,
                                             Store, Turn, expressions, ranges_of, shared_locals, task_loops, walk)

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from glassgrad.compiler.check.graph_interpreter import array_type, evaluate
-from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph import DType, UOp, identity
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp, identity
 
 Array = np.ndarray
 Axis = Any              # a name: anything that can be a dictionary's key

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import DType, Length, Shape, Size, dtypes, most, ops as o, toposort
+from glassgrad.compiler.graph import DType, Length, Shape, Size, UOp, const, dtypes, identity, most, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import runs
 from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, bounds, build, divide, index, less,
                                                     linear, modulo, multiply, operation, size_index, times)
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.symbolic import memory_size
-from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
                                             ranges_of, register)
 from glassgrad.compiler.lower.one_hot_sums import OneTerm, one_term

@@ -31,14 +31,14 @@ Kinds of loop:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple, Union
 
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
+from glassgrad.compiler.graph.index_algebra import add, index, multiply
 from glassgrad.compiler.graph.op_arguments import FoldOver, Local, Range
-from glassgrad.compiler.graph.ops import Op
 
 TASK, LOOP, TILE, LANE, UNIT = "task", "loop", "tile", "lane", "unit"
 WIDE = (TILE, LANE, UNIT)
@@ -71,7 +71,7 @@ class Assign:
 class Accumulate:
     """register = combine(register, value); of a MUL value under ADD this may be one fused multiply-add."""
     register: UOp
-    combine: Op
+    combine: o.Op
     value: UOp
 
 
@@ -81,7 +81,7 @@ class Store:
     memory: UOp
     index: UOp
     value: UOp
-    combine: Op | None = None
+    combine: o.Op | None = None
     gate: UOp | None = None
 
 
@@ -198,7 +198,7 @@ def local(name: str, dtype: DType, size: int, scope: str = "worker", over: str =
     return UOp(o.LOCAL, dtype, (), Local(name, size, scope, over))
 
 
-def fold(value: UOp, combine: Op, wide: Iterable[UOp]) -> UOp:
+def fold(value: UOp, combine: o.Op, wide: Iterable[UOp]) -> UOp:
     """One value from all iterations of the wide ranges, combined in a fixed tree."""
     wide = tuple(r for r in wide if r in ranges_of(value))
     return UOp(o.FOLD, value.dtype, (value, *wide), FoldOver(combine)) if wide else value
@@ -215,6 +215,48 @@ def ranges_of(node: UOp) -> frozenset[UOp]:
         return node.ranges
 
 
+# -- building loops -------------------------------------------------------------------------------------------
+def one(range_: UOp) -> UOp:
+    """The counter, or 0 where its loop has one iteration."""
+    return range_ if range_.arg.size > 1 else index(0)
+
+
+def register_over(name: str, dtype: DType, ranges: Iterable[UOp]) -> UOp:
+    """A register with an element for each iteration of these loops; those of one iteration are left out."""
+    return register(name, dtype, [r for r in ranges if r.arg.size > 1])
+
+
+def flat_index(ranges: Iterable[UOp], at: UOp | None = None) -> UOp:
+    """The flat (row-major) index of these counters: ((at * size + i) * size + j) .."""
+    at = index(0) if at is None else at
+    for r in ranges:
+        at = add(multiply(at, r.arg.size), r)
+    return at
+
+
+def left_of(size: int, piece: int, number: UOp) -> UOp | None:
+    """The bound of a loop over piece `number` of a length: what is left of it; None where all pieces are whole."""
+    return add(index(size), multiply(one(number), -piece)) if size % piece else None
+
+
+def nested(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP) -> list[Statement]:
+    """S  ->  for a: for b: S      (loops of one iteration are left out: S uses 0 for them, see `one`)"""
+    return loops_around([r for r in ranges if r.arg.size > 1], body, kind)
+
+
+def loops_around(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP) -> list[Statement]:
+    """S  ->  for a: for b: S"""
+    return around([For(r, kind, []) for r in ranges], body)
+
+
+def around(loops: Sequence[For], body: list[Statement]) -> list[Statement]:
+    """S  ->  for a: for b: S, with the kinds and stops of these loops"""
+    for f in reversed(loops):
+        body = [For(f.range, f.kind, body, f.stop)]
+    return body
+
+
+# -- reading loops --------------------------------------------------------------------------------------------
 def walk(body: Iterable[Statement]) -> Iterator[Statement]:
     """Every statement, outer before inner, in order."""
     for statement in body:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.compiler.graph import Length, most, ops as o, toposort
+from glassgrad.compiler.graph import Length, UOp, identity, most, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, bounds, build, exact, index, linear, multiply, operation
-from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.attention.attention_backward import ComputedFactor
 from glassgrad.compiler.lower.attention.attention_blocks import SCORE_BLOCKS, ScoreBlocks
 from glassgrad.compiler.lower.attention.online_softmax import OnlineSoftmax

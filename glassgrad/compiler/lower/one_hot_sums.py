@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph import UOp, ops as o
 
-__all__ = ["OneTerm", "one_term"]
-
 
 class OneTerm(NamedTuple):
     """The only term of a sum that is not 0: `value`, or minus it, at the position `number` along the summed axis."""

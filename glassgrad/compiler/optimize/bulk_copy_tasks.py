@@ -16,12 +16,12 @@ from dataclasses import replace
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
 from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, index, less, modulo, multiply, operation,
                                                     substitute_index)
-from glassgrad.compiler.lower.loops import LOOP, TASK, Assign, For, Statement, counter, ranges_of, register, task_loops
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Assign, For, Statement, around, counter, nested, one, ranges_of,
+                                            register, task_loops)
 from glassgrad.compiler.optimize.chained_matmul_pipeline import BlockParts, BoxedNests, NextTask
 from glassgrad.compiler.optimize.chained_matmuls import HeldPlan
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
@@ -48,7 +48,7 @@ def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> lis
         main = staying(nests, tasks, processors)
     else:
         inner = moves.rebuild(nests.statements_of_task(), longest_first(nests, tasks, stops))
-        main = moves.around([For(r, TASK, [], stops.get(r)) for r in tasks.parts], inner)
+        main = around([For(r, TASK, [], stops.get(r)) for r in tasks.parts], inner)
     return [*[tile.before for tile in (*nests.left, *nests.right) if tile.before], main]
 
 

@@ -29,11 +29,10 @@ from glassgrad.compiler.graph.index_algebra import (add, below_limit, both, boun
                                                     multiply, operation, substitute_index)
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box,
                                             CopyBoxes, For, If, Statement, Store, Turn, counter, expressions, load,
-                                            local, ranges_of, register, task_loops, walk)
+                                            local, nested, one, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.bulk_copies import BoxedTile, PlacedTile
 from glassgrad.compiler.optimize.chained_matmuls import FactorTile, HeldNests, HeldPlan, ProductSteps, matrices_in
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.product.gpu_warp_tile import CopiedLines
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, stride_along
@@ -134,14 +133,12 @@ class BoxedNests(HeldNests):
 
     def bring(self, product: Product) -> None:
         """Copy the scores' other operands (such as masks) as boxes, too: matrices of the unit's type, along rows."""
-        [store] = product.epilogue
-        assert isinstance(store, Store)
-        for n in toposort([store.value]):
+        for n in toposort([product.store.value]):
             found = BoxedTile.of(n, FlatAxis.of([self.plan.row]), FlatAxis.of(product.n), self.unit)
             if found is not None and found.along_k and n.dtype is self.unit.left and self.plan.row in ranges_of(n):
                 self.right.append(found)
                 if self.memory_bytes <= gpu.SHARED_BYTES:
-                    self.beside[n] = len(self.right) - 1, self.column[store.memory]
+                    self.beside[n] = len(self.right) - 1, self.column[product.store.memory]
                 else:
                     self.right.pop()
 

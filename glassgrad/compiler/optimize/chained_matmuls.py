@@ -21,12 +21,11 @@ from typing import NamedTuple, Union
 from glassgrad.compiler.graph import DType, UOp, const, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, linear, substitute_index
 from glassgrad.compiler.lower.attention.attention_scores import shifted_sum, something_masked
-from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            expressions, register, task_loops, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, For, If, Statement, Store, around,
+                                            counter, expressions, nested, register, task_loops, walk)
 from glassgrad.compiler.optimize.bulk_copies import PlacedTile
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import nested
 from glassgrad.compiler.optimize.product.gpu_warp_tile import CopiedLines
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, recognize
@@ -48,7 +47,7 @@ def in_registers(body: list[Statement], target: Target, decisions: Decisions) ->
     own = Tiling("held", plan.row.arg.size // unit.rows, 1, lanes=plan.threads, unit=unit.name, left="shared",
                  right="shared")
     chosen = decisions.ask(own, lambda c: None)
-    return moves.around(loops, HeldNests(plan, chosen.ahead).statements(inner))
+    return around(loops, HeldNests(plan, chosen.ahead).statements(inner))
 
 
 @dataclass
@@ -190,9 +189,7 @@ class HeldNests:
     def product(self, product: Product, tile: FactorTile) -> ProductSteps:
         """The initial values of a product's sums, the steps of the unit, and the epilogue. An epilogue that only masks
         is skipped in blocks where nothing is masked."""
-        [store] = product.epilogue
-        assert isinstance(store, Store)
-        memory, value, total = store.memory, store.value, product.total
+        memory, value, total = product.store.memory, product.store.value, product.total
         column = self.column[memory]
         sums = self.named(memory, memory.arg.name, memory.dtype)
         replace = self.at_columns([memory], product.n)

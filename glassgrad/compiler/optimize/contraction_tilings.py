@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from glassgrad.compiler.graph import ops as o, toposort
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, modulo, multiply,
                                                     operation, times)
-from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LOOP, TASK, WIDE, For, Statement, Store, counter, expressions, ranges_of,
-                                            task_loops, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, WIDE, For, Statement, Store, around, counter, expressions,
+                                            ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_limit import move
@@ -137,7 +136,7 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     """
     loops, inner = task_loops(body)
     ends = [f for f in loops if f.stop is not None and f.range.arg.size >= 2 * BLOCK]
-    product = recognize(moves.around([For(f.range, TASK, []) for f in loops], inner)) if ends else None
+    product = recognize(around([For(f.range, TASK, []) for f in loops], inner)) if ends else None
     if product is None or not product.n:
         return [body]
     ends = [f for f in ends if f.range in product.m or f.range in product.n]
@@ -172,7 +171,7 @@ def _by_rows(loops: list[For], loop: For, inner: list[Statement]) -> list[list[S
             at = operation(o.MIN, rows, add(loop.stop, index(-1)))
         body = moves.rebuild(inner, {loop.range: at})
         _gate_stores(body, less(rows, loop.stop) if few else None)
-        body = moves.around([For(rows, TASK, [], None if few else loop.stop) if f is loop else f for f in loops], body)
+        body = around([For(rows, TASK, [], None if few else loop.stop) if f is loop else f for f in loops], body)
         product = recognize(body) if few else None
         if not few or product is not None and few_rows(product):
             out.append([For(ONCE, TASK, body, used)])
@@ -183,7 +182,7 @@ def _by_rows(loops: list[For], loop: For, inner: list[Statement]) -> list[list[S
 def _gated_blocks(loops: list[For], ends: list[For], inner: list[Statement]) -> list[Statement]:
     """Blocks of 64 only, the last of which goes past the end: reads and stores there are masked off."""
     places, gates, blocks = dict[UOp, UOp](), dict[UOp, UOp](), list[For]()
-    around = {f.range: f for f in loops}
+    inside = {f.range: f for f in loops}
     for f in ends:
         assert f.stop is not None
         name, row = f.range.arg.name, counter(f.range.arg.name, BLOCK)
@@ -191,13 +190,13 @@ def _gated_blocks(loops: list[For], ends: list[For], inner: list[Statement]) -> 
         places[f.range] = add(multiply(block, BLOCK), row)
         gates[row] = less(places[f.range], f.stop)
         blocks.append(For(block, TASK, [], divide_up(f.stop, BLOCK)))
-        around[f.range] = For(row, TASK, [])
+        inside[f.range] = For(row, TASK, [])
     cut = moves.rebuild(inner, places)
     for row, gate in gates.items():
         reads = [n for n in toposort([e for s in walk(cut) for e in expressions(s)]) if n.op is o.LOAD]
         cut = moves.rebuild(cut, {n: moves.edge_gate(n, gate) for n in reads if row in ranges_of(n)})
         _gate_stores(cut, gate)
-    return moves.around([*blocks, *around.values()], cut)
+    return around([*blocks, *inside.values()], cut)
 
 
 def _gate_stores(body: list[Statement], gate: UOp | None) -> None:
@@ -211,8 +210,8 @@ def _large_blocks(loops: list[For], loop: For, inner: list[Statement]) -> list[S
     name, n = loop.range.arg.name, loop.range.arg.size
     block, row = counter(name + "b", n // BLOCK), counter(name, BLOCK)
     body = moves.rebuild(inner, {loop.range: add(multiply(block, BLOCK), row)})
-    around = [For(row, TASK, []) if f is loop else f for f in loops]
-    return moves.around([For(block, TASK, [], divide(loop.stop, BLOCK)), *around], body)
+    inside = [For(row, TASK, []) if f is loop else f for f in loops]
+    return around([For(block, TASK, [], divide(loop.stop, BLOCK)), *inside], body)
 
 
 def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], rest_of: int) -> list[list[Statement]]:
@@ -237,11 +236,11 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], res
     blocks = [For(small, TASK, [], times(count, enough)) for small, count in counts.items()]
     cut = moves.rebuild(inner, places)
     _gate_stores(cut, gate)
-    around = [For(rows[f.range], TASK, []) if f in ends else f for f in loops]
+    inside = [For(rows[f.range], TASK, []) if f in ends else f for f in loops]
     too_short = add(index(1), multiply(enough, -1))
     short = [For(f.range, TASK, [], times(f.stop, too_short)) if f is ends[0] and f.stop is not None else f
              for f in loops]
-    return [moves.around([*blocks, *around], cut), moves.around(short, inner)]
+    return [around([*blocks, *inside], cut), around(short, inner)]
 
 
 def condition(body: list[Statement]) -> tuple[UOp | None, list[Statement]]:
@@ -267,6 +266,6 @@ def limit_tasks(phase: list[Statement]) -> list[Statement]:
     ends = [f for f in loops if f.stop is not None]
     if len(ends) < 2:
         return phase
-    body = moves.around([For(f.range, LOOP, [], f.stop) for f in ends[1:]], body)
+    body = around([For(f.range, LOOP, [], f.stop) for f in ends[1:]], body)
     body = [moves.tasks(For(ends[0].range, LOOP, body, ends[0].stop), MOST_RUN_TIME_TASKS)]
-    return moves.around([f for f in loops if f.stop is None], body)
+    return around([f for f in loops if f.stop is None], body)

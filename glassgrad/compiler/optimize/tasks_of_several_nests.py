@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, multiply
-from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, Store, load, local, task_loops
+from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, Store, load, local, loops_around, task_loops
 from glassgrad.compiler.optimize.bulk_copy_tasks import in_boxes
 from glassgrad.compiler.optimize.chained_matmuls import in_registers
 from glassgrad.compiler.optimize.decisions import Decisions
@@ -90,7 +90,7 @@ def _copied(product: Product, target: Target) -> tuple[list[Statement], Product]
     pitch = (-(-inner.arg.size // line) | 1) * line
     memory = local(f"left_{product.total.arg}", product.left.dtype, outer.arg.size * pitch)
     at = add(multiply(outer, pitch), inner)
-    copy = moves.loops_around([outer, inner], [Store(memory, at, product.left)], TASK)
+    copy = loops_around([outer, inner], [Store(memory, at, product.left)], TASK)
     return copy, replace(product, left=load(memory, at))
 
 
@@ -104,4 +104,4 @@ def _lanes(body: list[Statement], target: Target, decisions: Decisions) -> list[
         along = next(f for f in loops if f.range.arg.name == chosen.loop)
         wide = moves.wide(For(along.range, LOOP, inner), chosen.tile, chosen.lanes, copies=False)
         blocks = [f for f in loops if f is not along], wide
-    return moves.loops_around([f.range for f in blocks[0]], blocks[1])
+    return loops_around([f.range for f in blocks[0]], blocks[1])

@@ -17,7 +17,6 @@ from itertools import product
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, index_algebra as ix, ops as o, toposort
 from glassgrad.compiler.graph.op_arguments import FoldOver
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, UNIT, WIDE, Accumulate, Assign, For, If, Phase, Prefetch,
                                             Statement, Store, numbered_loops, ranges_of, rewritten, walk)
 
@@ -145,7 +144,7 @@ class _Jam:
             else:
                 out.append(If(same, [one]))
 
-    def folded(self, value: UOp, combine: Op, target: UOp) -> UOp:
+    def folded(self, value: UOp, combine: o.Op, target: UOp) -> UOp:
         """A value folded over the lanes that the target it is combined into does not have."""
         lanes = tuple([r for r in self.lanes if r in ranges_of(value) and r not in ranges_of(target)])
         return UOp(o.FOLD, value.dtype, (value, *lanes), FoldOver(combine)) if lanes else value
@@ -208,7 +207,7 @@ def is_step(statement: Accumulate, units: Set[UOp]) -> bool:
     return len(own) == 2 and statement.value.op is o.MUL and not units.isdisjoint(ranges_of(statement.value) - {*own})
 
 
-def tree(combine: Op, values: list[UOp]) -> UOp:
+def tree(combine: o.Op, values: list[UOp]) -> UOp:
     """The values combined in pairs, the pairs in pairs, and so on: short chains, always in the same order."""
     while len(values) > 1:
         pairs = [UOp(combine, values[0].dtype, (a, b)) for a, b in zip(values[::2], values[1::2])]

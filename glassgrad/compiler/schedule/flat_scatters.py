@@ -19,11 +19,10 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, toposort
+from glassgrad.compiler.graph import UOp, const, dtypes, full, identity, ops as o, toposort
 from glassgrad.compiler.graph.binary_search import passing_prefix
 from glassgrad.compiler.graph.node import rebuilt
 from glassgrad.compiler.graph.op_arguments import Iota, Scan, Scatter
-from glassgrad.compiler.graph.uop import const, identity
 from glassgrad.compiler.schedule.fusion import counted
 from glassgrad.compiler.schedule.inlined_values import FusionLimits
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import DType, Length, UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import AxisSet, carried
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.schedule.inlined_values import below_casts, sums_products
 
@@ -57,7 +56,7 @@ class SoftmaxProduct(WeightedSum):
     maximum: UOp               # AMAX of the scores over k
     rate: UOp | None           # a positive constant; None is 1
     row_sums: list[UOp]        # SUMs of `exps` over k
-    shared: list[tuple[UOp, Op]]     # factors (MUL) and divisors (DIV) of the weights that are the same for all k
+    shared: list[tuple[UOp, o.Op]]     # factors (MUL) and divisors (DIV) of the weights that are the same for all k
 
 
 def softmax_product(total: UOp, varies: dict[UOp, AxisSet], result: UOp | None = None) -> SoftmaxProduct | None:
@@ -115,7 +114,7 @@ class _Factors:
 
     def __init__(self, top: UOp):
         self.twice = False
-        self.leaves: list[tuple[UOp, Op]] = []
+        self.leaves: list[tuple[UOp, o.Op]] = []
         self.way: list[UOp] = []
         stack = [(top, o.MUL)]
         while stack:

@@ -24,9 +24,8 @@ from collections.abc import Callable
 from functools import partial
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import ops as o, toposort
+from glassgrad.compiler.graph import UOp, const, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, multiply, substitute_index
-from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.attention.attention_blocks import BlockLoops, ScoreBlocks, times_of
 from glassgrad.compiler.lower.attention.attention_scores import in_full_precision, shifted_sum, without_factor
 from glassgrad.compiler.lower.element_expressions import Computation, Index, source_index

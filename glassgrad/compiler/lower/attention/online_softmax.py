@@ -22,9 +22,8 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from glassgrad.compiler.graph import Length, ops as o, toposort
+from glassgrad.compiler.graph import Length, UOp, const, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, substitute_index
-from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.attention.attention_blocks import BlockLoops, ScoreBlocks, times_of
 from glassgrad.compiler.lower.attention.attention_scores import in_full_precision, without_factor
 from glassgrad.compiler.lower.element_expressions import Index, flatten, source_index

@@ -8,17 +8,15 @@ reduction_moves.py. Imports nothing about processors: sizes are arguments.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from glassgrad.compiler.graph import DType, dtypes, ops as o, toposort
+from glassgrad.compiler.graph import UOp, const, dtypes, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, modulo, multiply,
                                                     operation, substitute_index)
-from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, WIDE, Accumulate, Assign, For, If, Statement, Store,
-                                            counter, expressions, fold, load, loads_in, local, nodes_in, ranges_of,
-                                            register, rewritten, walk, with_body)
+                                            counter, expressions, fold, left_of, load, loads_in, local, nested,
+                                            nodes_in, one, ranges_of, register, rewritten, walk, with_body)
 from glassgrad.compiler.lower.transcendental import RARELY
 from glassgrad.compiler.optimize.moves.move_limit import move
 
@@ -50,7 +48,7 @@ def assigned(body: Iterable[Statement]) -> list[UOp]:
     return list(dict.fromkeys(s.register for s in walk(body) if isinstance(s, Assign)))
 
 
-def accumulated(body: Iterable[Statement]) -> dict[UOp, Op]:
+def accumulated(body: Iterable[Statement]) -> dict[UOp, o.Op]:
     """Registers that are accumulated here but begin outside, with what combines them."""
     inside = set(assigned(body))
     return {s.register: s.combine for s in walk(body) if isinstance(s, Accumulate) and s.register not in inside}
@@ -61,41 +59,6 @@ def _private_rows(body: list[Statement], lanes: int) -> Replace:
     memories = {s.memory for s in walk(body) if isinstance(s, Store) and s.memory.op is o.LOCAL
                 and s.memory.arg.scope == "worker"}
     return {m: local(m.arg.name, m.dtype, m.arg.size * lanes) for m in memories}
-
-
-def one(range_: UOp) -> UOp:
-    """The counter, or 0 where its loop has one iteration."""
-    return range_ if range_.arg.size > 1 else index(0)
-
-
-def register_over(name: str, dtype: DType, ranges: Iterable[UOp]) -> UOp:
-    """A register with an element for each iteration of these loops; those of one iteration are left out."""
-    return register(name, dtype, [r for r in ranges if r.arg.size > 1])
-
-
-def flat_index(ranges: Iterable[UOp], at: UOp | None = None) -> UOp:
-    """The flat (row-major) index of these counters: ((at * size + i) * size + j) .."""
-    at = index(0) if at is None else at
-    for r in ranges:
-        at = add(multiply(at, r.arg.size), r)
-    return at
-
-
-def nested(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP) -> list[Statement]:
-    """S  ->  for a: for b: S      (loops of one iteration are left out: S uses 0 for them, see `one`)"""
-    return loops_around([r for r in ranges if r.arg.size > 1], body, kind)
-
-
-def loops_around(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP) -> list[Statement]:
-    """S  ->  for a: for b: S"""
-    return around([For(r, kind, []) for r in ranges], body)
-
-
-def around(loops: Sequence[For], body: list[Statement]) -> list[Statement]:
-    """S  ->  for a: for b: S, with the kinds and stops of these loops"""
-    for f in reversed(loops):
-        body = [For(f.range, f.kind, body, f.stop)]
-    return body
 
 
 def serial(body: Iterable[Statement]) -> list[Statement]:
@@ -112,11 +75,6 @@ def pieces(size: int, piece: int) -> list[tuple[int, int, int]]:
     """
     whole, rest = divmod(size, piece)
     return [found for found in ((0, whole, piece), (size - rest, 1, rest)) if found[1] and found[2]]
-
-
-def left_of(size: int, piece: int, number: UOp) -> UOp | None:
-    """The bound of a loop over piece `number` of a length: what is left of it; None where all pieces are whole."""
-    return add(index(size), multiply(one(number), -piece)) if size % piece else None
 
 
 # -- moves ---------------------------------------------------------------------------------------------------
@@ -229,7 +187,7 @@ def wide_steps(loop: For, tile: int, lanes: int, beside: bool = False) -> list[W
     return [step for step in steps if step.count > 0]
 
 
-def gated(body: list[Statement], gate: UOp, totals: dict[UOp, Op]) -> list[Statement]:
+def gated(body: list[Statement], gate: UOp, totals: dict[UOp, o.Op]) -> list[Statement]:
     """A copy of statements that does nothing where the gate is false: no read, no store, nothing added to `totals`."""
     out: list[Statement] = []
     for s in body:

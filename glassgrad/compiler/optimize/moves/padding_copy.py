@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from glassgrad.compiler.graph import DType, UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import (Terms, add, all_of, below_limit, both, bounds, build, index, less,
                                                     linear, multiply)
-from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, Store, counter, load, local, ranges_of
+from glassgrad.compiler.lower.loops import (LOOP, TASK, For, Statement, Store, counter, load, local, loops_around,
+                                            ranges_of)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.recognize import Product, stride_along
 
@@ -74,7 +75,7 @@ def _copy(name: str, factor: UOp, lanes: int) -> tuple[list[Statement], UOp] | N
     for dtype in dtypes_above:
         value = value.cast(dtype)
     body: list[Statement] = moves.wide(For(last, LOOP, [Store(memory, place, value)]), 1, lanes)
-    return moves.loops_around(outer, body, TASK), load(memory, there)
+    return loops_around(outer, body, TASK), load(memory, there)
 
 
 def _image(factor: UOp) -> tuple[UOp, list[DType]]:

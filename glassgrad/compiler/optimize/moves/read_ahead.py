@@ -11,9 +11,9 @@ import math
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Assign, For, Statement, Store, counter, load, loads_in,
-                                            ranges_of, register)
-from glassgrad.compiler.optimize.moves.loop_moves import around, rebuild
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Assign, For, Statement, Store, around, counter, load,
+                                            loads_in, ranges_of, register)
+from glassgrad.compiler.optimize.moves.loop_moves import rebuild
 from glassgrad.compiler.optimize.moves.move_limit import move
 
 PIECES = 4

@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from glassgrad.compiler.graph import ops as o, toposort
+from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, divide_up, index, multiply
-from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            expressions, fold, load, local, nodes_in, register, walk)
-from glassgrad.compiler.optimize.moves.loop_moves import (Replace, WideStep, accumulated, flat_index, left_of,
-                                                          loops_around, rebuild, wide_steps, within)
+                                            expressions, flat_index, fold, left_of, load, local, loops_around, nodes_in,
+                                            register, walk)
+from glassgrad.compiler.optimize.moves.loop_moves import Replace, WideStep, accumulated, rebuild, wide_steps, within
 from glassgrad.compiler.optimize.moves.move_limit import move
 
 

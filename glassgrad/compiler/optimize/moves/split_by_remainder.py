@@ -17,10 +17,10 @@ import math
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, less, linear, modulo, multiply,
                                                     substitute_index)
-from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            loads_in, register, task_loops, walk, with_body)
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Accumulate, Assign, For, If, Statement, Store, around,
+                                            counter, loads_in, nested, one, register, register_over, task_loops, walk,
+                                            with_body)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.moves.move_limit import move
 from glassgrad.compiler.schedule.joined_remainders import MOST_NESTS
 
@@ -61,7 +61,7 @@ def split_where_divided(body: list[Statement]) -> list[Statement]:
                  Store(s.memory, s.index, moves.edge_gate(s.value, inside), s.combine, both(inside, s.gate))
                  for s in moves.rebuild(inner, {f.range: at})]
         out += [For(some, f.kind, []), For(rest, f.kind, [])]
-    return moves.around(out, inner)
+    return around(out, inner)
 
 
 def _divided(f: For, inner: list[Statement]) -> tuple[int, int] | None:
@@ -92,7 +92,7 @@ def side_by_side(nests: list[list[Statement]]) -> list[list[Statement]]:
     """for i: S0[2i]; for i: S1[2i + 1]  ->  for i: S0[2i]; S1[2i + 1]      (so that accesses are contiguous)
     refuses: loops of different lengths; bodies that are not sums, then stores; reads of memory that is stored to"""
     loops = [task_loops(nest)[0] for nest in nests]
-    heads = [[(f.range, f.kind, f.stop) for f in around] for around in loops]
+    heads = [[(f.range, f.kind, f.stop) for f in own] for own in loops]
     inner = [task_loops(nest)[1] for nest in nests]
     every = [s for body in inner for s in walk(body)]
     stored = {s.memory for s in every if isinstance(s, Store)}
@@ -118,7 +118,7 @@ def side_by_side(nests: list[list[Statement]]) -> list[list[Statement]]:
         else:
             sums += moves.rebuild([*begins, *steps], own)
             stores += moves.rebuild(ends, own)
-    return [moves.around(loops[0], [*sums, *stores])]
+    return [around(loops[0], [*sums, *stores])]
 
 
 @move(lambda nests, lanes: None)
@@ -149,7 +149,7 @@ def interleaved(nests: list[list[Statement]], lanes: int) -> list[Statement] | N
     for r in reversed(loops):
         places[r], flat = modulo(flat, r.arg.size), divide(flat, r.arg.size)
     at = {**{r: places[r] for r in outer}, last: add(multiply(places[some], times), one(beside))}
-    kept = [moves.register_over(f"line{n}", s.value.dtype, (beside, lane)) for n, s in enumerate(stores)]
+    kept = [register_over(f"line{n}", s.value.dtype, (beside, lane)) for n, s in enumerate(stores)]
     reads: list[Statement] = [Assign(r, moves.edge_gate(substitute_index(s.value, at, {}), inside))
                               for r, s in zip(kept, stores)]
     body: list[Statement] = []
@@ -203,13 +203,8 @@ def _nest(loops: list[For], at: int, r: int, s: int, inner: list[Statement], gat
         if only is None:
             return None
         body = only
-    body = _without_zeros(body)
-    for f in reversed(loops):
-        if f.range is not old:
-            body = [For(f.range, f.kind, body, f.stop)]
-        elif size > 1:
-            body = [For(new, f.kind, body)]
-    return body
+    own = [For(new, loops[at].kind, [])] if size > 1 else []
+    return around([*loops[:at], *own, *loops[at + 1:]], _without_zeros(body))
 
 
 def _only(body: list[Statement], tap: UOp, wanted: list[int]) -> list[Statement] | None:

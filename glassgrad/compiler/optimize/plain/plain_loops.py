@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, linear, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            expressions, loads_in, ranges_of, task_loops, walk)
+                                            expressions, loads_in, loops_around, ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_first
@@ -162,7 +162,7 @@ def apart_or_scanned(loops: list[For], inner: list[Statement], total: int, targe
     if parts is not None:
         return [b for part in parts for b in plain(part, target, decisions)]
     body = scan_in_group(loops, inner, decisions) if all(f.stop is None for f in loops) else None
-    return None if body is None else [moves.loops_around([f.range for f in loops], body, TASK)]
+    return None if body is None else [loops_around([f.range for f in loops], body, TASK)]
 
 
 def ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes: int) -> Lanes:
@@ -210,7 +210,7 @@ def grouped(loops: list[For], inner: list[Statement], total: int, apart: int, re
         return None
     decisions.ask(PartialSums(reduced.range.arg.name, chunk), lambda c: None)
     first, second = parts
-    return first, moves.loops_around([f.range for f in loops], second, TASK)
+    return first, loops_around([f.range for f in loops], second, TASK)
 
 
 def one_loop(loop: For) -> For:

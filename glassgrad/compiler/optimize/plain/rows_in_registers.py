@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import index, linear, substitute_index
 from glassgrad.compiler.lower.loops import (LOOP, TASK, TILE, Assign, For, Statement, Store, load, loads_in, nodes_in,
-                                            ranges_of, walk)
+                                            ranges_of, register_over, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.loop_moves import WideStep
@@ -134,7 +134,7 @@ def hold(row: Row, step: WideStep, kind: str) -> list[Statement]:
     """
     reads = [*row.reads, *[load(m, row.counter) for m in row.kept]]
     at_step = [moves.edge_gate(substitute_index(n, {row.counter: step.at}, {}), step.is_inside) for n in reads]
-    held = {n: moves.register_over(f"row{number}", n.dtype, (step.outer, step.over, step.lane))
+    held = {n: register_over(f"row{number}", n.dtype, (step.outer, step.over, step.lane))
             for number, n in enumerate(at_step)}
     stored = {n.src[0]: held[n] for n in at_step if n.src[0] in row.kept}
     waiting = [n for n in at_step if n.src[0] not in row.kept]

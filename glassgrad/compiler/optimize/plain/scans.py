@@ -23,15 +23,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from glassgrad.compiler.graph import ops as o, toposort
+from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, substitute_index
-from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, load,
-                                            loads_in, local, register)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter,
+                                            flat_index, left_of, load, loads_in, local, loops_around, nested, one,
+                                            register)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
 from glassgrad.compiler.optimize.product.recognize import stride_along
 from glassgrad.compiler.optimize.targets.target import Target
 
@@ -67,7 +65,7 @@ class RunningTotal:
     total: UOp
     start: UOp
     loop: For
-    combine: Op
+    combine: o.Op
     value: UOp
     stores: list[Store]
 

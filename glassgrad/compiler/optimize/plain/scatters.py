@@ -30,10 +30,10 @@ from dataclasses import dataclass, replace
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, build, divide, divide_up, exact, fits, index,
                                                     less, linear, modulo, multiply, substitute_index)
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Assign, For, Statement, Store, counter, load, local,
-                                            ranges_of, register, walk)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Assign, For, Statement, Store, counter, left_of, load,
+                                            local, loops_around, one, ranges_of, register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import left_of, loops_around, one, rebuild
+from glassgrad.compiler.optimize.moves.loop_moves import rebuild
 from glassgrad.compiler.optimize.moves.move_limit import move
 from glassgrad.compiler.optimize.plain.scans import MOST_LANES, TILE, GroupScan, RunningTotal
 from glassgrad.compiler.optimize.targets.target import Target

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, linear, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, expressions,
-                                            load, loads_in, local, ranges_of, task_loops, walk)
+                                            flat_index, load, loads_in, local, loops_around, ranges_of, task_loops,
+                                            walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around
 from glassgrad.compiler.optimize.plain.plain_loops import (ADDS, LEAST_FOLDED, FoldedLanes, PartialSums, ask_lanes,
                                                            lanes_used, neighbours, nest, one_loop, vectors_in_flight,
                                                            weighed, work)

@@ -18,14 +18,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from glassgrad.compiler.graph import UOp, ops as o, toposort
+from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply
-from glassgrad.compiler.graph.uop import identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, Store, counter,
-                                            expressions, load, local, nodes_in, ranges_of, register, task_loops)
+                                            expressions, load, local, nested, nodes_in, one, ranges_of, register,
+                                            register_over, task_loops)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import WideStep, nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import WideStep
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -181,7 +181,7 @@ class GroupRows:
         self.rows, self.places, self.lane, self.step = rows, places, counter("l", threads), rows.steps
         self.in_group, self.part = divide(self.lane, rows.parts), modulo(self.lane, rows.parts)
         self.row = add(first, self.in_group)
-        self.held = {m: moves.register_over(f"row{i}", m.dtype, (self.step.over, self.lane))
+        self.held = {m: register_over(f"row{i}", m.dtype, (self.step.over, self.lane))
                      for i, m in enumerate([*rows.read, *rows.kept])}
         self.own = {r: self.of_thread(r, "") for r in moves.assigned(rows.body)}
 

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, modulo, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, load, loads_in,
-                                            local, task_loops)
+                                            local, nested, one, register_over, task_loops)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import nested, one, register_over
 from glassgrad.compiler.optimize.plain.reductions import Transpose
 from glassgrad.compiler.optimize.product.recognize import stride_along
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu

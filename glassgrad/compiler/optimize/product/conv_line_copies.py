@@ -24,9 +24,8 @@ from glassgrad.compiler.graph.index_algebra import (add, both, build, divide, in
                                                     substitute_index)
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter, load,
-                                            local)
+                                            local, nested, one, register_over)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import nested, one, register_over
 from glassgrad.compiler.optimize.product.conv_window_copies import BoxFactor, StoredImage
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu

@@ -18,14 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, const, identity, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, substitute_index
-from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            load, local)
+                                            flat_index, left_of, load, local, nested, one, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one, register_over
 from glassgrad.compiler.optimize.moves.padding_bounds import Region, Run, between, bounded, within
 from glassgrad.compiler.optimize.product.conv_tile_plan import CutLoop, ImagePlan
 from glassgrad.compiler.optimize.product.packing import PackedFactor
@@ -100,7 +98,7 @@ class ImageTile(PanelBlocks):
         step = -(-first.arg.size // self.plan.parts)
         own = counter(first.arg.name + "t", step)
         body = moves.rebuild(body, {first: add(multiply(part, step), one(own))})
-        body = [For(own, LOOP, body, moves.left_of(first.arg.size, step, part))] if step > 1 else body
+        body = [For(own, LOOP, body, left_of(first.arg.size, step, part))] if step > 1 else body
         zero = Store(self.partial, spot, const(0, self.total.dtype))
         return moves.share_out([part], [*self.all_tiles(lambda _: self.tiled([zero])), *body])
 

@@ -14,8 +14,7 @@ from itertools import product
 
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, index, less, multiply
-from glassgrad.compiler.lower.loops import Store, counter
-from glassgrad.compiler.optimize.moves.loop_moves import one
+from glassgrad.compiler.lower.loops import counter, one
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, footprint, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling, blocks
@@ -44,9 +43,7 @@ class Cut:
 def cuts(p: Product, edges: Edges, most: int) -> list[Cut]:
     """All ways to split M into tiles of at most `most` rows."""
     depth = p.depth
-    store = p.epilogue[-1]
-    assert isinstance(store, Store)
-    apart = {r: abs(stride_along(store.index, r) or 0) for r in (*p.m, *p.n) if r.arg.size > 1}
+    apart = {r: abs(stride_along(p.store.index, r) or 0) for r in (*p.m, *p.n) if r.arg.size > 1}
     out: list[Cut] = []
     for tiles in tilings([r.arg.size for r in p.m], most):
         count = math.prod([-(-r.arg.size // t) for r, t in zip(p.m, tiles)])

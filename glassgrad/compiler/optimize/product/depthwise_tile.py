@@ -17,14 +17,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, identity, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, operation
-from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            load, register)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, counter, left_of,
+                                            load, loops_around, nested, one, register, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import left_of, loops_around, nested, one, register_over
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, Run, between
 from glassgrad.compiler.optimize.product.recognize import Product, count, flat_tasks, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
@@ -62,13 +60,11 @@ class WindowPlan:
             return None
         edges = Edges.of_factor(image, p.m, p.k)
         steps = {r: stride_along(image.src[1], r) for r in (*p.m, *p.k)}
-        store = p.epilogue[-1]
-        assert isinstance(store, Store)
         if edges is None or None in steps.values() or len(p.right.src) == 3:
             return None
         down, along = p.m[-2:]
         step = steps[down] or 0
-        if steps[along] != 1 or stride_along(store.index, along) != 1 or step < 1:
+        if steps[along] != 1 or stride_along(p.store.index, along) != 1 or step < 1:
             return None
         taps = sorted([k for k in p.k if steps[k] and (steps[k] or 0) % step == 0 and edges.bound.get(k, down) is down
                        and abs(steps[k] or 0) < step * down.arg.size], key=lambda k: abs(steps[k] or 0))[:1]

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, identity, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, substitute_index
-from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, counter, fold, load
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, counter, fold,
+                                            load, one, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import one, register_over
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Region, bounded
 from glassgrad.compiler.optimize.product.recognize import Product, count, flat_tasks, footprint, innermost, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling

@@ -17,17 +17,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from glassgrad.compiler.graph import ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, linear, modulo, multiply,
-                                                    operation, substitute_index, times)
-from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, counter, load,
-                                            ranges_of)
+from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
+from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, linear, modulo, multiply, operation,
+                                                    substitute_index, times)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, counter,
+                                            flat_index, left_of, load, nested, one, ranges_of, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one, register_over
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import Factor, packed
-from glassgrad.compiler.optimize.product.gpu_warp_tile import CopiedLines
+from glassgrad.compiler.optimize.product.gpu_warp_tile import CopiedLines, copied_steps
 from glassgrad.compiler.optimize.product.recognize import (FlatAxis, Product, count, flat_axis, lies_along_k,
                                                            stride_along)
 from glassgrad.compiler.optimize.product.split_k import Parts
@@ -161,8 +159,14 @@ class GroupTile:
         """The phases, and the loops that add up the parts of K."""
         gate = both(moves.below(self.at_m, self.m.size), moves.below(self.at_n, self.n.size))
         p = self.product
-        first, body = self.steps(self.shared("left", p.left, self.m, self.task_m, self.height),
-                                 self.shared("right", p.right, self.n, self.task_n, self.width))
+        left = self.shared("left", p.left, self.m, self.task_m, self.height)
+        right = self.shared("right", p.right, self.n, self.task_n, self.width)
+        k = counter("k", self.c.k_block)
+
+        def multiplied(stage: int) -> list[Statement]:
+            product = left.at(self.in_m, k, stage) * right.at(self.in_n, k, stage)
+            return [For(k, LOOP, self.for_all([Accumulate(self.total, o.ADD, product)]))]
+        first, body = copied_steps(left, right, self.first_k, self.begin_k, multiplied)
         loop: list[Statement] = [*first, For(self.step, LOOP, body, self.stop)]
         start = self.for_all([Assign(self.total, identity(o.ADD, self.total.dtype))])
         blocks = [self.task_m, self.task_n]
@@ -179,25 +183,6 @@ class GroupTile:
         piece = min(each, gpu.PIECE) if is_matrix(value, axis, self.k) else 1    # and how many are contiguous
         return CopiedLines(name, value, axis, self.k, (size, self.c.k_block), self.c.lanes, ("", "1")[:self.c.stages],
                            multiply(one(task), size), along_k=False, piece=piece, pad=gpu.PAD)
-
-    def steps(self, left: CopiedLines, right: CopiedLines) -> tuple[list[Statement], list[Statement]]:
-        """The statements before the loop over K, and one round of it."""
-        k, step = counter("k", self.c.k_block), self.c.k_block
-
-        def read(at: UOp) -> list[Statement]:
-            return [*left.read(at), *right.read(at)]
-
-        def kept(stage: int) -> list[Statement]:
-            return [*left.kept(stage), *right.kept(stage)]
-
-        def multiplied(stage: int) -> Statement:
-            product = left.at(self.in_m, k, stage) * right.at(self.in_n, k, stage)
-            return For(k, LOOP, self.for_all([Accumulate(self.total, o.ADD, product)]))
-        if self.c.stages == 1:
-            return read(self.first_k), [*kept(0), *read(add(self.begin_k, index(step))), multiplied(0)]
-        return [*read(self.first_k), *kept(0)], [
-            *read(add(self.begin_k, index(step))), multiplied(0), *kept(1),
-            *read(add(self.begin_k, index(2 * step))), multiplied(1), *kept(0)]
 
     def for_all(self, body: list[Statement]) -> list[Statement]:
         """The body for every position of the block: in all threads, for each thread's rows and columns."""

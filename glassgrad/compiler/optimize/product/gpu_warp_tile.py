@@ -14,15 +14,14 @@ consecutive ones begin in different banks. Does not know which unit it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, Statement, Store,
-                                            counter, load, local, register)
+                                            counter, load, local, nested, one, register, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import nested, one, register_over
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import tile_to_memory
 from glassgrad.compiler.optimize.product.packing import unit_for
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, lies_along_k
@@ -83,20 +82,12 @@ class WarpTile:
 
     def phases(self) -> list[list[Statement]]:
         begin = multiply(self.step, 2 * self.depth)
-        body: list[Statement] = [*self.read(add(begin, index(self.depth))), *self.multiplied(0), *self.kept(1),
-                                 *self.read(add(begin, index(2 * self.depth))), *self.multiplied(1), *self.kept(0)]
+        first, body = copied_steps(self.left, self.right, index(0), begin, self.multiplied)
         start = nested([self.row, self.column], [Assign(self.total, const(0, self.unit.total))], UNIT)
         finish = tile_to_memory(self.product, self.total, (self.m, self.first_m), (self.n, self.first_n), self.threads,
                                 over="")
         return [nested([*self.outer, self.task_m, self.task_n],
-                       [*start, *self.read(index(0)), *self.kept(0), For(self.step, LOOP, body), *finish],
-                       TASK)]
-
-    def read(self, begin_k: UOp) -> list[Statement]:
-        return [*self.left.read(begin_k), *self.right.read(begin_k)]
-
-    def kept(self, stage: int) -> list[Statement]:
-        return [*self.left.kept(stage), *self.right.kept(stage)]
+                       [*start, *first, For(self.step, LOOP, body), *finish], TASK)]
 
     def multiplied(self, stage: int) -> list[Statement]:
         k = counter("k", self.depth)
@@ -170,3 +161,22 @@ class CopiedLines:
 
     def for_all(self, statement: Statement) -> list[Statement]:
         return nested([self.times, self.each], [For(self.lane, LANE, [statement])], TILE)
+
+
+def copied_steps(left: CopiedLines, right: CopiedLines, first_k: UOp, begin_k: UOp,
+                 multiplied: Callable[[int], list[Statement]]) -> tuple[list[Statement], list[Statement]]:
+    """The statements before a loop over K, and one round of it: a step for each stage, `multiplied(stage)`, while the
+    elements of the next step are loaded."""
+    def read(at: UOp) -> list[Statement]:
+        return [*left.read(at), *right.read(at)]
+
+    def kept(stage: int) -> list[Statement]:
+        return [*left.kept(stage), *right.kept(stage)]
+    step, stages = left.depth, len(left.memories)
+    if stages == 1:
+        return read(first_k), [*kept(0), *read(add(begin_k, index(step))), *multiplied(0)]
+    body: list[Statement] = []
+    for stage in range(stages):
+        later = add(begin_k, index((stage + 1) * step))
+        body += [*read(later), *multiplied(stage), *kept((stage + 1) % stages)]
+    return [*read(first_k), *kept(0)], body

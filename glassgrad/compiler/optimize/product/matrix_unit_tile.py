@@ -20,10 +20,9 @@ from dataclasses import dataclass, replace
 from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LOOP, TILE, UNIT, Accumulate, Assign, For, Statement, Store, counter, load,
-                                            local, register)
+                                            local, nested, one, register)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.product.packing import UnitPanels, UnitRanges, unit_for
 from glassgrad.compiler.optimize.product.recognize import FlatProduct, Product, flat_axis, image_axis, swells

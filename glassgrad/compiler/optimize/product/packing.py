@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, divide_up, index, less, multiply, substitute_index
 from glassgrad.compiler.lower.cast_lowering import carrier
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, For, If, Statement, Store, counter, load, local,
-                                            ranges_of)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, For, If, Statement, Store, around, counter,
+                                            flat_index, left_of, load, local, loops_around, nested, one, ranges_of)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, stride_along
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
@@ -68,7 +67,7 @@ class PackedFactor:
             body = moves.wide(For(spot, LOOP, store), self.vectors, lanes, copies=False) if self.width > 1 else store
             loops = self.loops(self.k)
         if self.task is not None:
-            body = moves.around(loops, body)
+            body = around(loops, body)
             stop = left_of(-(-self.axis.size // self.width), self.panels, self.task)
             return [For(panel, LOOP, body, stop)] if self.panels > 1 else body
         if not along_k and end is None:

@@ -16,8 +16,8 @@ from functools import cached_property
 from glassgrad.compiler.graph import DType, UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, linear, modulo, multiply,
                                                     substitute_index)
-from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, expressions,
-                                            ranges_of, register, task_loops, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, around, counter,
+                                            loops_around, nodes_in, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -51,6 +51,13 @@ class Product:
         return phases
 
     @property
+    def store(self) -> Store:
+        """The last store of the epilogue."""
+        store = self.epilogue[-1]
+        assert isinstance(store, Store)
+        return store
+
+    @property
     def depth(self) -> int:
         """How many products one sum adds up: the size of K."""
         return count(self.k)
@@ -66,17 +73,13 @@ class Product:
 
     def with_lanes_right(self) -> Product:
         """The same, or with the factors exchanged where the output is contiguous along a loop of the left one."""
-        store = self.epilogue[-1]
-        assert isinstance(store, Store)
-        _, terms = linear(store.index)
+        _, terms = linear(self.store.index)
         return self.swapped() if any(terms.get(r) == 1 for r in self.m) else self
 
     def with_neighbours_right(self) -> Product:
         """The same, or with the factors exchanged where the output's smallest stride is along a loop of the left one:
         as `with_lanes_right`, but that stride need not be 1 (positions of one remainder are strided)."""
-        store = self.epilogue[-1]
-        assert isinstance(store, Store)
-        strides = {r: abs(stride) for r, stride in linear(store.index)[1].items() if r in (*self.m, *self.n)}
+        strides = {r: abs(stride) for r, stride in linear(self.store.index)[1].items() if r in (*self.m, *self.n)}
         return self.swapped() if min(strides, key=lambda r: strides[r], default=None) in self.m else self
 
     def rounded(self, dtype: DType) -> Product:
@@ -134,7 +137,7 @@ def recognize_with_run_time_bounds(body: list[Statement]) -> Product | None:
     """As `recognize`, but loops with run-time bounds may belong to M and N; `stops` has the bounds."""
     loops, inner = task_loops(body)
     ends = {f.range: f.stop for f in loops if f.stop is not None}
-    product = recognize(moves.around([For(f.range, f.kind, []) for f in loops], inner))
+    product = recognize(around([For(f.range, f.kind, []) for f in loops], inner))
     if product is None or not {*ends} <= {*product.m, *product.n} or any(ranges_of(stop) for stop in ends.values()):
         return None
     return replace(product, stops={**product.stops, **ends})
@@ -145,19 +148,17 @@ def _groups_apart(body: list[Statement]) -> list[Statement] | None:
     loops, inner = task_loops(body)
     if any(f.stop is not None for f in loops):
         return None
-    around = {f.range: at for at, f in enumerate(loops)}
-    for node in toposort(e for s in walk(inner) for e in expressions(s)):
-        if node.op is not o.IDIV or node.src[0] not in around or node.src[1].op is not o.CONST:
+    ranges = [f.range for f in loops]
+    for node in nodes_in(inner):
+        if node.op is not o.IDIV or node.src[0] not in ranges or node.src[1].op is not o.CONST:
             continue
         i, members = node.src[0], int(node.src[1].arg)
         if i.arg.size % members:
             continue
         group, member = counter(i.arg.name + "g", i.arg.size // members), counter(i.arg.name, members)
         inner = moves.rebuild(inner, {i: add(multiply(group, members), member)})
-        for f in reversed(loops):
-            inner = [For(member if f.range is i else f.range, f.kind, inner)]
-            inner = [For(group, f.kind, inner)] if f.range is i else inner
-        return inner
+        apart = [r for f in loops for r in ([group, member] if f.range is i else [f.range])]
+        return loops_around(apart, inner, TASK)
     return None
 
 

@@ -7,13 +7,11 @@ Parts are added in order: the same bits on every run.
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph import DType, ops as o
+from glassgrad.compiler.graph import DType, UOp, identity, ops as o
 from glassgrad.compiler.graph.index_algebra import add, linear, multiply
-from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, load, local,
-                                            register)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, flat_index,
+                                            load, local, nested, one, register)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, stride_along
 
 
@@ -24,9 +22,7 @@ class Parts:
     def __init__(self, dtype: DType, parts: int, outer: list[UOp], m: FlatAxis, n: FlatAxis, product: Product):
         self.outer, self.m, self.n, self.part = outer, m, n, counter("kp", parts)
         self.product = product if dtype is product.total.dtype else product.rounded(dtype)
-        store = product.epilogue[-1]
-        assert isinstance(store, Store)
-        self.place = store.index
+        self.place = product.store.index
         begin, _ = linear(self.place)                    # in the name: each product of a kernel has its own memory
         self.memory = local(f"parts{begin or ''}", dtype, parts * count(outer) * m.size * n.size, "shared")
 

@@ -12,10 +12,9 @@ from typing import Any
 
 from glassgrad.compiler.graph.index_algebra import add, divide_up, multiply
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter
+from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter, left_of, nested, one
 from glassgrad.compiler.optimize.decisions import Choice, one_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import one
 from glassgrad.compiler.optimize.product.tiling_families import FAMILIES
 
 
@@ -111,15 +110,15 @@ class PanelBlocks:
         """for outer loops: TASK blocks: body      (the outer loops are tasks too if `worth`: there is enough work)"""
         if self.end_m is not None:
             stop = divide_up(self.end_m, self.block_m)
-            body = moves.nested([] if worth else outer, body)
+            body = nested([] if worth else outer, body)
             rest = moves.share_out([*(outer if worth else []), self.task_n], body, most)
             return [moves.tasks(For(self.task_m, LOOP, rest, stop), most)]
         blocks = [self.task_m, self.task_n]
         if worth:
             return moves.share_out([*outer, *blocks], body, most)
-        return moves.nested(outer, moves.share_out(blocks, body, most))
+        return nested(outer, moves.share_out(blocks, body, most))
 
 
 def _over(panel: UOp, task: UOp, panels: int, body: list[Statement]) -> list[Statement]:
     size = panel.arg.size
-    return [For(panel, LOOP, body, moves.left_of(panels, size, task))] if size > 1 else body
+    return [For(panel, LOOP, body, left_of(panels, size, task))] if size > 1 else body

@@ -31,8 +31,6 @@ WORD_BYTES = 16      # of a line, kept together by the permutation
 TURN = 128           # threads that start a step together
 LEFT_WORDS = 4       # per thread, for one instruction whose left factor is in registers
 
-__all__ = ["PRELUDE", "Asynchronous", "box_maps", "has_copies"]
-
 PRELUDE = r"""
 struct __align__(64) TensorMap { char bytes[128]; };
 static __device__ __forceinline__ unsigned shared_at(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }

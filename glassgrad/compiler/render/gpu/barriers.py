@@ -18,8 +18,6 @@ from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import linear
 from glassgrad.compiler.lower.loops import LANE, UNIT, For, If, Statement, Store, expressions, loads_in, walk
 
-__all__ = ["fences"]
-
 Memories = frozenset[UOp]
 NONE: Memories = frozenset()
 

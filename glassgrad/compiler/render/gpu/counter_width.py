@@ -11,8 +11,6 @@ from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import bounds, linear
 from glassgrad.compiler.lower.loops import Statement, nodes_in
 
-__all__ = ["fit_32_bits", "of_counters", "sources_of"]
-
 LIMIT = 1 << 31
 _OF_INDICES = (o.RANGE, o.CONST, o.ADD, o.SUB, o.MUL, o.IDIV, o.MOD, o.MAX, o.MIN)
 

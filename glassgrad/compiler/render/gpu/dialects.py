@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.render.c.c_ops import Spelling, literal_ends
 
-__all__ = ["CUDA", "DIALECTS", "HIP", "METAL", "OPENCL", "WGSL", "Conversion", "Dialect", "Language"]
-
 
 @dataclass(frozen=True)
 class Language:

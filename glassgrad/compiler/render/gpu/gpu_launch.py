@@ -14,8 +14,6 @@ from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.async_copies_and_mma import box_maps, has_copies
 from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo, LocalLayout, launch_info
 
-__all__ = ["GpuLaunch", "gpu_launch", "group_threads", "scratch_is_global"]
-
 WARP = 32                   # groups are whole multiples of it
 GROUPS = 1056               # that run at once where each has global memory: 8 for each of 132 processors
 

@@ -11,13 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.lower.cast_lowering import SMALL_FLOATS, carrier
 from glassgrad.compiler.render.c.c_ops import C_OPS, CArithmetic, COp, CValue, infix
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.skipped_rounding import is_ordinary
-
-__all__ = ["GPU_OPS", "GpuArithmetic"]
 
 
 class GpuArithmetic(CArithmetic):
@@ -61,7 +58,7 @@ class GpuArithmetic(CArithmetic):
         return self.function("exp2", dtype, x)
 
     @property
-    def ops(self) -> Mapping[Op, COp]:
+    def ops(self) -> Mapping[o.Op, COp]:
         return GPU_OPS
 
     def cast(self, x: CValue, dtype: DType) -> CValue:
@@ -92,7 +89,7 @@ def wrapping(sign: str) -> COp:
 
 
 # All that C_OPS has, which calls the methods above, and what is written differently on a GPU.
-GPU_OPS: ChainMap[Op, COp] = ChainMap({
+GPU_OPS: ChainMap[o.Op, COp] = ChainMap({
     o.EXP2: lambda c, dtype, x: c.power_of_two(dtype, x),
     o.ADD: wrapping("+"),
     o.SUB: wrapping("-"),

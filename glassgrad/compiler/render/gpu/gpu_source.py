@@ -18,7 +18,6 @@ import re
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, index_algebra as ix, ops as o, toposort
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For,
                                             Kernel, Statement, Store, Turn, expressions, ranges_of, shared_locals, walk)
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
@@ -39,8 +38,6 @@ from glassgrad.compiler.render.launch_info import LocalLayout, launch_info
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_placement import Flow
-
-__all__ = ["render_gpu"]
 
 UNROLL, SHORT, UNIT_STEPS = 8, 16, 4     # unroll factors: of long loops, of short ones, of a unit's steps
 FEW_SUMS, LONG = 2, 32      # loops with at most FEW_SUMS sums are unrolled by LONG
@@ -225,7 +222,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         self.line(f"{self.type(node.dtype)} {name} = {fold}({value.text}, area, {self.thread});")
         return CValue(name, node.dtype)
 
-    def _shared_fold(self, combine: Op, dtype: DType, within: int) -> str:
+    def _shared_fold(self, combine: o.Op, dtype: DType, within: int) -> str:
         """The helper that combines the values of `within` adjacent threads; each of them gets the result."""
         kind = self.type(dtype)
         other = self.apply(combine, dtype, CValue("x", dtype), CValue("other", dtype)).text
@@ -233,7 +230,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
                            f"for (int step = 1; step < {within}; step *= 2) {{",
                            f"  {kind} other = {self.dialect.exchange};", f"  x = {other};", "}", "return x;")
 
-    def _folded(self, combine: Op, dtype: DType) -> str:
+    def _folded(self, combine: o.Op, dtype: DType) -> str:
         """The helper that combines the values of all threads, in an order that never changes; all get the result."""
         d, kind, thread = self.dialect, self.type(dtype), self.thread
         name = f"fold_{combine.name.lower()}_{kind}_{self.threads}"

@@ -7,8 +7,7 @@ the rest without work, and a value without lanes is stored by the first thread a
 from __future__ import annotations
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import DType, dtypes, ops as o
-from glassgrad.compiler.graph.uop import UOp, identity
+from glassgrad.compiler.graph import DType, UOp, dtypes, identity, ops as o
 from glassgrad.compiler.lower.loops import Accumulate, Prefetch, Statement, Store, ranges_of
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions
@@ -16,8 +15,6 @@ from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.launch_info import LocalLayout
 from glassgrad.compiler.render.unroll_and_jam import Jammed
-
-__all__ = ["GroupThreads"]
 
 
 class GroupThreads(CFunction):

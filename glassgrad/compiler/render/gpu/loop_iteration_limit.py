@@ -21,8 +21,6 @@ from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 from glassgrad.compiler.render.launch_info import launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 
-__all__ = ["fewer_rounds", "unroll_factor"]
-
 MOST_UNROLLED = 32          # the largest unroll factor
 
 

@@ -17,8 +17,6 @@ from glassgrad.compiler.lower.loops import Accumulate, Assign, For, If, Statemen
 from glassgrad.compiler.render.c.c_ops import CValue
 from glassgrad.compiler.render.c.c_source import CFunction
 
-__all__ = ["MOST_BYTES", "load_wide", "neighbours", "read_once", "runs_of_reads", "store_wide"]
-
 STORES_LITTLE = 8                            # a phase does, if it reads more than 8 times as many elements
 IsAligned = Callable[[UOp], bool]            # whether a memory always begins at a multiple of 16 bytes
 MOST_BYTES = 16

@@ -24,7 +24,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, dtypes, index_algebra as ix, ops as o
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.lower.cast_lowering import carrier, held
 from glassgrad.compiler.lower.loops import Kernel, Store, walk
 from glassgrad.compiler.optimize.targets.target import Target
@@ -134,7 +133,7 @@ class WgslFunction(GroupThreads):
             return x
         return CValue(f"{self.type(dtype)}({x.text})", dtype, constant=x.constant)
 
-    def apply(self, op: Op, dtype: DType, *values: CValue) -> CValue:
+    def apply(self, op: o.Op, dtype: DType, *values: CValue) -> CValue:
         if dtype is dtypes.int64:
             first, numbers = values[:op is o.WHERE], values[op is o.WHERE:]
             stays = op in STAYS_SHORT or op in (o.IDIV, o.MOD) and (numbers[1].constant or 0) > 0

@@ -14,10 +14,9 @@ from typing import NamedTuple
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (Terms, add, both, divide, index, linear, modulo, multiply,
                                                     substitute_index)
-from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter, local,
-                                            ranges_of)
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter,
+                                            flat_index, local, loops_around, nested, one, ranges_of, register_over)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around, nested, one, register_over
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.conv_line_copies import LineAxis
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count, to_neighbour

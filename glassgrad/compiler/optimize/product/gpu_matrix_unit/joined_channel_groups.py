@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, substitute_index
-from glassgrad.compiler.lower.loops import Store, counter, ranges_of
+from glassgrad.compiler.lower.loops import Store, counter, one, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import one
 from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 

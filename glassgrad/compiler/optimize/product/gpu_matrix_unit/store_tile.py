@@ -6,12 +6,11 @@ pieces of a line, whatever the unit's layout is. Does not know which unit it is.
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph import DType, UOp, ops as o, toposort
+from glassgrad.compiler.graph import DType, UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply
-from glassgrad.compiler.lower.loops import (LANE, TILE, UNIT, For, Statement, Store, counter, expressions, load, local,
-                                            walk)
+from glassgrad.compiler.lower.loops import (LANE, TILE, UNIT, For, Statement, Store, counter, load, local, nested,
+                                            nodes_in, one, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_next
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, stride_along
 from glassgrad.compiler.optimize.product.split_k import Parts
@@ -72,8 +71,7 @@ def _inside(axis: FlatAxis, at: UOp, tile: int) -> UOp | None:
 
 def epilogue_operations(product: Product) -> int:
     """Floating-point operations of the epilogue per sum."""
-    nodes = toposort([e for s in walk(product.epilogue) for e in expressions(s)])
-    return sum(n.op in o.ELEMENTWISE and n.op is not o.CAST and n.dtype.kind == "f" for n in nodes)
+    return sum(n.op in o.ELEMENTWISE and n.op is not o.CAST and n.dtype.kind == "f" for n in nodes_in(product.epilogue))
 
 
 def neighbours_stored(product: Product, axis: FlatAxis) -> int:
@@ -96,7 +94,7 @@ def _continues(product: Product, axis: FlatAxis, run: int) -> bool:
 def rounded_to(product: Product) -> DType | None:
     """The 16-bit type that an epilogue casts the sum to before anything else; None where it does not."""
     found: set[DType | None] = set()
-    for node in toposort([e for s in walk(product.epilogue) for e in expressions(s)]):
+    for node in nodes_in(product.epilogue):
         if product.total in node.src:
             found.add(node.dtype if node.op is o.CAST and node.dtype.itemsize == 2 and node.dtype.kind == "f" else None)
     return found.pop() if len(found) == 1 else None

@@ -18,10 +18,10 @@ from __future__ import annotations
 from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import add, divide, index, less, modulo, multiply
 from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
-                                            CopyBoxes, For, If, Statement, counter, load, local, register, task_loops)
+                                            CopyBoxes, For, If, Statement, counter, left_of, load, local, nested, one,
+                                            register, task_loops)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import left_of, nested, one
 from glassgrad.compiler.optimize.product.conv_window_copies import place_in_lines
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import packed
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import rounded_to, tile_to_memory

@@ -21,14 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
-from glassgrad.compiler.graph import ops as o, toposort
+from glassgrad.compiler.graph import UOp, const, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, modulo, multiply,
                                                     operation, substitute_index)
-from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Prefetch, Statement, Store,
-                                            counter, load, local)
+                                            counter, flat_index, load, local, nested, one, register_over)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one, register_over
 from glassgrad.compiler.optimize.product.packing import PackedFactor
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks, Tiling

@@ -218,8 +218,7 @@ class RegisterPlan(FactorAccess):
     @cached_property
     def apart(self) -> bool:
         """Whether the result is not contiguous along N, so that each element is stored by itself."""
-        store = self.product.epilogue[-1]
-        return isinstance(store, Store) and stride_along(store.index, self.n.parts[-1]) != 1
+        return stride_along(self.product.store.index, self.n.parts[-1]) != 1
 
     @cached_property
     def repeats(self) -> int:
