@@ -8,6 +8,7 @@ Does not know what a processor is good at: that is data (targets/).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from glassgrad.compiler.graph import ops as o, toposort
@@ -31,7 +32,7 @@ from glassgrad.compiler.optimize.product.recognize import (Product, count, few_r
                                                            recognize_with_run_time_bounds)
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
-from glassgrad.compiler.optimize.targets import cpu_costs as cpu
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 Phases = list[list[Statement]]
@@ -143,17 +144,18 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     ends = [f for f in ends if f.range in product.m or f.range in product.n]
     if not ends:
         return [body]
+    rows_end = _with_run_time_rows(body) is not None
     if target.groups:
-        return [_gated_blocks(loops, ends, inner)]
-    if _with_run_time_rows(body) is not None:
-        return _by_rows(loops, ends[0], inner)
+        return _by_rows(loops, ends[0], inner, gpu.ROWS) if rows_end else [_gated_blocks(loops, ends, inner)]
+    if rows_end:
+        return _by_rows(loops, ends[0], inner, cpu.ROWS)
     other = [*product.k, *(product.n if ends[0].range in product.m else product.m)]
     if len(ends) > 1 or 2 * count(other) * product.right.dtype.itemsize <= target.l2_bytes:
         return _small_blocks(loops, ends, inner, rest_of=0)
     return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, rest_of=BLOCK)]
 
 
-def _by_rows(loops: list[For], loop: For, inner: list[Statement]) -> list[list[Statement]]:
+def _by_rows(loops: list[For], loop: For, inner: list[Statement], up_to: Sequence[int]) -> list[list[Statement]]:
     """TASK i below stop: S  ->  if stop <= 4: TASK i in 4: S[min(i, stop - 1)]    } only where plain loops do few rows
                               if 4 < stop <= 8: TASK i in 8: S[..]              } faster than tiles (`few_rows`)
                               if stop <= 64: TASK i in 64 below stop: S
@@ -163,7 +165,7 @@ def _by_rows(loops: list[For], loop: For, inner: list[Statement]) -> list[list[S
     """
     assert loop.stop is not None
     least, out = 0, list[list[Statement]]()
-    for most in (cpu.FEW_ROWS // 2, cpu.FEW_ROWS, cpu.EVEN_ROWS, loop.range.arg.size):
+    for most in (*[n for n in up_to if n < loop.range.arg.size], loop.range.arg.size):
         rows = counter(loop.range.arg.name, most)
         above, beyond = divide(loop.stop, least + 1).minimum(1), divide(loop.stop, most + 1).minimum(1)
         used = times(above, add(index(1), multiply(beyond, -1)))                       # 1; 0 for other row counts

@@ -47,12 +47,16 @@ def on_warps(product: Product, target: Target, decisions: Decisions) \
         return None
     unit, left, right = found
     m, outside_m = flat_axis(p.m, p.epilogue, "m")
+    m = m.with_run_time_bound(p.stops)
     n, outside_n = flat_axis(p.n, p.epilogue, "n")
     outer = [*p.batch, *outside_m, *outside_n]
     if min(m.size, n.size) < gpu.THIN_SIDE or p.depth < gpu.UNIT_LIMITS.least_k or p.work < gpu.UNIT_LIMITS.least_work:
         return None
-    rows, columns = min(gpu.WARP_TILES, key=lambda tile: gpu.warp_tile_time(
-        count(outer) * -(-m.size // tile[0]) * -(-n.size // tile[1]), tile, target.few_tasks))
+
+    def time(tile: tuple[int, int], rows_: int) -> float:
+        tiles = count(outer) * -(-rows_ // tile[0]) * -(-n.size // tile[1])
+        return gpu.warp_tile_time(tiles, tile, target.few_tasks)
+    rows, columns = gpu.best_for(gpu.WARP_TILES, time, m.size, m.stop is not None)
     own = Tiling("warps", rows // unit.rows, columns // unit.columns, unit=unit.name, left="shared", right="shared",
                  k_block=gpu.WARP_STEP, stages=2)
     c = decisions.ask(own, _refuses)
@@ -88,9 +92,10 @@ class WarpTile:
         start = nested([self.row, self.column], [Assign(self.total, const(0, self.unit.total))], UNIT)
         finish = tile_to_memory(self.product, self.total, (self.m, self.first_m), (self.n, self.first_n), self.threads,
                                 over="")
-        return [nested([*self.outer, self.task_m, self.task_n],
-                       [*start, *self.read(index(0)), *self.kept(0), For(self.step, LOOP, body), *finish],
-                       TASK)]
+        body = [*start, *self.read(index(0)), *self.kept(0), For(self.step, LOOP, body), *finish]
+        if self.m.stop is None or self.task_m.arg.size == 1:
+            return [nested([*self.outer, self.task_m, self.task_n], body, TASK)]
+        return [[For(self.task_m, TASK, nested([*self.outer, self.task_n], body, TASK), self.m.pieces(self.height))]]
 
     def read(self, begin_k: UOp) -> list[Statement]:
         return [*self.left.read(begin_k), *self.right.read(begin_k)]

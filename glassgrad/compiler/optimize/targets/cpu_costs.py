@@ -101,6 +101,7 @@ APART = 8.0              # plus this for each contiguous piece of the result tha
 READ_ROWS = 8            # read together (unroll and jam),
 ROWS_OF_A_SET = {"aarch64": 2}    # the same of rows a page apart, whose lines share a set of the first-level cache
 FEW_ROWS = 8             # of the other factor that are multiplied with each of them
+ROWS = FEW_ROWS // 2, FEW_ROWS, EVEN_ROWS        # up to which a run-time number of rows has a version of the code each
 LEAST_ROW = 64           # elements of a row that are worth a stream
 LONGEST_COLUMN = 1024    # sums of READ_ROWS products each that one element of memory adds up: more would be inaccurate
 SLICE = 1024             # elements of a row that one task reads: a page of float32
