@@ -61,7 +61,7 @@ class DriverLaunch:
         """Recompute the number of groups if the scalar that it depends on has changed."""
         if self.tasks is not None and self.counted_for != (value := self.number(self.tasks.argument)):
             self.counted_for, self.groups = value, groups_at(self.tasks, value, self.kernel.groups)
-            self.launch = self.with_groups()
+            self.launch = self.with_groups() if self.tasks.at(value) else _no_launch
 
     def number(self, position: int) -> int:
         """The value of a scalar argument."""
@@ -80,6 +80,12 @@ class DriverLaunch:
         self.driver.enter()
         self.driver.check(self.driver.names.launch, self.call())
         self.driver.launched += 1
+
+
+def _no_launch() -> int:
+    """The call of a kernel that has no tasks for this value; returns the driver's result of a success. (In a graph it
+    has one group, which does nothing.)"""
+    return 0
 
 
 class DriverPlan(GpuPlan):
