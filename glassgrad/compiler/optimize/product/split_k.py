@@ -59,6 +59,8 @@ class Parts:
         at = load(self.memory, self.at(one(self.part), self.m.position(), self.n.position()))
         loops = [*self.outer, *self.m.parts, *self.n.parts]
         loops.sort(key=lambda r: -abs(stride_along(self.place, r) or 0))
+        if self.at_run_time is not None:                 # outermost, so that it bounds the number of tasks
+            loops.sort(key=lambda r: r not in self.m.parts)
         if self.part.arg.size == 1:
             return nested(loops, moves.rebuild(product.epilogue, {product.total: at}), TASK)
         body: list[Statement] = [Assign(total, identity(o.ADD, total.dtype)),
