@@ -8,12 +8,11 @@ Does not know what a processor is good at: that is data (targets/).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from glassgrad.compiler.graph import ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, modulo, multiply,
-                                                    operation, times)
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, modulo,
+                                                    multiply, operation, times)
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, TASK, WIDE, For, Statement, Store, counter, expressions, ranges_of,
                                             task_loops, walk)
@@ -144,42 +143,44 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     ends = [f for f in ends if f.range in product.m or f.range in product.n]
     if not ends:
         return [body]
-    rows_end = _with_run_time_rows(body) is not None
+    if _with_run_time_rows(body) is not None:
+        return _by_rows(loops, ends[0], inner, target)
     if target.groups:
-        return _by_rows(loops, ends[0], inner, gpu.ROWS) if rows_end else [_gated_blocks(loops, ends, inner)]
-    if rows_end:
-        return _by_rows(loops, ends[0], inner, cpu.ROWS)
+        return [_gated_blocks(loops, ends, inner)]
     other = [*product.k, *(product.n if ends[0].range in product.m else product.m)]
     if len(ends) > 1 or 2 * count(other) * product.right.dtype.itemsize <= target.l2_bytes:
         return _small_blocks(loops, ends, inner, rest_of=0)
     return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, rest_of=BLOCK)]
 
 
-def _by_rows(loops: list[For], loop: For, inner: list[Statement], up_to: Sequence[int]) -> list[list[Statement]]:
-    """TASK i below stop: S  ->  if stop <= 4: TASK i in 4: S[min(i, stop - 1)]    } only where plain loops do few rows
-                              if 4 < stop <= 8: TASK i in 8: S[..]              } faster than tiles (`few_rows`)
-                              if stop <= 64: TASK i in 64 below stop: S
+def _by_rows(loops: list[For], loop: For, inner: list[Statement], target: Target) -> list[list[Statement]]:
+    """TASK i below stop: S  ->  if stop <= 5: TASK i in 5 below stop: S
+                              if 5 < stop <= 64: TASK i in 64 below stop: S
                               if stop > 64: TASK i below stop: S
 
-    Each `if` is a TASK loop over `once` whose trip count is 1 or 0.
+    The ranges are data of the target. Each `if` is a TASK loop over `once` whose trip count is 1 or 0. Where plain
+    loops do few rows faster than tiles (`few_rows`), each number of these has a version: if stop == 3: TASK i in 3: S.
     """
     assert loop.stop is not None
+    product = None if target.groups else recognize(_rows(loops, loop, inner, cpu.FEW_ROWS, None))
+    few = cpu.FEW_ROWS if product is not None and few_rows(product) else 0
+    up_to = gpu.ROWS if target.groups else (*range(1, few + 1), cpu.EVEN_ROWS) if few else cpu.TILE_ROWS
     least, out = 0, list[list[Statement]]()
     for most in (*[n for n in up_to if n < loop.range.arg.size], loop.range.arg.size):
-        rows = counter(loop.range.arg.name, most)
-        above, beyond = divide(loop.stop, least + 1).minimum(1), divide(loop.stop, most + 1).minimum(1)
-        used = times(above, add(index(1), multiply(beyond, -1)))                       # 1; 0 for other row counts
-        few, at = most <= cpu.FEW_ROWS, rows
-        if few:
-            at = operation(o.MIN, rows, add(loop.stop, index(-1)))
-        body = moves.rebuild(inner, {loop.range: at})
-        _gate_stores(body, less(rows, loop.stop) if few else None)
-        body = moves.around([For(rows, TASK, [], None if few else loop.stop) if f is loop else f for f in loops], body)
-        product = recognize(body) if few else None
-        if not few or product is not None and few_rows(product):
+        if most >= bounds(loop.stop)[0]:
+            above, beyond = divide(loop.stop, least + 1).minimum(1), divide(loop.stop, most + 1).minimum(1)
+            used = times(above, add(index(1), multiply(beyond, -1)))                   # 1; 0 for other row counts
+            body = _rows(loops, loop, inner, most, None if most <= few else loop.stop)
             out.append([For(ONCE, TASK, body, used)])
-            least = most
+        least = most
     return out
+
+
+def _rows(loops: list[For], loop: For, inner: list[Statement], most: int, stop: UOp | None) -> list[Statement]:
+    """The loops with one of them over this many rows, or as many of them as `stop` says."""
+    rows = counter(loop.range.arg.name, most)
+    around = [For(rows, TASK, [], stop) if f is loop else f for f in loops]
+    return moves.around(around, moves.rebuild(inner, {loop.range: rows}))
 
 
 def _gated_blocks(loops: list[For], ends: list[For], inner: list[Statement]) -> list[Statement]:
