@@ -168,7 +168,7 @@ def _by_rows(loops: list[For], loop: For, inner: list[Statement], target: Target
     least, out = 0, list[list[Statement]]()
     for most in (*[n for n in up_to if n < loop.range.arg.size], loop.range.arg.size):
         if most >= bounds(loop.stop)[0]:
-            above, beyond = divide(loop.stop, least + 1).minimum(1), divide(loop.stop, most + 1).minimum(1)
+            above, beyond = (operation(o.MIN, divide(loop.stop, n + 1), index(1)) for n in (least, most))
             used = times(above, add(index(1), multiply(beyond, -1)))                   # 1; 0 for other row counts
             body = _rows(loops, loop, inner, most, None if most <= few else loop.stop)
             out.append([For(ONCE, TASK, body, used)])

@@ -144,6 +144,9 @@ class CudaLaunchWithMaps(DriverLaunch):
         super().__init__(device, call, self.map_addresses)
         self.call = self.call_settled
 
+    def share_arguments(self, other: DriverLaunch) -> None:
+        """Not shared: each launch has maps of its own among them."""
+
     def settle(self) -> bool:
         if any(self.values[box.position] % _COPY_ALIGNED for box in self.maps):
             return False
