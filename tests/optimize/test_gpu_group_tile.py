@@ -99,8 +99,8 @@ def test_parts_of_k_follow_a_run_time_number_of_rows(batch: int, target: Target,
     length = Variable("n", 0, most).bind(5)
     out = (x[:, :length] @ w + more[:, :length]).relu()
     kernel = optimize(lower(out.schedule()[-1].ast), target)
-    assert [move.split("(")[0] for move in kernel.moves if "loop=" not in move and "tasks" not in move] == ["staged"] * 4
-    assert "k_parts" in kernel.moves[2 if target is FEW else 0]
+    tilings = [move for move in kernel.moves if move.startswith("staged(")]
+    assert len({*tilings}) == len(tilings) > 1 and any("k_parts" in tiling for tiling in tilings)
     info, groups = launch_info(kernel, replayed=True), list[int]()
     for n in (0, 1, 16, 17, 100, 256, 257):
         result = np.zeros(shapes[2], "float32").ravel()

@@ -14,8 +14,8 @@ from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, modulo,
                                                     multiply, operation, times)
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LOOP, TASK, WIDE, For, Statement, Store, counter, expressions, ranges_of,
-                                            task_loops, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, For, Statement, Store, counter, expressions, numbered_loops,
+                                            ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_limit import move
@@ -27,6 +27,7 @@ from glassgrad.compiler.optimize.product.gpu_group_tile import group_tiles
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_loops import on_gpu_matrix_unit
 from glassgrad.compiler.optimize.product.gpu_warp_tile import on_warps
 from glassgrad.compiler.optimize.product.matrix_unit_tile import on_matrix_unit
+from glassgrad.compiler.optimize.product.packing import unit_for
 from glassgrad.compiler.optimize.product.recognize import (Product, count, few_rows, footprint, recognize,
                                                            recognize_with_run_time_bounds)
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
@@ -112,8 +113,10 @@ def skip_unused_packing(packing: list[Statement], product: Product) -> list[Stat
 @move(lambda body, *_: None)
 def contraction_with_run_time_bounds(body: list[Statement], target: Target, decisions: Decisions) -> Phases | None:
     """The phases of a contraction with run-time bounds, in whole tiles of a matrix unit whose copies fill in zeros past
-    the bound. Refuses (None) what has no such loop or unit."""
-    if all(loop.stop is None for loop in task_loops(body)[0]):
+    the bound. Refuses (None) what has no such loop or unit, and rows that have versions by their number
+    (`in_blocks`)."""
+    ends = [loop for loop in task_loops(body)[0] if loop.stop is not None]
+    if not ends or ends[0].range.arg.size >= 2 * BLOCK and _with_run_time_rows(body) is not None:
         return None
     product = recognize_with_run_time_bounds(body)
     tiled = None if product is None else on_gpu_matrix_unit(product, target, decisions)
@@ -162,18 +165,30 @@ def _by_rows(loops: list[For], loop: For, inner: list[Statement], target: Target
     loops do few rows faster than tiles (`few_rows`), each number of these has a version: if stop == 3: TASK i in 3: S.
     """
     assert loop.stop is not None
-    product = None if target.groups else recognize(_rows(loops, loop, inner, cpu.FEW_ROWS, None))
-    few = cpu.FEW_ROWS if product is not None and few_rows(product) else 0
-    up_to = gpu.ROWS if target.groups else (*range(1, few + 1), cpu.EVEN_ROWS) if few else cpu.TILE_ROWS
+    product = recognize(_rows(loops, loop, inner, cpu.FEW_ROWS, None))
+    few = cpu.FEW_ROWS if not target.groups and product is not None and few_rows(product) else 0
+    of_unit = product is not None and target.groups and unit_for(product, target, lambda unit: True) is not None
+    up_to = gpu.UNIT_ROWS if of_unit else gpu.ROWS if target.groups else (*range(1, few + 1), cpu.EVEN_ROWS) if few else cpu.TILE_ROWS
+    numbers = [n for n in (*up_to, loop.range.arg.size) if bounds(loop.stop)[0] <= n <= loop.range.arg.size]
+    versions = {most: _rows(loops, loop, inner, most, None if most <= few else loop.stop) for most in numbers}
     least, out = 0, list[list[Statement]]()
-    for most in (*[n for n in up_to if n < loop.range.arg.size], loop.range.arg.size):
-        if most >= bounds(loop.stop)[0]:
-            above, beyond = (operation(o.MIN, divide(loop.stop, n + 1), index(1)) for n in (least, most))
-            used = times(above, add(index(1), multiply(beyond, -1)))                   # 1; 0 for other row counts
-            body = _rows(loops, loop, inner, most, None if most <= few else loop.stop)
-            out.append([For(ONCE, TASK, body, used)])
+    for most in _with_other_tiles(versions, target) if target.groups else versions:
+        above, beyond = (operation(o.MIN, divide(loop.stop, n + 1), index(1)) for n in (least, most))
+        used = times(above, add(index(1), multiply(beyond, -1)))                       # 1; 0 for other row counts
+        out.append([For(ONCE, TASK, versions[most], used)])
         least = most
     return out
+
+
+def _with_other_tiles(versions: dict[int, list[Statement]], target: Target) -> list[int]:
+    """The versions, by their most rows, without those whose tiles are those of the next one: that serves for both."""
+    tiles: dict[int, list[str]] = {}
+    for most, body in versions.items():
+        recipe = Decisions(None)
+        contraction(body, target, recipe, by_rows=True)
+        tiles[most] = recipe.moves
+    numbers = list(versions)
+    return [most for most, more in zip(numbers, [*numbers[1:], 0]) if tiles[most] != tiles.get(more)]
 
 
 def _rows(loops: list[For], loop: For, inner: list[Statement], most: int, stop: UOp | None) -> list[Statement]:
@@ -254,11 +269,15 @@ def condition(body: list[Statement]) -> tuple[UOp | None, list[Statement]]:
 
 
 def run_only_if(used: UOp | None, phase: list[Statement]) -> list[Statement]:
-    """The phase, run only where `used` is 1: else its outermost loop has trip count 0."""
-    first = phase[0]
-    if used is None or len(phase) > 1 or not isinstance(first, For) or first.kind in WIDE:
-        return phase if used is None else [For(ONCE, LOOP, phase, used)]
-    return [For(first.range, first.kind, first.body, times(first.stop or index(first.range.arg.size), used))]
+    """The phase, run only where `used` is 1: else the loop that bounds the number of its tasks has trip count 0."""
+    if used is None:
+        return phase
+    loops, inner = task_loops(phase)
+    if not loops:
+        return [For(ONCE, LOOP, phase, used)]
+    first = numbered_loops(phase)[0][0]
+    stop = times(first.stop or index(first.range.arg.size), used)
+    return moves.around([For(f.range, f.kind, [], stop if f is first else f.stop) for f in loops], inner)
 
 
 def limit_tasks(phase: list[Statement]) -> list[Statement]:

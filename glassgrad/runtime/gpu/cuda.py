@@ -155,6 +155,8 @@ class CudaLaunchWithMaps(DriverLaunch):
     def bring_up_to_date(self) -> None:
         """Update the tensor maps whose address or sizes have changed."""
         super().bring_up_to_date()
+        if not self.has_work:
+            return
         given = [*[self.values[box.position] for box in self.maps], *map(self.number, self.lengths)]
         if given == self.given:
             return

@@ -34,7 +34,7 @@ class DriverLaunch:
         driver.enter()
         self.driver, self.kernel, self.scalars, self.groups = driver, call, call.scalars, call.groups
         self.tasks: TasksByValue | None = None     # how `groups` depends on a scalar, and the value it is for
-        self.counted_for = -1
+        self.counted_for, self.has_work = -1, True
         scalars = call.scalars
         self.values = (ctypes.c_uint64 * max(1, len(scalars)))()
         first = ctypes.addressof(self.values)
@@ -66,7 +66,8 @@ class DriverLaunch:
         """Recompute the number of groups if the scalar that it depends on has changed."""
         if self.tasks is not None and self.counted_for != (value := self.number(self.tasks.argument)):
             self.counted_for, self.groups = value, groups_at(self.tasks, value, self.kernel.groups)
-            self.launch = self.with_groups() if self.tasks.at(value) else _no_launch
+            self.has_work = self.tasks.at(value) > 0
+            self.launch = self.with_groups() if self.has_work else _no_launch
 
     def number(self, position: int) -> int:
         """The value of a scalar argument."""
@@ -115,7 +116,7 @@ class LaunchesByValue:
             for launch in self.launches:
                 launch.bring_up_to_date()
             self.value = value
-            self.active = [launch.launch for launch in self.launches if launch.launch is not _no_launch]
+            self.active = [launch.launch for launch in self.launches if launch.has_work]
         return next(filter(None, (start() for start in self.active)), 0)
 
 

@@ -51,7 +51,8 @@ RESIDENT = 512           # threads of a processor, with 128 registers each,
 FEWER_THREADS = 0.38     # and the rate with fewer: their share to the power of this
 TYPICAL = 4              # a run-time bound is about this many times smaller than the most that it can be
 ROWS = 16, 64, 256, 1024         # up to which a run-time number of rows has a version of the code each,
-EIGHTHS_OF_ROWS = 8, 6, 4, 3     # whose tile is chosen for these shares of its most
+UNIT_ROWS = 64, 256, 1024        # the same on a matrix unit,
+EIGHTHS_OF_ROWS = 8, 7, 6, 5, 4, 3     # whose tile is chosen for these shares of its most
 JOIN_PARTS = 1 / 300     # cycles to store a partial sum and to add it
 JOIN_BEGINS = 8000       # cycles to start the phase that adds them
 
@@ -142,9 +143,9 @@ def parts_at(rows: int, blocks: int, k: int, tile: Tile) -> int:
 
 def block_counts(n: int, around: int, tile: Tile, processors: int) -> list[int]:
     """The numbers of groups for each column of tiles that K may be split for: one (never split), and those that
-    fill all processors once or twice."""
+    fill all processors up to three times."""
     columns, at_once = around * -(-n // tile.width), RESIDENT // tile.threads * processors
-    return sorted({max(1, times * at_once // columns) for times in (0, 1, 2)})
+    return sorted({max(1, times * at_once // columns) for times in (0, 1, 2, 3)})
 
 
 def part_counts(m: int, n: int, k: int, around: int, tile: Tile, processors: int) -> list[int]:
@@ -169,7 +170,7 @@ MOST_STAGES = 8          # of copies in flight
 STAGE_BYTES = 1024       # alignment of stages: PERMUTED lines, which are swizzled together
 PERMUTED = 8
 UNIT_PAD = 8             # sums between rows of a tile: stores of consecutive threads go to different banks
-SHARES_OF_LENGTHS = 1, 2, 4, 8    # divisors of the longest run-time length: tiles are chosen by their time for all
+SHARES_OF_LENGTHS = 1, 1 / 2, 1 / 4, 1 / 8     # of the longest run-time length: tiles are chosen by their time for all
 TILES_TOGETHER = 8       # rows of tiles in a band: groups that run at the same time read the same lines
 MEMORY_RATE = 2400       # bytes per cycle of the device's memory
 COPY_BYTES = 16          # alignment of addresses and strides of copied matrices
