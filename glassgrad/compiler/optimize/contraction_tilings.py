@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glassgrad.compiler.graph import ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, modulo,
-                                                    multiply, operation, times)
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, modulo, multiply,
+                                                    operation, times)
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, TASK, For, Statement, Store, counter, expressions, numbered_loops,
                                             ranges_of, task_loops, walk)
@@ -166,9 +166,11 @@ def _by_rows(loops: list[For], loop: For, inner: list[Statement], target: Target
     """
     assert loop.stop is not None
     product = recognize(_rows(loops, loop, inner, cpu.FEW_ROWS, None))
-    few = cpu.FEW_ROWS if not target.groups and product is not None and few_rows(product) else 0
-    of_unit = product is not None and target.groups and unit_for(product, target, lambda unit: True) is not None
-    up_to = gpu.UNIT_ROWS if of_unit else gpu.ROWS if target.groups else (*range(1, few + 1), cpu.EVEN_ROWS) if few else cpu.TILE_ROWS
+    assert product is not None
+    few = 0 if target.groups or not few_rows(product) else cpu.FEW_ROWS
+    up_to = (*range(1, few + 1), cpu.EVEN_ROWS) if few else cpu.TILE_ROWS
+    if target.groups:
+        up_to = gpu.ROWS if unit_for(product, target) is None else gpu.UNIT_ROWS
     numbers = [n for n in (*up_to, loop.range.arg.size) if bounds(loop.stop)[0] <= n <= loop.range.arg.size]
     versions = {most: _rows(loops, loop, inner, most, None if most <= few else loop.stop) for most in numbers}
     least, out = 0, list[list[Statement]]()

@@ -102,7 +102,7 @@ class LaunchesByValue:
         self.value, self.active = -1, list[Callable[[], int]]()
 
     @staticmethod
-    def calls(launches: Sequence[DriverLaunch]) -> list[Callable[[], int]]:
+    def calls(launches: Sequence[Any]) -> list[Callable[[], int]]:
         """The calls that start the launches of a kernel: one for all of them, if they follow one value."""
         followed = {launch.tasks.argument for launch in launches if launch.tasks is not None}
         if len(launches) == 1 or len(followed) != 1 or launches[0].kernel.maps:

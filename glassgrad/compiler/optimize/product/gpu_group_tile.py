@@ -142,7 +142,7 @@ class GroupTile:
             each = index(self.step.arg.size) if rounds is None else divide_up(rounds, c.k_parts)
         else:
             self.part, self.block, self.tasks = self.of_run_time_rows(m.stop)
-            count = index(1) if self.parts is None else self.parts.count
+            count = index(1) if self.parts is None else self.parts.number
             rounds = index(self.rounds) if rounds is None else rounds
             each = operation(o.IDIV, add(rounds, add(count, index(-1))), count)
         self.first_round = times(self.part, each)
@@ -176,7 +176,7 @@ class GroupTile:
         each = operation(o.MIN, operation(o.IDIV, index(parts), blocks), index(max(1, self.k.size // gpu.PART)))
         self.parts = RunTimeParts(operation(o.MAX, each, index(1)), multiply(blocks, self.height),
                                   group.arg.size * self.height)
-        loop = For(group, TASK, [], times(self.parts.count, blocks))
+        loop = For(group, TASK, [], times(self.parts.number, blocks))
         return operation(o.IDIV, group, blocks), operation(o.MOD, group, blocks), [loop, *self.around()]
 
     def around(self) -> list[For]:

@@ -21,7 +21,7 @@ from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, cou
 
 class RunTimeParts(NamedTuple):
     """Parts whose number follows from that of the rows."""
-    count: UOp
+    number: UOp
     rows: UOp                     # of one part, in whole tiles
     most_rows: int                # of all parts
 
@@ -44,7 +44,8 @@ class Parts:
 
     def at(self, part: UOp, m: UOp, n: UOp) -> UOp:
         if self.at_run_time is not None:
-            first = add(multiply(flat_index(self.outer), self.at_run_time.most_rows), times(part, self.at_run_time.rows))
+            _, rows, most = self.at_run_time
+            first = add(multiply(flat_index(self.outer), most), times(part, rows))
             return add(multiply(add(first, m), self.n.size), n)
         return add(multiply(add(multiply(flat_index(self.outer, part), self.m.size), m), self.n.size), n)
 
@@ -65,6 +66,6 @@ class Parts:
             return nested(loops, moves.rebuild(product.epilogue, {product.total: at}), TASK)
         body: list[Statement] = [Assign(total, identity(o.ADD, total.dtype)),
                                  For(self.part, LOOP, [Accumulate(total, o.ADD, at)],
-                                     None if self.at_run_time is None else self.at_run_time.count),
+                                     None if self.at_run_time is None else self.at_run_time.number),
                                  *moves.rebuild(product.epilogue, {product.total: total})]
         return nested(loops, body, TASK)
