@@ -52,7 +52,7 @@ class Launch(Protocol):
         """Make the number of groups depend on the value of a scalar argument, so that no idle group is started."""
 
     def share_arguments(self, other: Any) -> None:
-        """Use the arrays of another launch, which has the same arguments: they are bound once for both."""
+        """Use the arrays of another launch, which has the same arguments, if possible: they are bound once for both."""
 
 
 class LaunchByAddress:
@@ -69,7 +69,7 @@ class LaunchByAddress:
         self.tasks = tasks
 
     def share_arguments(self, other: Any) -> None:
-        self.addresses = other.addresses
+        """Nothing: these launches keep addresses in forms of their own."""
 
     @property
     def groups(self) -> int:
