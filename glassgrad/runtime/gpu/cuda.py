@@ -144,8 +144,11 @@ class CudaLaunchWithMaps(DriverLaunch):
         super().__init__(device, call, self.map_addresses)
         self.call = self.call_settled
 
-    def share_arguments(self, other: DriverLaunch) -> None:
-        """Not shared: each launch has maps of its own among them."""
+    def share_arguments(self, other: Any) -> None:
+        self.memory, self.map_addresses, self.described = other.memory, other.map_addresses, other.described
+        self.encoded, self.copies = other.encoded, other.copies
+        super().share_arguments(other)
+        self.call = self.call_settled
 
     def settle(self) -> bool:
         if any(self.values[box.position] % _COPY_ALIGNED for box in self.maps):

@@ -105,7 +105,7 @@ class LaunchesByValue:
     def calls(launches: Sequence[Any]) -> list[Callable[[], int]]:
         """The calls that start the launches of a kernel: one for all of them, if they follow one value."""
         followed = {launch.tasks.argument for launch in launches if launch.tasks is not None}
-        if len(launches) == 1 or len(followed) != 1 or launches[0].kernel.maps:
+        if len(launches) == 1 or len(followed) != 1:
             return [launch.call for launch in launches]
         return [LaunchesByValue(launches, *followed).call]
 
@@ -116,7 +116,8 @@ class LaunchesByValue:
             for launch in self.launches:
                 launch.bring_up_to_date()
             self.value = value
-            self.active = [launch.launch for launch in self.launches if launch.has_work]
+            self.active = [launch.call_settled if launch.kernel.maps else launch.launch
+                           for launch in self.launches if launch.has_work]
         return next(filter(None, (start() for start in self.active)), 0)
 
 

@@ -72,13 +72,14 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
     thin = short < (gpu.LEAST_SIDE if long >= gpu.THREADS else gpu.THIN_SIDE)
     if short < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k or product.total.dtype.kind != "f":
         return None
+    numbers = [m.size] if m.stop is None else gpu.typical_rows(m.size, gpu.ROWS)
     ways = [(n, outer, factor, tile, parts) for n, outer, factor in columns_of for tile in gpu.GROUP_TILES
             for parts in part_counts(n, outer, tile)]
-    best = n, outer, _, tile, parts = gpu.best_for(ways, time, m.size, m.stop is not None)
+    best = n, outer, _, tile, parts = gpu.best_for(ways, time, numbers)
     if thin and (bounded or time(best, m.size) * processors * gpu.PLAIN_PRODUCTS > product.work):
         return None
     tiles_bytes = tile.step * (tile.height + tile.width + 2 * gpu.PAD) * product.total.dtype.itemsize
-    now = parts if m.stop is None else gpu.parts_at(m.size // 2, parts, depth, tile)
+    now = parts if m.stop is None else gpu.parts_at(numbers[1], parts, depth, tile)
     two = 2 * tiles_bytes <= target.group_bytes and depth // now >= gpu.LEAST_STEPS * tile.step
     own = Tiling("staged", tile.rows, tile.columns, tile.threads, block_m=tile.side, block_n=tile.threads // tile.side,
                  left="shared", right="shared", k_block=tile.step, k_parts=parts, stages=2 if two else 1)

@@ -50,13 +50,15 @@ def on_warps(product: Product, target: Target, decisions: Decisions) \
     m = m.with_run_time_bound(p.stops)
     n, outside_n = flat_axis(p.n, p.epilogue, "n")
     outer = [*p.batch, *outside_m, *outside_n]
-    if min(m.size, n.size) < gpu.THIN_SIDE or p.depth < gpu.UNIT_LIMITS.least_k or p.work < gpu.UNIT_LIMITS.least_work:
+    limits, few = gpu.UNIT_LIMITS, m.stop is not None and m.size == gpu.THIN_SIDE       # at most so many: mostly fewer
+    if few or min(m.size, n.size) < gpu.THIN_SIDE or p.depth < limits.least_k or p.work < limits.least_work:
         return None
 
     def time(tile: tuple[int, int], rows_: int) -> float:
         tiles = count(outer) * -(-rows_ // tile[0]) * -(-n.size // tile[1])
         return gpu.warp_tile_time(tiles, tile, target.few_tasks)
-    rows, columns = gpu.best_for(gpu.WARP_TILES, time, m.size, m.stop is not None)
+    numbers = [m.size] if m.stop is None else gpu.typical_rows(m.size, gpu.UNIT_ROWS)
+    rows, columns = gpu.best_for(gpu.WARP_TILES, time, numbers)
     own = Tiling("warps", rows // unit.rows, columns // unit.columns, unit=unit.name, left="shared", right="shared",
                  k_block=gpu.WARP_STEP, stages=2)
     c = decisions.ask(own, _refuses)

@@ -5,7 +5,7 @@ A group of threads shares a tile of each factor. Does not know loops, nor a GPU'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
@@ -50,9 +50,9 @@ TILE_ENDS = 250          # cycles of prologue and epilogue per result of a threa
 RESIDENT = 512           # threads of a processor, with 128 registers each,
 FEWER_THREADS = 0.38     # and the rate with fewer: their share to the power of this
 TYPICAL = 4              # a run-time bound is about this many times smaller than the most that it can be
-ROWS = 16, 64, 256, 1024         # up to which a run-time number of rows has a version of the code each,
-UNIT_ROWS = 64, 256, 1024        # the same on a matrix unit,
-EIGHTHS_OF_ROWS = 8, 7, 6, 5, 4, 3     # whose tile is chosen for these shares of its most
+ROWS = 16, 32, 64, 256, 1024     # up to which a run-time number of rows has a version of the code each;
+UNIT_ROWS = 16, 64, 128, 256, 512, 1024    # the same on a matrix unit, where a version is less code
+EIGHTHS_OF_ROWS = 1, 3, 5, 8     # of the way from one of these to the next: tiles are chosen for such numbers
 JOIN_PARTS = 1 / 300     # cycles to store a partial sum and to add it
 JOIN_BEGINS = 8000       # cycles to start the phase that adds them
 
@@ -126,10 +126,14 @@ def join_time(sums: int) -> float:
 Way = TypeVar("Way")
 
 
-def best_for(ways: Iterable[Way], time: Callable[[Way, int], float], rows: int, at_most: bool) -> Way:
-    """The fastest way for so many rows; where there are at most so many, the one that is nearest to the fastest for
-    several numbers of them."""
-    numbers = [rows * share // 8 for share in EIGHTHS_OF_ROWS] if at_most else [rows]
+def typical_rows(most: int, versions: Sequence[int]) -> list[int]:
+    """Numbers of rows that the version of the code for at most this many is used for."""
+    least = max([n for n in versions if n < most], default=0)
+    return [least + -(-(most - least) * share // 8) for share in EIGHTHS_OF_ROWS]
+
+
+def best_for(ways: Iterable[Way], time: Callable[[Way, int], float], numbers: Sequence[int]) -> Way:
+    """The way that is nearest to the fastest for several numbers of rows."""
     found = [(way, [time(way, number) for number in numbers]) for way in ways]
     least = [min(times) for times in zip(*[times for _, times in found])]
     return min(found, key=lambda each: sum([taken / best for taken, best in zip(each[1], least)]))[0]

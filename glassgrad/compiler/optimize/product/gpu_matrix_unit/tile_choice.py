@@ -186,9 +186,11 @@ class GroupUnitPlan:
         narrow = neighbours_stored(self.product, self.n) % 8 > 0         # then stores of few threads take long
         found = [c for c in self.others() if (c.cluster == 1 or in_two[1])
                  and not (c.stay and c.rows == 1 and narrow)]
-        rows_only = [axis.stop is not None for axis in (self.m, self.n, self.k)] == [True, False, False]
-        shares = [share / 8 for share in gpu.EIGHTHS_OF_ROWS] if rows_only else gpu.SHARES_OF_LENGTHS
-        lengths = [self.shorter(share) for share in shares] if self.bounded else [self]
+        if self.bounded == [self.m]:
+            numbers = gpu.typical_rows(self.m.size, gpu.UNIT_ROWS)
+            chosen = gpu.best_for(found, lambda c, rows: self.shorter(rows / self.m.size).time(c, in_two), numbers)
+            return self.time(chosen, in_two), -chosen.stages, chosen
+        lengths = [self.shorter(share) for share in gpu.SHARES_OF_LENGTHS] if self.bounded else [self]
         return min([(sum(plan.time(c, in_two) for plan in lengths), -c.stages, c) for c in found],
                    key=lambda way: way[:2])
 
