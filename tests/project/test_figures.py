@@ -13,8 +13,8 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_395, "check": 890, "engine and runtime": 5_450, "tensor": 8_730, "nn": 5_465, "jit": 1_820,
-         "package": 37_465, "new capabilities": 12_765, "package with them": 50_225}
+LINES = {"compiler": 12_500, "check": 890, "engine and runtime": 5_490, "tensor": 8_730, "nn": 5_465, "jit": 1_820,
+         "package": 37_610, "new capabilities": 12_785, "package with them": 50_390}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
