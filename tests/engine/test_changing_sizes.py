@@ -169,10 +169,11 @@ def test_few_rows_and_many_are_cut_in_two_ways() -> None:
         np.testing.assert_allclose((Tensor(x) @ right).numpy(), x @ weight, rtol=1e-3, atol=1e-3, err_msg=f"{n}")
     [general] = general_graphs()
     info = general.compiled.programs[0].info
-    by_phase = {cut.phase: (cut.at(64), cut.at(65)) for cut in info.by_value}
+    by_phase = {cut.phase: (cut.at(5), cut.at(64), cut.at(65)) for cut in info.by_value}
     assert len(by_phase) == len(info.phases), "each phase has as many tasks as the value gives it"
     tasks = [by_phase[phase] for phase in sorted(by_phase)]
-    assert tasks[0][0] > 0 == tasks[0][1] and tasks[-1][0] == 0 < tasks[-1][1], "one packs the weight, and one does not"
+    assert tasks[0][0] > 0 == tasks[0][1] == tasks[0][2], "few rows have tiles of their own"
+    assert tasks[1][1] > 0 == tasks[1][2] and tasks[-1][1] == 0 < tasks[-1][2], "one packs the weight, and one does not"
 
 
 PRODUCTS_OF_ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {

@@ -291,6 +291,7 @@ def test_graphs_of_fewer_rows_with_named_gradients_are_compared_too() -> None:
 
 @pytest.mark.parametrize("move, limit", [("lanes(loop=i0)", 1 << 24), ("warps(rows=4)", 1 << 26),
                                          ("staged(rows=2)", None), ("held(rows=4)", 1 << 28),
+                                         ("held(rows=1, stages=4)", None),
                                          ("contract(rows=6)", None)])
 def test_how_large_a_product_may_be_depends_on_its_tiles(move: str, limit: int | None) -> None:
     n = Variable("n", 1, 1 << 16).bind(5)

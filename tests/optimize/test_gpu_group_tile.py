@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from loop_kernels import HOPPER, Inputs, check
+from loop_kernels import HOPPER, Inputs, check, run_kernel
 
-from glassgrad import Tensor
+from glassgrad import Tensor, Variable
 from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.reductions import join_sums
@@ -18,6 +18,8 @@ from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
+from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.render.launch_info import launch_info
 
 FEW = replace(HOPPER, few_tasks=4)         # two processors: tiles are as large as on an H200 with more images
 
@@ -82,6 +84,36 @@ def test_tile_and_parts_are_chosen_together(m: int, n: int, k: int, copied: tupl
     ways = [(t, p) for t in gpu.GROUP_TILES for p in gpu.part_counts(m, n, k, 1, t, 132)]
     chosen, in_parts = min(ways, key=lambda way: gpu.tile_time(m, n, k, 1, *way, 132, copied))
     assert (chosen[:4], in_parts) == (tile, parts)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("target", [FEW, replace(HOPPER, few_tasks=32)])
+def test_parts_of_k_follow_a_run_time_number_of_rows(batch: int, target: Target,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """One version of the code runs for each number of rows; the fewer rows, the more parts."""
+    monkeypatch.setattr(gpu, "JOIN_BEGINS", 0)         # short sums are split, too
+    most, k, columns, rng = 300, 300, 40, np.random.default_rng(batch)
+    shapes = ((batch, most, k), (k, columns), (batch, most, columns))
+    given = [rng.integers(-8, 9, shape).astype("float32") for shape in shapes]
+    x, w, more = (Tensor(values).realize() for values in given)
+    length = Variable("n", 0, most).bind(5)
+    out = (x[:, :length] @ w + more[:, :length]).relu()
+    kernel = optimize(lower(out.schedule()[-1].ast), target)
+    tilings = [move for move in kernel.moves if move.startswith("staged(")]
+    assert len({*tilings}) == len(tilings) > 1 and any("k_parts" in tiling for tiling in tilings)
+    info, groups = launch_info(kernel, replayed=True), list[int]()
+    for n in (0, 1, 16, 17, 100, 256, 257):
+        result = np.zeros(shapes[2], "float32").ravel()
+        run_kernel(kernel, [result, *[values.ravel() for values in given], np.array(n, np.int64)])
+        left, right, added = given
+        wanted = np.maximum(left[:, :n] @ right + added[:, :n], 0)
+        np.testing.assert_array_equal(result.reshape(shapes[2])[:, :n], wanted, err_msg=f"{n} rows")
+        assert not result.reshape(shapes[2])[:, n:].any()
+        used = [tasks.at(n) for tasks in info.by_value]
+        assert len(info.by_value) == len(kernel.phases) and (not n or sum(map(bool, used)) in (1, 2))
+        groups.append(max(used))
+    if target is not FEW:
+        assert groups[1] == 9 * batch                  # one row: 3 blocks of columns, in 3 parts
 
 
 def test_a_factor_that_is_transposed_on_its_way_has_the_shorter_side() -> None:

@@ -67,7 +67,7 @@ def test_trees_compute_the_same(name: str) -> None:
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 200])
 @pytest.mark.parametrize("both", [False, True])
 def test_rows_and_columns_may_end_at_a_value(family: str, dtype: DType, n: int, both: bool) -> None:
-    """In blocks of 64, the last of which is gated: what lies past the value is no number, and nothing is stored."""
+    """The last tile or block of 64 is gated: what lies past the value is no number, and nothing is stored."""
     most, length, rng = 200, Variable("n", 1, 200).bind(n), np.random.default_rng(n)
     shapes = ((most, 80), (most if both else 72, 80), (most, most if both else 72))
     x, w, more = (Tensor.zeros(*shape, dtype=dtype).contiguous().realize() for shape in shapes)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from shim_device import DIALECT_OF, KernelFault, ShimDevice, needs_cxx, run_kernel, runtime
 
-from glassgrad import Tensor
+from glassgrad import GlobalCounters, Tensor
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 from glassgrad.runtime.gpu.gpu_device import Rejected
@@ -292,3 +292,14 @@ def test_a_read_with_a_gate_stays_in_the_branch_that_makes_it_safe(name: str, sh
     for shape in [(4, 4, 88, 128), (5, 5, 80, 80)]:
         x = np.random.default_rng(0).standard_normal(shape, np.float32)
         np.testing.assert_array_equal((Tensor(x, device=name).realize() * 2).numpy(), x * 2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_products_of_a_changing_number_of_rows(name: str, shims: None) -> None:
+    """The versions of the code for other numbers of rows do nothing, and parts of a long sum follow that number."""
+    w, before = x_of(800, 48), GlobalCounters.schedules
+    weight = Tensor(w, device=name).realize()
+    for n in (66, 20, 9, 2, 16, 17, 65, 70):
+        x = x_of(n, 800)
+        np.testing.assert_allclose((Tensor(x, device=name).realize() @ weight).numpy(), x @ w, rtol=2e-4, atol=2e-4)
+    assert GlobalCounters.schedules - before == 3

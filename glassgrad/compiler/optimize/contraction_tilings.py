@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, modulo, multiply,
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, modulo, multiply,
                                                     operation, times)
-from glassgrad.compiler.lower.loops import (LOOP, TASK, WIDE, For, Statement, Store, around, counter, expressions,
-                                            ranges_of, task_loops, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, For, Statement, Store, around, counter, expressions,
+                                            numbered_loops, ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_limit import move
@@ -26,11 +26,12 @@ from glassgrad.compiler.optimize.product.gpu_group_tile import group_tiles
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_loops import on_gpu_matrix_unit
 from glassgrad.compiler.optimize.product.gpu_warp_tile import on_warps
 from glassgrad.compiler.optimize.product.matrix_unit_tile import on_matrix_unit
+from glassgrad.compiler.optimize.product.packing import unit_for
 from glassgrad.compiler.optimize.product.recognize import (Product, count, few_rows, footprint, recognize,
                                                            recognize_with_run_time_bounds)
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
-from glassgrad.compiler.optimize.targets import cpu_costs as cpu
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 Phases = list[list[Statement]]
@@ -111,8 +112,10 @@ def skip_unused_packing(packing: list[Statement], product: Product) -> list[Stat
 @move(lambda body, *_: None)
 def contraction_with_run_time_bounds(body: list[Statement], target: Target, decisions: Decisions) -> Phases | None:
     """The phases of a contraction with run-time bounds, in whole tiles of a matrix unit whose copies fill in zeros past
-    the bound. Refuses (None) what has no such loop or unit."""
-    if all(loop.stop is None for loop in task_loops(body)[0]):
+    the bound. Refuses (None) what has no such loop or unit, and rows that have versions by their number
+    (`in_blocks`)."""
+    ends = [loop for loop in task_loops(body)[0] if loop.stop is not None]
+    if not ends or ends[0].range.arg.size >= 2 * BLOCK and _with_run_time_rows(body) is not None:
         return None
     product = recognize_with_run_time_bounds(body)
     tiled = None if product is None else on_gpu_matrix_unit(product, target, decisions)
@@ -142,41 +145,58 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     ends = [f for f in ends if f.range in product.m or f.range in product.n]
     if not ends:
         return [body]
+    if _with_run_time_rows(body) is not None:
+        return _by_rows(loops, ends[0], inner, target)
     if target.groups:
         return [_gated_blocks(loops, ends, inner)]
-    if _with_run_time_rows(body) is not None:
-        return _by_rows(loops, ends[0], inner)
     other = [*product.k, *(product.n if ends[0].range in product.m else product.m)]
     if len(ends) > 1 or 2 * count(other) * product.right.dtype.itemsize <= target.l2_bytes:
         return _small_blocks(loops, ends, inner, rest_of=0)
     return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, rest_of=BLOCK)]
 
 
-def _by_rows(loops: list[For], loop: For, inner: list[Statement]) -> list[list[Statement]]:
-    """TASK i below stop: S  ->  if stop <= 4: TASK i in 4: S[min(i, stop - 1)]    } only where plain loops do few rows
-                              if 4 < stop <= 8: TASK i in 8: S[..]              } faster than tiles (`few_rows`)
-                              if stop <= 64: TASK i in 64 below stop: S
+def _by_rows(loops: list[For], loop: For, inner: list[Statement], target: Target) -> list[list[Statement]]:
+    """TASK i below stop: S  ->  if stop <= 5: TASK i in 5 below stop: S
+                              if 5 < stop <= 64: TASK i in 64 below stop: S
                               if stop > 64: TASK i below stop: S
 
-    Each `if` is a TASK loop over `once` whose trip count is 1 or 0.
+    The ranges are data of the target. Each `if` is a TASK loop over `once` whose trip count is 1 or 0. Where plain
+    loops do few rows faster than tiles (`few_rows`), each number of these has a version: if stop == 3: TASK i in 3: S.
     """
     assert loop.stop is not None
+    product = recognize(_rows(loops, loop, inner, cpu.FEW_ROWS, None))
+    assert product is not None
+    few = 0 if target.groups or not few_rows(product) else cpu.FEW_ROWS
+    up_to = (*range(1, few + 1), cpu.EVEN_ROWS) if few else cpu.TILE_ROWS
+    if target.groups:
+        up_to = gpu.ROWS if unit_for(product, target) is None else gpu.UNIT_ROWS
+    numbers = [n for n in (*up_to, loop.range.arg.size) if bounds(loop.stop)[0] <= n <= loop.range.arg.size]
+    versions = {most: _rows(loops, loop, inner, most, None if most <= few else loop.stop) for most in numbers}
     least, out = 0, list[list[Statement]]()
-    for most in (cpu.FEW_ROWS // 2, cpu.FEW_ROWS, cpu.EVEN_ROWS, loop.range.arg.size):
-        rows = counter(loop.range.arg.name, most)
-        above, beyond = divide(loop.stop, least + 1).minimum(1), divide(loop.stop, most + 1).minimum(1)
+    for most in _with_other_tiles(versions, target) if target.groups else versions:
+        above, beyond = (operation(o.MIN, divide(loop.stop, n + 1), index(1)) for n in (least, most))
         used = times(above, add(index(1), multiply(beyond, -1)))                       # 1; 0 for other row counts
-        few, at = most <= cpu.FEW_ROWS, rows
-        if few:
-            at = operation(o.MIN, rows, add(loop.stop, index(-1)))
-        body = moves.rebuild(inner, {loop.range: at})
-        _gate_stores(body, less(rows, loop.stop) if few else None)
-        body = around([For(rows, TASK, [], None if few else loop.stop) if f is loop else f for f in loops], body)
-        product = recognize(body) if few else None
-        if not few or product is not None and few_rows(product):
-            out.append([For(ONCE, TASK, body, used)])
-            least = most
+        out.append([For(ONCE, TASK, versions[most], used)])
+        least = most
     return out
+
+
+def _with_other_tiles(versions: dict[int, list[Statement]], target: Target) -> list[int]:
+    """The versions, by their most rows, without those whose tiles are those of the next one: that serves for both."""
+    tiles: dict[int, list[str]] = {}
+    for most, body in versions.items():
+        recipe = Decisions(None)
+        contraction(body, target, recipe, by_rows=True)
+        tiles[most] = recipe.moves
+    numbers = list(versions)
+    return [most for most, more in zip(numbers, [*numbers[1:], 0]) if tiles[most] != tiles.get(more)]
+
+
+def _rows(loops: list[For], loop: For, inner: list[Statement], most: int, stop: UOp | None) -> list[Statement]:
+    """The loops with one of them over this many rows, or as many of them as `stop` says."""
+    rows = counter(loop.range.arg.name, most)
+    outside = [For(rows, TASK, [], stop) if f is loop else f for f in loops]
+    return around(outside, moves.rebuild(inner, {loop.range: rows}))
 
 
 def _gated_blocks(loops: list[For], ends: list[For], inner: list[Statement]) -> list[Statement]:
@@ -250,11 +270,15 @@ def condition(body: list[Statement]) -> tuple[UOp | None, list[Statement]]:
 
 
 def run_only_if(used: UOp | None, phase: list[Statement]) -> list[Statement]:
-    """The phase, run only where `used` is 1: else its outermost loop has trip count 0."""
-    first = phase[0]
-    if used is None or len(phase) > 1 or not isinstance(first, For) or first.kind in WIDE:
-        return phase if used is None else [For(ONCE, LOOP, phase, used)]
-    return [For(first.range, first.kind, first.body, times(first.stop or index(first.range.arg.size), used))]
+    """The phase, run only where `used` is 1: else the loop that bounds the number of its tasks has trip count 0."""
+    if used is None:
+        return phase
+    loops, inner = task_loops(phase)
+    if not loops:
+        return [For(ONCE, LOOP, phase, used)]
+    first = numbered_loops(phase)[0][0]
+    stop = times(first.stop or index(first.range.arg.size), used)
+    return around([For(f.range, f.kind, [], stop if f is first else f.stop) for f in loops], inner)
 
 
 def limit_tasks(phase: list[Statement]) -> list[Statement]:

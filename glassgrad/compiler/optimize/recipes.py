@@ -69,12 +69,18 @@ def _by_groups(parts: list[list[Statement]], target: Target, decisions: Decision
         if bounded is not None:
             phases += map(Phase, bounded)
             continue
-        blocks = in_blocks(moves.merge_all(part), target)
-        for body in blocks:
-            tiled = contraction(body, target, decisions)
-            done, rest = ([], part if len(blocks) == 1 else body) if tiled is None else tiled
-            phases += [Phase(b) for b in done]
-            waiting += [rest] if rest else []
+        blocks = [condition(body) for body in in_blocks(moves.merge_all(part), target)]
+        tiled = [contraction(body, target, decisions, used is not None) for used, body in blocks]
+        if tiled == [None] * len(blocks):
+            waiting.append(part)
+            continue
+        for (used, body), found in zip(blocks, tiled):
+            done, rest = ([], body) if found is None else found
+            if used is None:
+                waiting += [rest] if rest else []
+            elif rest:
+                done = [*done, *_plain(moves.merge_all(rest), target, decisions)]
+            phases += [Phase(run_only_if(used, b)) for b in done]
     alike: dict[tuple[UOp, ...], list[list[Statement]]] = {}
     for nest in waiting:
         alike.setdefault(tuple([f.range for f in task_loops(nest)[0]]), []).append(nest)

@@ -37,7 +37,8 @@ FIXED_AFTER = 50          # runs of one size before that size gets kernels of it
 
 UNTILED = 1 << 24         # multiply-adds of a product in plain loops, above which a kernel for its size pays
 IN_GROUPS = {"held": 1 << 28, "warps": 1 << 26}     # the same, for families whose blocks are for
-# groups of threads on a GPU: kernels for one size have asynchronous copies
+# groups of threads on a GPU: kernels for one size have asynchronous copies;
+COPIED_AHEAD = 1 << 33    # the same for attention that has them, too, in smaller blocks
 READ_IN_PLACE = 1 << 17   # elements of a right factor that is not packed, where the sum has a run-time bound
 
 
@@ -316,7 +317,8 @@ def fast_up_to(items: Sequence[Item], programs: Sequence[Any], symbol: Symbol) -
         moves = getattr(program, "moves", ())
         families = FAMILIES.keys() & {move.split("(")[0] for move in moves}
         in_place = any("right=in_place" in move for move in moves)
-        of_groups = [IN_GROUPS[family] for family in families if family in IN_GROUPS]
+        ahead = any(move.startswith("held(") and "stages=" in move for move in moves)
+        of_groups = [COPIED_AHEAD if ahead else IN_GROUPS[family] for family in families if family in IN_GROUPS]
         for n in ast.toposort():
             if n.op is o.SUM and n.src[0].op is o.MUL:
                 depth = math.prod([n.src[0].shape[axis] for axis in n.arg.axes])

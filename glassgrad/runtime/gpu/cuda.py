@@ -142,6 +142,12 @@ class CudaLaunchWithMaps(DriverLaunch):
         super().__init__(device, call, self.map_addresses)
         self.call = self.call_settled
 
+    def share_arguments(self, other: Any) -> None:
+        self.memory, self.map_addresses, self.described = other.memory, other.map_addresses, other.described
+        self.encoded, self.copies = other.encoded, other.copies
+        super().share_arguments(other)
+        self.call = self.call_settled
+
     def settle(self) -> bool:
         if any(self.values[box.position] % _COPY_ALIGNED for box in self.maps):
             return False
@@ -150,6 +156,8 @@ class CudaLaunchWithMaps(DriverLaunch):
     def bring_up_to_date(self) -> None:
         """Update the tensor maps whose address or sizes have changed."""
         super().bring_up_to_date()
+        if not self.has_work:
+            return
         given = [*[self.values[box.position] for box in self.maps], *map(self.number, self.lengths)]
         if given == self.given:
             return

@@ -32,7 +32,7 @@ class DriverLaunch:
         driver.enter()
         self.driver, self.kernel, self.scalars, self.groups = driver, call, call.scalars, call.groups
         self.tasks: TasksByValue | None = None     # how `groups` depends on a scalar, and the value it is for
-        self.counted_for = -1
+        self.counted_for, self.has_work = -1, True
         scalars = call.scalars
         self.values = (ctypes.c_uint64 * max(1, len(scalars)))()
         first = ctypes.addressof(self.values)
@@ -50,6 +50,11 @@ class DriverLaunch:
     def follow(self, tasks: TasksByValue) -> None:
         self.tasks, self.call = tasks, self.call_settled
 
+    def share_arguments(self, other: DriverLaunch) -> None:
+        self.values, self.pointers = other.values, other.pointers
+        self.launch = self.with_groups()
+        self.call = self.launch if self.tasks is None else self.call_settled
+
     def call_settled(self) -> int:
         """Update computed arguments and the number of groups, then launch."""
         self.bring_up_to_date()
@@ -59,7 +64,8 @@ class DriverLaunch:
         """Recompute the number of groups if the scalar that it depends on has changed."""
         if self.tasks is not None and self.counted_for != (value := self.number(self.tasks.argument)):
             self.counted_for, self.groups = value, groups_at(self.tasks, value, self.kernel.groups)
-            self.launch = self.with_groups()
+            self.has_work = self.tasks.at(value) > 0
+            self.launch = self.with_groups() if self.has_work else _no_launch
 
     def number(self, position: int) -> int:
         """The value of a scalar argument."""
@@ -80,6 +86,39 @@ class DriverLaunch:
         self.driver.launched += 1
 
 
+def _no_launch() -> int:
+    """The call of a kernel that has no tasks for this value; returns the driver's result of a success. (In a graph it
+    has one group, which does nothing.)"""
+    return 0
+
+
+class LaunchesByValue:
+    """The launches of one kernel whose numbers of groups follow a value: of these, only those with work are made."""
+
+    def __init__(self, launches: Sequence[DriverLaunch], argument: int):
+        self.launches, self.argument = launches, argument
+        self.value, self.active = -1, list[Callable[[], int]]()
+
+    @staticmethod
+    def calls(launches: Sequence[Any]) -> list[Callable[[], int]]:
+        """The calls that start the launches of a kernel: one for all of them, if they follow one value."""
+        followed = {launch.tasks.argument for launch in launches if launch.tasks is not None}
+        if len(launches) == 1 or len(followed) != 1:
+            return [launch.call for launch in launches]
+        return [LaunchesByValue(launches, *followed).call]
+
+    def call(self) -> int:
+        """Start them; return the driver's result."""
+        value = self.launches[0].number(self.argument)
+        if value != self.value:
+            for launch in self.launches:
+                launch.bring_up_to_date()
+            self.value = value
+            self.active = [launch.call_settled if launch.kernel.maps else launch.launch
+                           for launch in self.launches if launch.has_work]
+        return next(filter(None, (start() for start in self.active)), 0)
+
+
 class DriverPlan(GpuPlan):
     """A plan that makes one foreign call per launch."""
 
@@ -87,7 +126,7 @@ class DriverPlan(GpuPlan):
         super().__init__(device, programs, slots)
         self.driver: DriverCalls = device
         self.run_of_all = (weakref.ref(self), None)
-        self.calls = [launch.call for launch in self.flat]
+        self.calls = [call for launches in self.launches for call in LaunchesByValue.calls(launches)]
 
     def run(self) -> None:
         """Launch all kernels in order, without waiting."""
@@ -178,13 +217,16 @@ class GraphPlan(DriverPlan):
         self._numbers: list[list[Any]] | None = None      # per scalar: cell, value in the graph, launches
         self._graph: LaunchGraph | None = None
         self._said = False
-        numbered = {id(array): partial(self._note, number, array is launch.pointers) for number, launch
-                    in enumerate(self.flat) for array in (launch.values, launch.pointers)}
-        self.wires = [(slot, TrackedArguments(array, numbered[id(array)]), position)
-                      for slot, array, position in self.wires]
+        users: dict[int, list[int]] = {}           # of each array: the launches of one kernel share theirs
+        for number, launch in enumerate(self.flat):
+            for array in (launch.values, launch.pointers):
+                users.setdefault(id(array), []).append(number)
+        scalars = {id(launch.pointers) for launch in self.flat}
+        self.wires = [(slot, TrackedArguments(array, partial(self._note, users[id(array)], id(array) in scalars)),
+                       position) for slot, array, position in self.wires]
 
-    def _note(self, number: int, is_scalar: bool) -> None:
-        self._changed[number] = None
+    def _note(self, numbers: Sequence[int], is_scalar: bool) -> None:
+        self._changed.update(dict.fromkeys(numbers))
         if is_scalar:
             self._numbers = None
 

@@ -48,6 +48,9 @@ class Launch(Protocol):
     def follow(self, tasks: TasksByValue) -> None:
         """Make the number of groups depend on the value of a scalar argument, so that no idle group is started."""
 
+    def share_arguments(self, other: Any) -> None:
+        """Use the arrays of another launch, which has the same arguments, if possible: they are bound once for both."""
+
 
 class LaunchByAddress:
     """Base class of launches that look up the handles of their arguments by address when they start."""
@@ -61,6 +64,9 @@ class LaunchByAddress:
 
     def follow(self, tasks: TasksByValue) -> None:
         self.tasks = tasks
+
+    def share_arguments(self, other: Any) -> None:
+        """Nothing: these launches keep addresses in forms of their own."""
 
     @property
     def groups(self) -> int:
@@ -196,8 +202,11 @@ class GpuPlan(DevicePlan):
                     for function, (_, groups, threads, nbytes) in zip(program.functions, program.phases)]
             for tasks in program.info.by_value:
                 made[tasks.phase].follow(tasks)
+            for launch in made[1:]:
+                launch.share_arguments(made[0])
             self.launches.append(made)
-            self.wires += [(slot, *launch.places(position)) for launch in made for position, slot in enumerate(uses)]
+            wires = [(slot, *launch.places(position)) for launch in made for position, slot in enumerate(uses)]
+            self.wires += {(id(array), position): (slot, array, position) for slot, array, position in wires}.values()
         self.flat: list[Any] = [launch for made in self.launches for launch in made]
 
     def bind(self, addresses: Sequence[int]) -> None:

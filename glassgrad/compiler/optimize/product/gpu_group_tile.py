@@ -18,20 +18,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, linear, modulo, multiply, operation,
-                                                    substitute_index, times)
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, counter,
-                                            flat_index, left_of, load, nested, one, ranges_of, register_over)
+from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, linear, modulo, multiply,
+                                                    operation, substitute_index, times)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, around, counter,
+                                            flat_index, load, nested, one, ranges_of, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import Factor, packed
 from glassgrad.compiler.optimize.product.gpu_warp_tile import CopiedLines, copied_steps
 from glassgrad.compiler.optimize.product.recognize import (FlatAxis, Product, count, flat_axis, lies_along_k,
                                                            stride_along)
-from glassgrad.compiler.optimize.product.split_k import Parts
+from glassgrad.compiler.optimize.product.split_k import Parts, RunTimeParts
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
+
+Way = tuple[FlatAxis, list[UOp], float, gpu.Tile, int]      # columns, loops around them, a factor on the time, parts
 
 
 def group_tiles(product: Product, target: Target, decisions: Decisions) \
@@ -43,8 +45,8 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
     product = product.with_lanes_right()
     m, outside_m = flat_axis(product.m, product.epilogue, "m")
     in_order, outside_n = flat_axis(product.n, product.epilogue, "n")
-    k = FlatAxis.of(product.k).with_run_time_bound(product.stops)
-    bounded = {*product.stops} - {*product.k}
+    m, k = (axis.with_run_time_bound(product.stops) for axis in (m, FlatAxis.of(product.k)))
+    bounded = {*product.stops} - {*product.k, *m.parts}
     depth = k.size if k.stop is None else -(-k.size // gpu.TYPICAL)
     # tiles over columns of one image, stored in order; or over those of all images, if one leaves much of a tile empty
     columns_of = [(in_order, [*product.batch, *outside_m, *outside_n], 1.0)]
@@ -54,21 +56,29 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
 
     copied = copy_cost(product.left, m, k), copy_cost(product.right, in_order, k)
 
-    def time(way: tuple[FlatAxis, list[UOp], float, gpu.Tile, int]) -> float:
+    def part_counts(n: FlatAxis, outer: list[UOp], tile: gpu.Tile) -> list[int]:
+        if m.stop is not None:
+            return gpu.block_counts(n.size, count(outer), tile, processors)
+        return [1] if bounded else gpu.part_counts(m.size, n.size, depth, count(outer), tile, processors)
+
+    def time(way: Way, rows: int) -> float:
         n, outer, factor, tile, parts = way
-        return factor * gpu.tile_time(m.size, n.size, depth, count(outer), tile, parts, processors, copied)
+        now = parts if m.stop is None else gpu.parts_at(rows, parts, depth, tile)
+        joined = gpu.join_time(count(outer) * rows * n.size) if now == 1 < parts else 0.0
+        return factor * gpu.tile_time(rows, n.size, depth, count(outer), tile, now, processors, copied) + joined
     short, long = sorted((m.size, columns_of[-1][0].size))
     thin = short < (gpu.LEAST_SIDE if long >= gpu.THREADS else gpu.THIN_SIDE)
     if short < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k or product.total.dtype.kind != "f":
         return None
-    best = n, outer, _, tile, parts = min(
-        ((n, outer, factor, tile, parts) for n, outer, factor in columns_of for tile in gpu.GROUP_TILES
-         for parts in ((1,) if bounded else
-                       gpu.part_counts(m.size, n.size, depth, count(outer), tile, processors))), key=time)
-    if thin and (bounded or time(best) * processors * gpu.PLAIN_PRODUCTS > product.work):
+    numbers = [m.size] if m.stop is None else gpu.typical_rows(m.size, gpu.ROWS)
+    ways = [(n, outer, factor, tile, parts) for n, outer, factor in columns_of for tile in gpu.GROUP_TILES
+            for parts in part_counts(n, outer, tile)]
+    best = n, outer, _, tile, parts = gpu.best_for(ways, time, numbers)
+    if thin and (bounded or time(best, m.size) * processors * gpu.PLAIN_PRODUCTS > product.work):
         return None
     tiles_bytes = tile.step * (tile.height + tile.width + 2 * gpu.PAD) * product.total.dtype.itemsize
-    two = 2 * tiles_bytes <= target.group_bytes and depth // parts >= gpu.LEAST_STEPS * tile.step
+    now = parts if m.stop is None else gpu.parts_at(numbers[1], parts, depth, tile)
+    two = 2 * tiles_bytes <= target.group_bytes and depth // now >= gpu.LEAST_STEPS * tile.step
     own = Tiling("staged", tile.rows, tile.columns, tile.threads, block_m=tile.side, block_n=tile.threads // tile.side,
                  left="shared", right="shared", k_block=tile.step, k_parts=parts, stages=2 if two else 1)
     in_steps, before = _steps_of_one_loop(product, m, n), list[list[Statement]]()
@@ -77,7 +87,8 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
         left = packed("weights", product.left, m, k, outer, gpu.STEP, must_follow_k=False)
         before, product = [left.before], replace(product, left=_read_back(left))
     phases, rest = GroupTile(product, m, n, k, outer, decisions.ask(own, _refuses)).tiled()
-    return product.with_run_time_bounds([*before, *phases]), rest
+    product.with_run_time_bounds([*before, *phases, rest])
+    return [*before, *phases], rest
 
 
 def _steps_of_one_loop(p: Product, m: FlatAxis, n: FlatAxis) -> list[UOp] | None:
@@ -117,26 +128,59 @@ class GroupTile:
         self.lane = counter("l", c.lanes)
         self.row, self.column = counter("mi", c.rows), counter("ni", c.vectors)
         self.height, self.width = c.block_m * c.rows, c.block_n * c.vectors
-        self.task_m, self.task_n = counter("mb", -(-m.size // self.height)), counter("nb", -(-n.size // self.width))
+        self.task_n = counter("nb", -(-n.size // self.width))
         self.round = c.stages * c.k_block                                      # steps of K in one round of the loop
         self.rounds = -(-k.size // self.round)
-        self.part, self.step = counter("kp", c.k_parts), counter("ks", -(-self.rounds // c.k_parts))
+        self.step = counter("ks", -(-self.rounds // c.k_parts))
+        self.parts: RunTimeParts | None = None
         rounds = k.pieces(self.round)
+        if m.stop is None:
+            part, block = counter("kp", c.k_parts), counter("mb", -(-m.size // self.height))
+            self.part, self.block = one(part), one(block)
+            self.tasks = [For(r, TASK, []) for r in (*outer, part, block, self.task_n)]
+            each = index(self.step.arg.size) if rounds is None else divide_up(rounds, c.k_parts)
+        else:
+            self.part, self.block, self.tasks = self.of_run_time_rows(m.stop)
+            count = index(1) if self.parts is None else self.parts.number
+            rounds = index(self.rounds) if rounds is None else rounds
+            each = operation(o.IDIV, add(rounds, add(count, index(-1))), count)
+        self.first_round = times(self.part, each)
         if rounds is None:
-            self.first_round = multiply(one(self.part), self.step.arg.size)
-            self.stop = left_of(self.rounds, self.step.arg.size, self.part)
+            whole = self.rounds % self.step.arg.size == 0
+            self.stop = None if whole else add(index(self.rounds), multiply(self.first_round, -1))
         else:                                                                  # parts are equal at run time
-            each = divide_up(rounds, c.k_parts)
-            self.first_round = times(one(self.part), each)
             self.stop = operation(o.MIN, each, add(rounds, multiply(self.first_round, -1)))
         thread_m, thread_n = self.thread()
         self.in_m = self.position(one(self.row), c.rows, thread_m, c.block_m)
         self.in_n = self.position(one(self.column), c.vectors, thread_n, c.block_n)
-        self.at_m = add(multiply(one(self.task_m), self.height), self.in_m)
+        self.at_m = add(multiply(self.block, self.height), self.in_m)
         self.at_n = add(multiply(one(self.task_n), self.width), self.in_n)
         self.first_k = multiply(self.first_round, self.round)
         self.begin_k = add(self.first_k, multiply(self.step, self.round))
         self.total = register_over(product.total.arg, product.total.dtype, (self.row, self.column, self.lane))
+
+    def of_run_time_rows(self, rows: UOp) -> tuple[UOp, UOp, list[For]]:
+        """The part of K and the block of rows of a task, and the loops over tasks, for a run-time number of rows:
+
+            TASK g below parts * blocks: S[g // blocks, g % blocks]
+
+        `k_parts` is the number of groups for each column of tiles: what the blocks of rows leave of it goes to further
+        parts. So few rows have many parts, and many rows one, which is stored as parts are."""
+        blocks = operation(o.MAX, divide_up(rows, self.height), index(1))
+        most, parts = -(-self.m.size // self.height), self.c.k_parts
+        if parts == 1:
+            block = counter("mb", most)
+            return index(0), one(block), [For(block, TASK, [], blocks), *self.around()]
+        group, self.step = counter("g", max(parts, most)), counter("ks", self.rounds)
+        each = operation(o.MIN, operation(o.IDIV, index(parts), blocks), index(max(1, self.k.size // gpu.PART)))
+        self.parts = RunTimeParts(operation(o.MAX, each, index(1)), multiply(blocks, self.height),
+                                  group.arg.size * self.height)
+        loop = For(group, TASK, [], times(self.parts.number, blocks))
+        return operation(o.IDIV, group, blocks), operation(o.MOD, group, blocks), [loop, *self.around()]
+
+    def around(self) -> list[For]:
+        """The loops over tasks besides those of rows and parts."""
+        return [For(r, TASK, []) for r in (*self.outer, self.task_n)]
 
     def thread(self) -> tuple[UOp, UOp]:
         """A thread's coordinates in the group's rectangle, along M and along N."""
@@ -157,10 +201,10 @@ class GroupTile:
 
     def tiled(self) -> tuple[list[list[Statement]], list[Statement]]:
         """The phases, and the loops that add up the parts of K."""
-        gate = both(moves.below(self.at_m, self.m.size), moves.below(self.at_n, self.n.size))
+        gate = both(self.m.inside(self.at_m), moves.below(self.at_n, self.n.size))
         p = self.product
-        left = self.shared("left", p.left, self.m, self.task_m, self.height)
-        right = self.shared("right", p.right, self.n, self.task_n, self.width)
+        left = self.shared("left", p.left, self.m, self.block, self.height)
+        right = self.shared("right", p.right, self.n, one(self.task_n), self.width)
         k = counter("k", self.c.k_block)
 
         def multiplied(stage: int) -> list[Statement]:
@@ -169,20 +213,20 @@ class GroupTile:
         first, body = copied_steps(left, right, self.first_k, self.begin_k, multiplied)
         loop: list[Statement] = [*first, For(self.step, LOOP, body, self.stop)]
         start = self.for_all([Assign(self.total, identity(o.ADD, self.total.dtype))])
-        blocks = [self.task_m, self.task_n]
+        tasks = [loop for loop in self.tasks if loop.range.arg.size > 1]
         if self.c.k_parts == 1:
             finish = p.stores(self.total, {**self.m.apart(self.at_m), **self.n.apart(self.at_n)}, gate)
-            return [nested([*self.outer, *blocks], [*start, *loop, *self.for_all(finish)], TASK)], []
-        parts = Parts(self.total.dtype, self.c.k_parts, self.outer, self.m, self.n, p)
-        kept = self.for_all([parts.store(one(self.part), self.at_m, self.at_n, self.total, gate)])
-        return [nested([*self.outer, self.part, *blocks], [*start, *loop, *kept], TASK)], parts.joined()
+            return [around(tasks, [*start, *loop, *self.for_all(finish)])], []
+        parts = Parts(self.total.dtype, self.c.k_parts, self.outer, self.m, self.n, p, self.parts)
+        kept = self.for_all([parts.store(self.part, self.at_m, self.at_n, self.total, gate)])
+        return [around(tasks, [*start, *loop, *kept])], parts.joined()
 
     def shared(self, name: str, value: UOp, axis: FlatAxis, task: UOp, size: int) -> CopiedLines:
         """One factor's tile of a step, in shared memory: [k][position]."""
         each = size * self.c.k_block // self.c.lanes                             # elements of a thread,
         piece = min(each, gpu.PIECE) if is_matrix(value, axis, self.k) else 1    # and how many are contiguous
         return CopiedLines(name, value, axis, self.k, (size, self.c.k_block), self.c.lanes, ("", "1")[:self.c.stages],
-                           multiply(one(task), size), along_k=False, piece=piece, pad=gpu.PAD)
+                           multiply(task, size), along_k=False, piece=piece, pad=gpu.PAD)
 
     def for_all(self, body: list[Statement]) -> list[Statement]:
         """The body for every position of the block: in all threads, for each thread's rows and columns."""

@@ -46,12 +46,18 @@ def on_warps(product: Product, target: Target, decisions: Decisions) \
         return None
     unit, left, right = found
     m, outside_m = flat_axis(p.m, p.epilogue, "m")
+    m = m.with_run_time_bound(p.stops)
     n, outside_n = flat_axis(p.n, p.epilogue, "n")
     outer = [*p.batch, *outside_m, *outside_n]
-    if min(m.size, n.size) < gpu.THIN_SIDE or p.depth < gpu.UNIT_LIMITS.least_k or p.work < gpu.UNIT_LIMITS.least_work:
+    limits, few = gpu.UNIT_LIMITS, m.stop is not None and m.size == gpu.THIN_SIDE       # at most so many: mostly fewer
+    if few or min(m.size, n.size) < gpu.THIN_SIDE or p.depth < limits.least_k or p.work < limits.least_work:
         return None
-    rows, columns = min(gpu.WARP_TILES, key=lambda tile: gpu.warp_tile_time(
-        count(outer) * -(-m.size // tile[0]) * -(-n.size // tile[1]), tile, target.few_tasks))
+
+    def time(tile: tuple[int, int], rows_: int) -> float:
+        tiles = count(outer) * -(-rows_ // tile[0]) * -(-n.size // tile[1])
+        return gpu.warp_tile_time(tiles, tile, target.few_tasks)
+    numbers = [m.size] if m.stop is None else gpu.typical_rows(m.size, gpu.UNIT_ROWS)
+    rows, columns = gpu.best_for(gpu.WARP_TILES, time, numbers)
     own = Tiling("warps", rows // unit.rows, columns // unit.columns, unit=unit.name, left="shared", right="shared",
                  k_block=gpu.WARP_STEP, stages=2)
     c = decisions.ask(own, _refuses)
@@ -86,8 +92,10 @@ class WarpTile:
         start = nested([self.row, self.column], [Assign(self.total, const(0, self.unit.total))], UNIT)
         finish = tile_to_memory(self.product, self.total, (self.m, self.first_m), (self.n, self.first_n), self.threads,
                                 over="")
-        return [nested([*self.outer, self.task_m, self.task_n],
-                       [*start, *first, For(self.step, LOOP, body), *finish], TASK)]
+        body = [*start, *first, For(self.step, LOOP, body), *finish]
+        if self.m.stop is None or self.task_m.arg.size == 1:
+            return [nested([*self.outer, self.task_m, self.task_n], body, TASK)]
+        return [[For(self.task_m, TASK, nested([*self.outer, self.task_n], body, TASK), self.m.pieces(self.height))]]
 
     def multiplied(self, stage: int) -> list[Statement]:
         k = counter("k", self.depth)

@@ -5,7 +5,8 @@ A group of threads shares a tile of each factor. Does not know loops, nor a GPU'
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
 
@@ -49,6 +50,9 @@ TILE_ENDS = 250          # cycles of prologue and epilogue per result of a threa
 RESIDENT = 512           # threads of a processor, with 128 registers each,
 FEWER_THREADS = 0.38     # and the rate with fewer: their share to the power of this
 TYPICAL = 4              # a run-time bound is about this many times smaller than the most that it can be
+ROWS = 16, 32, 64, 256, 1024     # up to which a run-time number of rows has a version of the code each;
+UNIT_ROWS = 16, 64, 128, 256, 512, 1024    # the same on a matrix unit, where a version is less code
+EIGHTHS_OF_ROWS = 1, 3, 5, 8     # of the way from one of these to the next: tiles are chosen for such numbers
 JOIN_PARTS = 1 / 300     # cycles to store a partial sum and to add it
 JOIN_BEGINS = 8000       # cycles to start the phase that adds them
 
@@ -110,8 +114,42 @@ def tile_time(m: int, n: int, k: int, around: int, tile: Tile, parts: int, proce
     def cycles(at_once: int) -> float:
         share = at_once * tile.threads / RESIDENT
         return share ** (1 - FEWER_THREADS) * RESIDENT / LANES * -(-k // parts) * step + TILE_ENDS * results / at_once
-    join = JOIN_BEGINS + parts * around * m * n * JOIN_PARTS if parts > 1 else 0.0
+    join = join_time(parts * around * m * n) if parts > 1 else 0.0
     return rounds * cycles(RESIDENT // tile.threads) + (cycles(left) if left else 0.0) + join
+
+
+def join_time(sums: int) -> float:
+    """The estimated cycles to start one more phase, and to store and add up this many partial sums."""
+    return JOIN_BEGINS + sums * JOIN_PARTS
+
+
+Way = TypeVar("Way")
+
+
+def typical_rows(most: int, versions: Sequence[int]) -> list[int]:
+    """Numbers of rows that the version of the code for at most this many is used for."""
+    least = max([n for n in versions if n < most], default=0)
+    return [least + -(-(most - least) * share // 8) for share in EIGHTHS_OF_ROWS]
+
+
+def best_for(ways: Iterable[Way], time: Callable[[Way, int], float], numbers: Sequence[int]) -> Way:
+    """The way that is nearest to the fastest for several numbers of rows."""
+    found = [(way, [time(way, number) for number in numbers]) for way in ways]
+    least = [min(times) for times in zip(*[times for _, times in found])]
+    return min(found, key=lambda each: sum([taken / best for taken, best in zip(each[1], least)]))[0]
+
+
+def parts_at(rows: int, blocks: int, k: int, tile: Tile) -> int:
+    """The number of parts of K for this many rows, where there are `blocks` groups for each column of tiles: those
+    that are left over by the blocks of rows share K."""
+    return max(1, min(blocks // -(-rows // tile.height), k // PART))
+
+
+def block_counts(n: int, around: int, tile: Tile, processors: int) -> list[int]:
+    """The numbers of groups for each column of tiles that K may be split for: one (never split), and those that
+    fill all processors up to three times."""
+    columns, at_once = around * -(-n // tile.width), RESIDENT // tile.threads * processors
+    return sorted({max(1, times * at_once // columns) for times in (0, 1, 2, 3)})
 
 
 def part_counts(m: int, n: int, k: int, around: int, tile: Tile, processors: int) -> list[int]:
@@ -136,7 +174,7 @@ MOST_STAGES = 8          # of copies in flight
 STAGE_BYTES = 1024       # alignment of stages: PERMUTED lines, which are swizzled together
 PERMUTED = 8
 UNIT_PAD = 8             # sums between rows of a tile: stores of consecutive threads go to different banks
-SHARES_OF_LENGTHS = 1, 2, 4, 8    # divisors of the longest run-time length: tiles are chosen by their time for all
+SHARES_OF_LENGTHS = 1, 1 / 2, 1 / 4, 1 / 8     # of the longest run-time length: tiles are chosen by their time for all
 TILES_TOGETHER = 8       # rows of tiles in a band: groups that run at the same time read the same lines
 MEMORY_RATE = 2400       # bytes per cycle of the device's memory
 COPY_BYTES = 16          # alignment of addresses and strides of copied matrices

@@ -1,6 +1,7 @@
 """Whether 32 bits hold every counter of a function, and every index computed from counters. In: a jammed phase.
 
 GPUs compute in 32 bits: a 64-bit index is two registers and carries, and a division by a constant six times the work.
+Values of variables have bounds, as counters do, and are narrowed with them if all that is computed from them fits.
 Users' integers are never narrowed: an operation that indices do not have, or a result that is too large, leaves all
 counters as they are.
 """
@@ -9,15 +10,22 @@ from __future__ import annotations
 
 from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import bounds, linear
+from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.lower.loops import Statement, nodes_in
 
 LIMIT = 1 << 31
 _OF_INDICES = (o.RANGE, o.CONST, o.ADD, o.SUB, o.MUL, o.IDIV, o.MOD, o.MAX, o.MIN)
 
 
-def of_counters(node: UOp) -> bool:
-    """Whether an index depends on counters and constants alone."""
-    return node.dtype is dtypes.index and all(n.op in _OF_INDICES or is_kept_counter(n) for n in sources_of([node]))
+def of_counters(node: UOp, values: bool) -> bool:
+    """Whether an index depends on counters and constants alone, or on `values` of variables too."""
+    return node.dtype is dtypes.index and all(n.op in _OF_INDICES or is_kept_counter(n) or values and is_value(n)
+                                              for n in sources_of([node]))
+
+
+def is_value(node: UOp) -> bool:
+    """Whether a node is the value of a variable."""
+    return node.op is o.PARAM and isinstance(node.arg, Measure)
 
 
 def is_kept_counter(node: UOp) -> bool:
@@ -33,18 +41,20 @@ def sources_of(nodes: list[UOp]) -> list[UOp]:
     return toposort(nodes, lambda n: () if is_kept_counter(n) else n.src)
 
 
-def fit_32_bits(body: list[Statement]) -> bool:
-    """Whether every index computed from counters fits, and every intermediate result."""
+def fit_32_bits(body: list[Statement], values: bool) -> bool:
+    """Whether every index computed from counters fits, and every intermediate result; with `values`, also those
+    computed from values of variables."""
     known: set[UOp] = set()                      # of counters alone
     for node in nodes_in(body):
         if is_kept_counter(node):
             known.add(node)
             continue
-        if node.op not in (o.RANGE, o.CONST) and not (node.src and all(s in known for s in node.src)):
+        value = values and is_value(node)
+        if node.op not in (o.RANGE, o.CONST) and not value and not (node.src and all(s in known for s in node.src)):
             continue
         if node.dtype is not dtypes.index:
             continue
-        if node.op not in _OF_INDICES or not _fits(node):
+        if node.op not in _OF_INDICES and not value or not _fits(node):
             return False
         known.add(node)
     return True

@@ -77,7 +77,10 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         self.folds: set[int] = set()                     # bytes of the values that threads exchange
         super().__init__(places, target, jammed, name, definitions, group_threads(jammed.lanes))
         self.once = read_once(jammed.body, tasks)
-        self.counts_in = self.type(dtypes.int32 if fit_32_bits(jammed.body) and tasks < 1 << 31 else dtypes.int64)
+        few = tasks < 1 << 31
+        self.short_values = few and fit_32_bits(jammed.body, values=True)
+        short = self.short_values or few and fit_32_bits(jammed.body, values=False)
+        self.counts_in = self.type(dtypes.int32 if short else dtypes.int64)
         self.thread, self.wait = dialect.thread_name, dialect.wait
         self.taken |= {self.thread, "area", "arrived", "rounds", "warps", "left", "right", "round", "aligned"}
         self.beside = Asynchronous(self, kernel, places.slots, dialect.wait, self.threads)
@@ -207,7 +210,17 @@ class GpuFunction(GpuArithmetic, GroupThreads):
 
     # -- threads -----------------------------------------------------------------------------------------------
     def value_type(self, node: UOp, lanes: int) -> str:
-        return self.counts_in if of_counters(node) else super().value_type(node, lanes)
+        return self.counts_in if of_counters(node, self.short_values) else super().value_type(node, lanes)
+
+    def loop_end(self, statement: For) -> str:
+        """Computed before the loop: compilers do not always move a division out of it."""
+        end = super().loop_end(statement)
+        if statement.stop is None or end.isidentifier() or of_counters(statement.stop, values=False):
+            return end
+        self.values_named += 1
+        name = self.named(("value", self.values_named), f"v{self.values_named}")
+        self.line(f"{self.counts_in} {name} = {end};")
+        return name
 
     def make(self, node: UOp) -> CValue:
         if node.op is not o.FOLD:

@@ -7,6 +7,7 @@ first stored to. `own` is the tile with the least estimated time for the product
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Union
 
@@ -185,13 +186,17 @@ class GroupUnitPlan:
         narrow = neighbours_stored(self.product, self.n) % 8 > 0         # then stores of few threads take long
         found = [c for c in self.others() if (c.cluster == 1 or in_two[1])
                  and not (c.stay and c.rows == 1 and narrow)]
+        if self.bounded == [self.m]:
+            numbers = gpu.typical_rows(self.m.size, gpu.UNIT_ROWS)
+            chosen = gpu.best_for(found, lambda c, rows: self.shorter(rows / self.m.size).time(c, in_two), numbers)
+            return self.time(chosen, in_two), -chosen.stages, chosen
         lengths = [self.shorter(share) for share in gpu.SHARES_OF_LENGTHS] if self.bounded else [self]
         return min([(sum(plan.time(c, in_two) for plan in lengths), -c.stages, c) for c in found],
                    key=lambda way: way[:2])
 
-    def shorter(self, share: int) -> GroupUnitPlan:
-        """The same with axes that have run-time bounds at 1/`share` of their size."""
-        m, n, k = (axis if axis.stop is None else replace(axis, size=-(-axis.size // share))
+    def shorter(self, share: float) -> GroupUnitPlan:
+        """The same with axes that have run-time bounds at this share of their size."""
+        m, n, k = (axis if axis.stop is None else replace(axis, size=math.ceil(axis.size * share))
                    for axis in (self.m, self.n, self.k))
         return replace(self, m=m, n=n, k=k)
 
@@ -233,10 +238,15 @@ class GroupUnitPlan:
         end of K add zeros."""
         steps, processors = -(-self.k.size // line_of(unit)), self.target.few_tasks // 2
         most = min(processors // self.tiles(groups, unit), steps // gpu.UNIT_PART, gpu.MOST_PARTS)
-        if most < gpu.UNIT_PARTS or self.bounded:
+        if most < gpu.UNIT_PARTS or not self.tiles_known(groups * unit.rows):
             return 1
         even = next(p for p in range(most, 0, -1) if steps % p == 0)
         return even if even >= gpu.EVEN_PARTS * most else -(-steps // -(-steps // most))
+
+    def tiles_known(self, rows: int) -> bool:
+        """Whether the number of tiles is known at compile time: no axis has a run-time bound, or one tile has all rows
+        of the only one that has."""
+        return not self.bounded or self.bounded == [self.m] and self.m.size <= rows
 
     def stages(self, groups: int, unit: MatrixUnit, at_once: int) -> int:
         """How many stages fit, where `at_once` groups share a processor's memory; 0 where not even the sums do."""
@@ -281,7 +291,7 @@ class GroupUnitPlan:
         most = gpu.MOST_STAGES if c.stay else self.stages(c.rows, unit, 1)
         if not min(2, -(-self.k.size // line_of(unit))) <= c.stages <= most:
             return "stages do not fit the memory of a group, or are more than the steps of K"
-        if self.bounded and (c.cluster > 1 or c.stay or c.k_parts > 1):
+        if self.bounded and (c.cluster > 1 or c.stay or c.k_parts > 1 and not self.tiles_known(c.rows * unit.rows)):
             return "tiles that end at values are a group each, alone"
         if c.cluster > 1:
             return self.refuses_cluster(c)

@@ -46,7 +46,8 @@ def on_gpu_matrix_unit(product: Product, target: Target, decisions: Decisions) \
     if plan.placed()[1] is None and (exchanged := GroupUnitPlan.of(product.swapped(), target)) is not None and \
             None not in exchanged.placed() and exchanged.own().k_parts == 1:
         plan = exchanged                          # as the left factor, the right one need not be stored first
-    return GroupUnitTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases()
+    phases, joined = GroupUnitTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases()
+    return phases, plan.product.with_run_time_bounds([joined])[0]
 
 
 class GroupUnitTile:

@@ -40,7 +40,7 @@ class RegisterPlan(FactorAccess):
         m, m_out = flat_axis(p.m, p.epilogue, "m")
         n, n_out = (None if p.stops else image_axis(p)) or flat_axis(p.n, p.epilogue, "n")
         if p.m[0] in p.stops:
-            usual = max(min(m.size, cpu.USUAL_ROWS[-1]), m.size // 4)
+            usual = max(min(m.size, cpu.USUAL_ROWS[cpu.EVEN_ROWS][-1]), m.size // 4)
             m, p = replace(m.with_run_time_bound(p.stops), size=usual, most=m.size), replace(p, stops={})
         plan = RegisterPlan(p, target, m, n, [*p.batch, *m_out, *n_out])
         if plan.depth < limits.least_k or plan.work < limits.least_work or min(m.size, n.size) < 2 or few_rows(p):
@@ -119,7 +119,7 @@ class RegisterPlan(FactorAccess):
         sizes."""
         if not self.m.balanced:
             return self.cycles_of(tile, self.m.size)
-        sizes = [(size, -(-size // tile.rows)) for size in cpu.USUAL_ROWS]
+        sizes = [(size, -(-size // tile.rows)) for size in cpu.USUAL_ROWS[self.m.most]]
         return sum([self.cycles_of(replace(tile, rows=-(-size // panels)), panels * -(-size // panels)) / size
                     for size, panels in sizes])
 
