@@ -168,8 +168,10 @@ class TracedCall:
         return touched is not None and touched.is_reset and not self.was_there(tensor)
 
     def _is_changed(self, row: ReachedTensor) -> bool:
+        """Whether the call gave a tensor a value: another one, or (`touched.node`) assigned one, if only the same."""
         touched = self.trace.touched.get(id(row.tensor))
-        return row.tensor.uop is not row.node and touched is not None and touched.is_written
+        return touched is not None and touched.is_written and (
+            touched.node is not None or row.tensor.uop is not row.node)
 
     def _drop_unread_gradients(self) -> None:
         """Drop gradients that the call left lazy, except where wanted (requires_grad=True): `backward` offers them
@@ -196,7 +198,7 @@ class TracedCall:
         made = self._made()
         for tensor, row in self._touched():
             earlier = row.node or tensor.uop
-            changed = tensor.uop is not earlier and not follows(tensor) or tensor.grad is not row.grad
+            changed = row.node is not None and not follows(tensor) or tensor.grad is not row.grad
             if changed and id(tensor) not in made and id(tensor) not in self.reached:
                 self._reach(tensor, earlier, row.grad, name_of(tensor))
 
