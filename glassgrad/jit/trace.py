@@ -176,8 +176,9 @@ class TracedCall:
     def _drop_unread_gradients(self) -> None:
         """Drop gradients that the call left lazy, except where wanted (requires_grad=True): `backward` offers them
         to every leaf at no cost, but a replay would have to compute them."""
-        for i, (argument, (node, _)) in enumerate(zip(self.arguments, self.found_as)):
-            if argument.grad is not None and (_leads_to(node, self.trained) or is_cut_off(node.base)):
+        self.graded = [argument.grad is not None for argument in self.arguments]
+        for i, (argument, original, (node, _)) in enumerate(zip(self.arguments, self.originals, self.found_as)):
+            if self.graded[i] and (_leads_to(node, self.trained) or passes_gradients(original, node)):
                 raise JitError(
                     "a gradient ends at the edge of this function",
                     given=f"argument {i} of shape {argument.shape}, computed from what is trained; backward() ran "
@@ -419,6 +420,15 @@ def _leads_to(node: UOp, trained: Set[UOp]) -> bool:
 def _is_trained(node: UOp) -> bool:
     """Whether the gradient of a node flows on to a leaf with requires_grad=True."""
     return any(t.requires_grad is True for t in holders(toposort([node], passes_to)))
+
+
+def passes_gradients(tensor: Tensor, node: UOp) -> bool:
+    """Whether the gradient of an argument, whose node is given, flows on to another leaf with requires_grad=True, or
+    would through a jitted call."""
+    if node.op is o.BUFFER:
+        return is_cut_off(node)
+    reached = toposort([node], passes_to)
+    return any(map(is_cut_off, reached)) or any(t.requires_grad is True and t is not tensor for t in holders(reached))
 
 
 def _is_data(node: UOp, trained: Set[UOp]) -> bool:
