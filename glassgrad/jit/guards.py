@@ -382,7 +382,7 @@ def _names_used(code: Any) -> _CodeNames:
     texts = {text for each in codes for text in each.co_consts if isinstance(text, str)}      # getattr(model, "bias")
     found = _CodeNames(set(), set(), texts.union(*[each.co_names for each in codes]), set())
     for rows in [list(dis.get_instructions(each)) for each in codes]:
-        found.globals.update(row.argval for row in rows if row.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+        found.globals.update(row.argval for row in rows if row.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL"))
         found.imports.update(row.argval for row in rows if row.opname == "IMPORT_NAME")
         found.read.update(_names_read(rows))
     return found

@@ -99,7 +99,7 @@ class CapturedCall:
         self.itself = {i: numbers[id(tensor)] for i, tensor in traced.itself.items()}
         self.own_arguments = {i: traced.path(tensor) for i, tensor in traced.itself.items()}
         self.addresses = [0] * len(self.inputs)            # of the arguments at the last call
-        self.graded = traced.graded                        # whether a gradient reaches each argument
+        self.passing = traced.passing                      # whether gradients would flow on from each argument
         self._find_numbers(traced)
         self.compares_always = bool(self.shared or self.has_other_grad or self.seed is not None)
         self.flags = [flag.over(lambda node: substituted(node, as_traced, {})) for flag in flags]
@@ -270,8 +270,8 @@ class CapturedCall:
                 changed = {id(found[number]) for number in self.changed}
                 if shares_with(tensor, changed) or id(tensor) in changed and is_view(tensor):
                     raise Stale("it changes a tensor that it is handed a view of")
-            if self.graded[i] and passes_gradients(tensor, node):
-                raise Stale("a gradient would leave through an argument")
+            if passes_gradients(tensor, node) is not self.passing[i]:
+                raise Stale("which arguments are computed from what is trained is no longer the same")
             if node.op is not o.BUFFER:
                 node = as_buffer(tensor)
             arguments.append(node)

@@ -93,6 +93,7 @@ class TracedCall:
         args, kwargs = mapped(args, stand_in), mapped(kwargs, stand_in)
         _realize_fresh(walk.tensors)
         self.found_as = [(t.uop, t.grad) for t in originals]       # the arguments' nodes and gradients
+        self.passing = [passes_gradients(t, t.uop) for t in originals]       # whether gradients would flow on from each
         # lazy tensors that are computed for the call, and read as an argument would be: (tensor, node, its value)
         self.lazy = [(t, t.uop, as_buffer(t)) for t in walk.tensors if is_lazy(t) and _is_data(t.uop, trained)]
         first, dice = streams.count, random.getstate()
@@ -176,9 +177,8 @@ class TracedCall:
     def _drop_unread_gradients(self) -> None:
         """Drop gradients that the call left lazy, except where wanted (requires_grad=True): `backward` offers them
         to every leaf at no cost, but a replay would have to compute them."""
-        self.graded = [argument.grad is not None for argument in self.arguments]
-        for i, (argument, original, (node, _)) in enumerate(zip(self.arguments, self.originals, self.found_as)):
-            if self.graded[i] and (_leads_to(node, self.trained) or passes_gradients(original, node)):
+        for i, (argument, (node, _)) in enumerate(zip(self.arguments, self.found_as)):
+            if argument.grad is not None and (self.passing[i] or _leads_to(node, self.trained)):
                 raise JitError(
                     "a gradient ends at the edge of this function",
                     given=f"argument {i} of shape {argument.shape}, computed from what is trained; backward() ran "
@@ -258,7 +258,9 @@ class TracedCall:
         left = [*self.left, *changed, *self._new_grads(), *self.hidden]
         waiting = [t for t in dict.fromkeys(left) if is_lazy(t) and id(t) not in kept]
         trained = {node.base for row in rows if row.tensor.requires_grad is True for node in (row.node, row.tensor.uop)}
-        ends = [t for t in waiting if not self.was_there(t) and (_leads_to(t.uop, trained) or _is_trained(t.uop))]
+        trained |= {self.reached[id(t)].node.base for t, passing in zip(self.arguments, self.passing) if passing}
+        ends = [t for t in waiting if not self.was_there(t) and (
+            _leads_to(t.uop, trained) or passes_gradients(t, t.uop))]
         if waiting:
             waiting[0].realize(*waiting[1:])
         self.cut_off = {t.uop.base for t in ends}          # no gradient passes these

@@ -518,8 +518,27 @@ def an_assigned_value_that_was_there_already(wrap: Callable[..., Any]) -> Any:
     return s, call
 
 
+_written = Tensor([0.0])
+
+
+def a_global_that_is_only_written(wrap: Callable[..., Any]) -> Any:
+    w = numbers(3).realize()
+
+    @wrap
+    def step(x: Tensor) -> Tensor:
+        global _written
+        _written = w * 2
+        w.assign(w * 0.5)
+        return x + 1
+
+    def call(number: int) -> Any:
+        return step(numbers(3) + number), _written
+    return None, call
+
+
 @pytest.mark.parametrize("program", [
-    weights_that_are_frozen, an_assigned_value_that_was_there_already, values_known_before_the_trace, lazy_tensors_keep_the_value_they_were_made_from,
+    a_global_that_is_only_written, weights_that_are_frozen, an_assigned_value_that_was_there_already,
+    values_known_before_the_trace, lazy_tensors_keep_the_value_they_were_made_from,
     bits(gradients_through_a_lazy_tensor_in_sight), view_that_shows_another_part,
     methods_replaced, attributes_that_appear, results_that_ask_for_a_gradient, results_in_a_block_without_gradients])
 def test_what_a_replay_must_see(program: Program) -> None:
