@@ -30,7 +30,7 @@ from glassgrad.base.errors import JitError
 from glassgrad.jit.plain_values import (ALL_ENTRIES, ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY,
                                         ENVIRONMENT, GONE, ITEM, MEMBER, MISSING, PLAIN, PROGRESS, SIZE, Binding,
                                         Increment, Way, expression_names, is_array, is_plain, same)
-from glassgrad.tensor.jit_access import GRADIENT_SLOT
+from glassgrad.tensor.jit_access import GRADIENT_SLOT, WANTED_SLOT
 from glassgrad.tensor.tensor import Tensor
 
 MOST_BINDINGS = 20_000          # more cannot be compared at each call
@@ -152,7 +152,8 @@ class Walk:
         kind = type(value)
         if issubclass(kind, (Tensor, list, dict, tuple, deque, set, frozenset)) or _is_small_array(value):
             known = "" if self._weak or issubclass(kind, Tensor) else f"{variable} is {self._constant(value)} or "
-            self._unless(f"{known}type({variable}) is {self._constant(kind)}")
+            wanted = f" and {variable}.{WANTED_SLOT} is {value.requires_grad}" if issubclass(kind, Tensor) else ""
+            self._unless(f"{known}type({variable}) is {self._constant(kind)}{wanted}")
         elif not self._weak or issubclass(kind, (type, types.ModuleType)):
             self._unless(f"{variable} is {self._constant(value)}")
         else:
@@ -317,8 +318,9 @@ def compiled(walk: Walk, bound: Sequence[tuple[Binding, Any]] = (), graded: Sequ
     tensors = [*[walk.variables[id(t)] for t in walk.tensors], *[f"hidden{i}" for i in range(len(hidden))]]
     for i, tensor in enumerate(hidden):
         names[f"found{i}"] = weakref.ref(tensor)
-        lines.append((f"if (hidden{i} := found{i}()) is None: raise LookupError", None))
-        why.append("a tensor it uses is gone")
+        lines.append((f"if (hidden{i} := found{i}()) is None or hidden{i}.{WANTED_SLOT} is not {tensor.requires_grad}: "
+                      "raise LookupError", None))
+        why.append("a tensor it uses is gone, or its requires_grad is no longer the same")
     state = [f"{t}.uop" for t in tensors] + [f"{tensors[i]}.{GRADIENT_SLOT}" for i in graded]
     holders = ", ".join([b.source for b, _ in bound])
     answer = f"return [{', '.join(tensors)}], [{', '.join(state)}], [{holders}]"
@@ -380,7 +382,7 @@ def _names_used(code: Any) -> _CodeNames:
     texts = {text for each in codes for text in each.co_consts if isinstance(text, str)}      # getattr(model, "bias")
     found = _CodeNames(set(), set(), texts.union(*[each.co_names for each in codes]), set())
     for rows in [list(dis.get_instructions(each)) for each in codes]:
-        found.globals.update(row.argval for row in rows if row.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+        found.globals.update(row.argval for row in rows if row.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL"))
         found.imports.update(row.argval for row in rows if row.opname == "IMPORT_NAME")
         found.read.update(_names_read(rows))
     return found

@@ -24,7 +24,7 @@ from glassgrad.jit.guards import Stale, compiled
 from glassgrad.jit.plain_values import Increment, SymbolNames, TensorNumber, mapped, tensors_of
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, moved, same_view,
                                          substituted, symbol_of)
-from glassgrad.jit.trace import Outcome, ReachedTensor, TracedCall, as_buffer, leave_gradient
+from glassgrad.jit.trace import Outcome, ReachedTensor, TracedCall, as_buffer, leave_gradient, passes_gradients
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.gradient_leaves import RESET
 from glassgrad.tensor.formulas.random_numbers import streams
@@ -99,6 +99,7 @@ class CapturedCall:
         self.itself = {i: numbers[id(tensor)] for i, tensor in traced.itself.items()}
         self.own_arguments = {i: traced.path(tensor) for i, tensor in traced.itself.items()}
         self.addresses = [0] * len(self.inputs)            # of the arguments at the last call
+        self.passing = traced.passing                      # whether gradients would flow on from each argument
         self._find_numbers(traced)
         self.compares_always = bool(self.shared or self.has_other_grad or self.seed is not None)
         self.flags = [flag.over(lambda node: substituted(node, as_traced, {})) for flag in flags]
@@ -269,6 +270,8 @@ class CapturedCall:
                 changed = {id(found[number]) for number in self.changed}
                 if shares_with(tensor, changed) or id(tensor) in changed and is_view(tensor):
                     raise Stale("it changes a tensor that it is handed a view of")
+            if passes_gradients(tensor, node) is not self.passing[i]:
+                raise Stale("which arguments are computed from what is trained is no longer the same")
             if node.op is not o.BUFFER:
                 node = as_buffer(tensor)
             arguments.append(node)

@@ -93,6 +93,7 @@ class TracedCall:
         args, kwargs = mapped(args, stand_in), mapped(kwargs, stand_in)
         _realize_fresh(walk.tensors)
         self.found_as = [(t.uop, t.grad) for t in originals]       # the arguments' nodes and gradients
+        self.passing = [passes_gradients(t, t.uop) for t in originals]       # whether gradients would flow on from each
         # lazy tensors that are computed for the call, and read as an argument would be: (tensor, node, its value)
         self.lazy = [(t, t.uop, as_buffer(t)) for t in walk.tensors if is_lazy(t) and _is_data(t.uop, trained)]
         first, dice = streams.count, random.getstate()
@@ -168,14 +169,16 @@ class TracedCall:
         return touched is not None and touched.is_reset and not self.was_there(tensor)
 
     def _is_changed(self, row: ReachedTensor) -> bool:
+        """Whether the call gave a tensor a value: another one, or (`touched.node`) assigned one, if only the same."""
         touched = self.trace.touched.get(id(row.tensor))
-        return row.tensor.uop is not row.node and touched is not None and touched.is_written
+        return touched is not None and touched.is_written and (
+            touched.node is not None or row.tensor.uop is not row.node)
 
     def _drop_unread_gradients(self) -> None:
         """Drop gradients that the call left lazy, except where wanted (requires_grad=True): `backward` offers them
         to every leaf at no cost, but a replay would have to compute them."""
         for i, (argument, (node, _)) in enumerate(zip(self.arguments, self.found_as)):
-            if argument.grad is not None and (_leads_to(node, self.trained) or is_cut_off(node.base)):
+            if argument.grad is not None and (self.passing[i] or _leads_to(node, self.trained)):
                 raise JitError(
                     "a gradient ends at the edge of this function",
                     given=f"argument {i} of shape {argument.shape}, computed from what is trained; backward() ran "
@@ -196,7 +199,7 @@ class TracedCall:
         made = self._made()
         for tensor, row in self._touched():
             earlier = row.node or tensor.uop
-            changed = tensor.uop is not earlier and not follows(tensor) or tensor.grad is not row.grad
+            changed = row.node is not None and not follows(tensor) or tensor.grad is not row.grad
             if changed and id(tensor) not in made and id(tensor) not in self.reached:
                 self._reach(tensor, earlier, row.grad, name_of(tensor))
 
@@ -255,7 +258,9 @@ class TracedCall:
         left = [*self.left, *changed, *self._new_grads(), *self.hidden]
         waiting = [t for t in dict.fromkeys(left) if is_lazy(t) and id(t) not in kept]
         trained = {node.base for row in rows if row.tensor.requires_grad is True for node in (row.node, row.tensor.uop)}
-        ends = [t for t in waiting if not self.was_there(t) and (_leads_to(t.uop, trained) or _is_trained(t.uop))]
+        trained |= {self.reached[id(t)].node.base for t, passing in zip(self.arguments, self.passing) if passing}
+        ends = [t for t in waiting if not self.was_there(t) and (
+            _leads_to(t.uop, trained) or passes_gradients(t, t.uop))]
         if waiting:
             waiting[0].realize(*waiting[1:])
         self.cut_off = {t.uop.base for t in ends}          # no gradient passes these
@@ -417,6 +422,15 @@ def _leads_to(node: UOp, trained: Set[UOp]) -> bool:
 def _is_trained(node: UOp) -> bool:
     """Whether the gradient of a node flows on to a leaf with requires_grad=True."""
     return any(t.requires_grad is True for t in holders(toposort([node], passes_to)))
+
+
+def passes_gradients(tensor: Tensor, node: UOp) -> bool:
+    """Whether the gradient of an argument, whose node is given, flows on to another leaf with requires_grad=True, or
+    would through a jitted call."""
+    if node.op is o.BUFFER:
+        return is_cut_off(node)
+    reached = toposort([node], passes_to)
+    return any(map(is_cut_off, reached)) or any(t.requires_grad is True and t is not tensor for t in holders(reached))
 
 
 def _is_data(node: UOp, trained: Set[UOp]) -> bool:

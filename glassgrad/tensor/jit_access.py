@@ -14,6 +14,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.tensor import Tensor
 
 GRADIENT_SLOT = "_grad"          # the attribute with what `unread_gradient` returns, for generated code
+WANTED_SLOT = "_requires_grad"   # the attribute behind `requires_grad`, for generated code
 
 
 def unread_gradient(tensor: Tensor) -> Any:

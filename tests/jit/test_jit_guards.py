@@ -476,7 +476,68 @@ def results_in_a_block_without_gradients(wrap: Callable[..., Any]) -> Any:
     return None, call
 
 
+def weights_that_are_frozen(wrap: Callable[..., Any]) -> Any:
+    s = SimpleNamespace(first=numbers(3), second=numbers(3), out_of_sight=numbers(3))
+    for tensor in vars(s).values():
+        tensor.requires_grad = True
+    found = {id(s.out_of_sight): s.out_of_sight}.get
+    number_of_it = id(s.out_of_sight)
+    first, second = s.first, s.second
+
+    @wrap
+    def step(x: Tensor) -> None:
+        hidden = found(number_of_it)
+        assert hidden is not None
+        first.grad = second.grad = hidden.grad = None
+        (x * first * second * hidden).sum().backward()
+
+    def call(number: int) -> Any:
+        if number == 3:
+            first.requires_grad = False
+        if number == 6:
+            s.out_of_sight.requires_grad = False
+        step(numbers(3) + number)
+        return first.grad, second.grad, s.out_of_sight.grad
+    return None, call
+
+
+def an_assigned_value_that_was_there_already(wrap: Callable[..., Any]) -> Any:
+    s = SimpleNamespace(kept=numbers(3).realize(), given=(numbers(3) + 1).realize(), counted=numbers(3).realize())
+
+    @wrap
+    def step(x: Tensor) -> Tensor:
+        s.kept.assign(s.given.detach())
+        s.counted.assign(s.counted)
+        return x + 1
+
+    def call(number: int) -> Any:
+        if number > 2:
+            s.kept.assign(s.kept * 2)
+            s.counted.assign(s.counted + 1)
+        return step(numbers(3) + number)
+    return s, call
+
+
+_written = Tensor([0.0])
+
+
+def a_global_that_is_only_written(wrap: Callable[..., Any]) -> Any:
+    w = numbers(3).realize()
+
+    @wrap
+    def step(x: Tensor) -> Tensor:
+        global _written
+        _written = w * 2
+        w.assign(w * 0.5)
+        return x + 1
+
+    def call(number: int) -> Any:
+        return step(numbers(3) + number), _written
+    return None, call
+
+
 @pytest.mark.parametrize("program", [
+    a_global_that_is_only_written, weights_that_are_frozen, an_assigned_value_that_was_there_already,
     values_known_before_the_trace, lazy_tensors_keep_the_value_they_were_made_from,
     bits(gradients_through_a_lazy_tensor_in_sight), view_that_shows_another_part,
     methods_replaced, attributes_that_appear, results_that_ask_for_a_gradient, results_in_a_block_without_gradients])

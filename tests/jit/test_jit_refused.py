@@ -243,3 +243,67 @@ def test_a_context_variable_that_is_set_to_another_tensor_is_refused() -> None:
     with pytest.raises(JitError, match="the function itself changes held"):
         for _ in range(4):
             jitted(rand(3))
+
+
+@pytest.mark.parametrize("in_sight", [True, False])
+@pytest.mark.parametrize("plain_calls", [0, 3])
+def test_a_gradient_that_would_leave_through_an_argument(in_sight: bool, plain_calls: int) -> None:
+    """Also if what is trained is out of sight, and in a call that would be a replay."""
+    weight, other = [Tensor([1.0, 2.0], requires_grad=True).realize() for _ in range(2)]
+
+    @TinyJit
+    def step(x: Tensor) -> None:
+        weight.grad = None
+        (x * weight).sum().backward()
+
+    for _ in range(plain_calls):
+        step(Tensor([1.0, 2.0]) * 2)
+    for _ in range(2):
+        with pytest.raises(JitError, match="a gradient ends at the edge"):
+            step((weight if in_sight else other) * 2)
+    step(((weight if in_sight else other) * 2).detach())
+    assert weight.grad is not None and weight.grad.tolist() == [2.0, 4.0]
+
+
+def test_a_result_that_is_detached_passes_no_gradient() -> None:
+    weight = Tensor([1.0, 2.0], requires_grad=True).realize()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        weight.grad = None
+        y = x * weight
+        y.sum().backward()
+        return y
+
+    x = Tensor([1.0, 1.0])
+    for _ in range(5):
+        x = step(x).detach()
+    assert weight.grad is not None and (x.tolist(), weight.grad.tolist()) == ([1.0, 32.0], [1.0, 16.0])
+    with pytest.raises(JitError, match="a gradient ends at the edge"):
+        step(step(x))
+
+
+@pytest.mark.parametrize(("plain_calls", "way"), [
+    (0, "the result of a jitted call"), (3, "the result of a jitted call"), (0, "computed from a weight out of sight"),
+    (3, "computed from a weight out of sight"), (0, "in sight")])
+def test_no_gradient_passes_a_result_of_what_is_trained(plain_calls: int, way: str) -> None:
+    weight = Tensor([1.0, 2.0], requires_grad=True).realize()
+    state = SimpleNamespace(now=Tensor([1.0, 2.0]))
+    first, second = TinyJit(lambda x: x * weight), TinyJit(lambda x: x * 3)
+
+    @TinyJit
+    def doubled() -> None:
+        state.now = state.now * 2
+
+    for _ in range(plain_calls):
+        second(Tensor([1.0, 2.0]))
+    for _ in range(4):
+        if way == "in sight":
+            state.now = weight
+            doubled()
+            doubled()
+            result = state.now
+        else:
+            result = second(first(Tensor([1.0, 2.0])) if way == "the result of a jitted call" else weight * 2)
+        with pytest.raises(GradientError, match="jitted"):
+            (result * result).sum().backward()
