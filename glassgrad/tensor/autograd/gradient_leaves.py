@@ -59,8 +59,10 @@ def hold(tensor: Any) -> None:
     node = tensor.uop
     if node.op is o.BUFFER:
         node.arg.add_leaf(weakref.ref(tensor))
-    else:
-        registry.add(registry.leaves, node, tensor)
+        return
+    if node.op is o.DETACH and node.arg is None:         # what every `detach` of that value is: no leaf's own
+        tensor.uop = node = distinct(node)
+    registry.add(registry.leaves, node, tensor)
 
 
 def is_held(tensor: Any) -> bool:
