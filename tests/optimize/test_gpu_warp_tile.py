@@ -74,7 +74,8 @@ def test_rows_and_columns_may_end_at_a_value(family: str, dtype: DType, n: int, 
     columns = n if both else 72
     out = x[:length] @ (w[:length] if both else w).T + (more[:length, :length] if both else more[:length])
     kernel = tree(out.schedule()[-1].ast)
-    assert [move.split("(")[0] for move in kernel.moves] == [family]
+    few = ["staged"] if family == "warps" and not both else []                     # up to 16 rows
+    assert [move.split("(")[0] for move in kernel.moves] == [*few, family]
     values = [(rng.integers(-8, 9, shape) / 8).astype("float32") for shape in shapes]
     a, b, c = (v.astype("float64") for v in values)
     wanted = a[:n] @ b[:columns].T + c[:n, :columns]

@@ -45,8 +45,7 @@ MOST_RUN_TIME_TASKS = 32        # tasks of a loop with a run-time bound around a
 def contraction(body: list[Statement], target: Target, decisions: Decisions,
                 by_rows: bool = False) -> tuple[Phases, list[Statement]] | None:
     """The phases of a contraction, and the loop nest that plain loops still have to do: on a GPU with split K the sum
-    of the parts, else empty. `by_rows`: the code is for a range of row counts. Refuses (None) what is no contraction,
-    and what no family accepts."""
+    of the parts, else empty. `by_rows`: for a range of row counts. Refuses (None) what no family accepts."""
     product = (_with_run_time_rows(body) if by_rows else None) or recognize(body)
     if product is None:
         return None

@@ -135,10 +135,9 @@ class WideStep:
     stop: UOp | None
     beside: bool = False      # whether a lane has consecutive iterations; else a vector has
     end: UOp | None = None    # the loop's end, where some lanes may be past it
-    letter: str = "o"         # that the name of the loop over steps ends with: a rest may be inside the loop before it
 
     def __post_init__(self) -> None:
-        self.outer = counter(self.name + self.letter, self.count)
+        self.outer = counter(self.name + ("o" if self.start.op is o.CONST else "r"), self.count)    # r may be inside o
         self.over, self.lane = counter(self.name + "u", self.tile), counter(self.name + "l", self.lanes)
         self.axes = [r for r in (self.over, self.lane) if r.arg.size > 1]
         self.width = self.tile * self.lanes
@@ -184,7 +183,7 @@ def wide_steps(loop: For, tile: int, lanes: int, beside: bool = False) -> list[W
     vectors = divide_up(left, lanes)
     steps = [WideStep(name, index(0), n // (tile * lanes), tile, lanes, whole, beside),
              WideStep(name, multiply(whole, tile * lanes), tile, 1, lanes, vectors, beside,
-                      stop if lanes > 1 else None, "r")]
+                      stop if lanes > 1 else None)]
     return [step for step in steps if step.count > 0]
 
 

@@ -39,8 +39,7 @@ class Tiling(Choice, names=FAMILIES):
     k_blocks: int = 1         # consecutive blocks of K done by one tile before the next tile
     k_block: int = 0          # products added in a register before they are added to memory, or copied at once; 0: all
     unroll: int = 1           # steps of K in one iteration of their loop
-    k_parts: int = 1          # parts of K, each summed by a separate task (split K); times blocks of rows, if those are
-                              # known at run time only
+    k_parts: int = 1          # parts of K, each summed by a separate task; times blocks of rows with a run-time bound
     pitch: int = 0            # between rows of an image; 0: none
     stages: int = 0           # steps of K whose copies are in memory or in flight
     cluster: int = 1          # groups of a cluster, with consecutive tiles of M, that share copies of the right factor
