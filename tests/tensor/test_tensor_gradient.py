@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -374,3 +375,14 @@ def test_integers_and_conditions_get_no_gradient_through_formulas_with_their_own
     condition = Tensor([True, False]).realize()
     [found] = condition.where(x, 0.0).tanh().sum().gradient(condition, materialize_grads=True)
     assert found.tolist() == [False, False]
+
+
+@pytest.mark.parametrize("make", [
+    lambda v: Tensor([0.0, 0.0], requires_grad=True).assign(v.detach()),
+    lambda v: v.detach().requires_grad_(),
+    lambda v: Tensor([0.0, 0.0], requires_grad=True).replace(v.detach())], ids=["assign", "requires_grad_", "replace"])
+def test_a_leaf_that_was_given_a_detached_value_shares_no_gradient(make: Any) -> None:
+    v = Tensor([1.0, 2.0], requires_grad=True)
+    x = make(v)
+    (x * x.detach() + x * v.detach() * 10 + v.detach() * 100).sum().backward()
+    assert x.grad.tolist() == [11.0, 22.0] and v.grad is None
