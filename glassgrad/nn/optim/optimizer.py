@@ -18,7 +18,7 @@ from glassgrad.compiler.graph import DType, dtypes, ops as o
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.nn.modules.argument_checks import check_call, signature_of
 from glassgrad.nn.optim.parameter_group import Group
-from glassgrad.tensor.autograd.gradient_leaves import take_started
+from glassgrad.tensor.autograd.gradient_leaves import distinct, take_started
 from glassgrad.tensor.jit_access import computed_from
 from glassgrad.tensor.tensor import Tensor
 
@@ -250,7 +250,7 @@ class Optimizer:
                 master = _at(self.master, i)
                 if master is not None:
                     master.assign(new.cast(master.dtype))
-                p.assign(computed_from(new, new.uop.detach().cast(p.dtype)))
+                p.assign(computed_from(new, distinct(new.uop).cast(p.dtype)))
 
     def _value(self, i: int) -> Tensor:
         """Parameter i in the type to compute in: its float32 master value where that rounds to the parameter, else the

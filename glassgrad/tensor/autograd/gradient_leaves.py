@@ -61,7 +61,7 @@ def hold(tensor: Any) -> None:
         node.arg.add_leaf(weakref.ref(tensor))
         return
     if node.op is o.DETACH and node.arg is None:         # what every `detach` of that value is: no leaf's own
-        tensor.uop = node = distinct(node)
+        tensor.uop = node = distinct(node.src[0])
     registry.add(registry.leaves, node, tensor)
 
 
@@ -155,7 +155,7 @@ def cut_off(node: UOp) -> None:
 
 def is_cut_off(node: UOp) -> bool:
     """Whether a jitted call made this value, so that no gradient can pass."""
-    return node in registry.jitted
+    return id(node) in registry.jitted.rows
 
 
 def refuse_cut_off(root: UOp) -> None:
