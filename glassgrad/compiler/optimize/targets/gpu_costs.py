@@ -123,7 +123,7 @@ def join_time(sums: int) -> float:
     return JOIN_BEGINS + sums * JOIN_PARTS
 
 
-Way = TypeVar("Way")
+Choice = TypeVar("Choice")
 
 
 def typical_rows(most: int, versions: Sequence[int]) -> list[int]:
@@ -132,7 +132,7 @@ def typical_rows(most: int, versions: Sequence[int]) -> list[int]:
     return [least + -(-(most - least) * share // 8) for share in EIGHTHS_OF_ROWS]
 
 
-def best_for(ways: Iterable[Way], time: Callable[[Way, int], float], numbers: Sequence[int]) -> Way:
+def best_for(ways: Iterable[Choice], time: Callable[[Choice, int], float], numbers: Sequence[int]) -> Choice:
     """The way that is nearest to the fastest for several numbers of rows."""
     found = [(way, [time(way, number) for number in numbers]) for way in ways]
     least = [min(times) for times in zip(*[times for _, times in found])]

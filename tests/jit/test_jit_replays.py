@@ -1,0 +1,198 @@
+"""What a replay would get wrong if it took what the traces found for what is there now: values known before, lazy
+tensors, views, settings and gradients that change between calls. Each program is run jitted and plain: both must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from jitted_and_plain import Program, bits, numbers, outcome, plain
+
+from glassgrad import Tensor, no_grad
+from glassgrad.jit import TinyJit
+
+
+def values_known_before_the_trace(wrap: Callable[..., Any]) -> Any:
+    s = SimpleNamespace(w=numbers(3))
+    double = s.w * 2
+    double.numpy()                                   # from here on this expression remembers its value
+    step = wrap(lambda x: x + s.w * 2)
+
+    def call(number: int) -> Any:
+        if number == 4:
+            s.w.assign(s.w + 1)
+        return step(numbers(3) + number), double
+    return s, call
+
+
+def lazy_tensors_keep_the_value_they_were_made_from(wrap: Callable[..., Any]) -> Any:
+    w = numbers(3)
+    s = SimpleNamespace(double=w * 2)
+    step = wrap(lambda x: x + s.double + w)
+
+    def call(number: int) -> Any:
+        if number in (3, 5):
+            w.assign(w + 1).realize()
+        if number == 6:
+            s.double = w * 2
+        return step(numbers(3) + number)
+    return None, call
+
+
+def gradients_through_a_lazy_tensor_in_sight(wrap: Callable[..., Any]) -> Any:
+    w = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    s = SimpleNamespace(double=w * 2, data=numbers(3) * 2)
+    step = wrap(lambda x: (s.double * x + s.data).sum().backward().realize())
+
+    def call(number: int) -> Any:
+        if number in (3, 5, 6):
+            s.double, s.data = w * (number + 1), numbers(3) * number
+        w.grad = None
+        return step(numbers(3) + number), w.grad
+    return None, call
+
+
+def view_that_shows_another_part(wrap: Callable[..., Any]) -> Any:
+    s = SimpleNamespace(w=numbers(6))
+    s.part = s.w[1:4]
+    step = wrap(lambda x: x + s.part + s.w[:3])
+
+    def call(number: int) -> Any:
+        if number in (3, 5):
+            s.part.replace(s.w[3:6] if number == 3 else s.w[0:3])
+        return step(numbers(3) + number)
+    return s, call
+
+
+def methods_replaced(wrap: Callable[..., Any]) -> Any:
+    class Model:
+        def scale(self, x: Tensor) -> Tensor:
+            return x * 2
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.scale(x) + 1
+    model: Any = Model()
+    step = wrap(model.forward)
+
+    def call(number: int) -> Any:
+        if number == 3:
+            Model.scale = lambda self, x: x * 3      # type: ignore[method-assign]
+        if number == 6:
+            model.scale = lambda x: x * 5
+        return step(numbers(3) + number)
+    return None, call
+
+
+def attributes_that_appear(wrap: Callable[..., Any]) -> Any:
+    class Model:
+        pass
+    model: Any = Model()
+    step = wrap(lambda x: x * (3 if getattr(model, "three", False) else 2 + getattr(model, "more", 0)))
+
+    def call(number: int) -> Any:
+        if number == 2:
+            model.three = True
+        if number == 4:
+            del model.three
+        if number == 6:
+            Model.more = 5                           # type: ignore[attr-defined]
+        return step(numbers(3) + number)
+    return None, call
+
+
+def results_that_ask_for_a_gradient(wrap: Callable[..., Any]) -> Any:
+    @wrap
+    def step(x: Tensor) -> Tensor:
+        y = (x * 2).realize()
+        y.requires_grad = True
+        return y
+
+    def call(number: int) -> Any:
+        y = step(numbers(3) + number)
+        (y * y).sum().backward()
+        return y, y.grad
+    return None, call
+
+
+def results_in_a_block_without_gradients(wrap: Callable[..., Any]) -> Any:
+    w = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    step = wrap(lambda x: x * w)
+
+    def call(number: int) -> Any:
+        with no_grad():
+            y = step(numbers(3) + number)
+        w.grad = None
+        (y * w).sum().backward()
+        return y, w.grad
+    return None, call
+
+
+def weights_that_are_frozen(wrap: Callable[..., Any]) -> Any:
+    s = SimpleNamespace(first=numbers(3), second=numbers(3), out_of_sight=numbers(3))
+    for tensor in vars(s).values():
+        tensor.requires_grad = True
+    found = {id(s.out_of_sight): s.out_of_sight}.get
+    number_of_it = id(s.out_of_sight)
+    first, second = s.first, s.second
+
+    @wrap
+    def step(x: Tensor) -> None:
+        hidden = found(number_of_it)
+        assert hidden is not None
+        first.grad = second.grad = hidden.grad = None
+        (x * first * second * hidden).sum().backward()
+
+    def call(number: int) -> Any:
+        if number == 3:
+            first.requires_grad = False
+        if number == 6:
+            s.out_of_sight.requires_grad = False
+        step(numbers(3) + number)
+        return first.grad, second.grad, s.out_of_sight.grad
+    return None, call
+
+
+def an_assigned_value_that_was_there_already(wrap: Callable[..., Any]) -> Any:
+    s = SimpleNamespace(kept=numbers(3).realize(), given=(numbers(3) + 1).realize(), counted=numbers(3).realize())
+
+    @wrap
+    def step(x: Tensor) -> Tensor:
+        s.kept.assign(s.given.detach())
+        s.counted.assign(s.counted)
+        return x + 1
+
+    def call(number: int) -> Any:
+        if number > 2:
+            s.kept.assign(s.kept * 2)
+            s.counted.assign(s.counted + 1)
+        return step(numbers(3) + number)
+    return s, call
+
+
+_written = Tensor([0.0])
+
+
+def a_global_that_is_only_written(wrap: Callable[..., Any]) -> Any:
+    w = numbers(3).realize()
+
+    @wrap
+    def step(x: Tensor) -> Tensor:
+        global _written
+        _written = w * 2
+        w.assign(w * 0.5)
+        return x + 1
+
+    def call(number: int) -> Any:
+        return step(numbers(3) + number), _written
+    return None, call
+
+
+@pytest.mark.parametrize("program", [
+    a_global_that_is_only_written, weights_that_are_frozen, an_assigned_value_that_was_there_already,
+    values_known_before_the_trace, lazy_tensors_keep_the_value_they_were_made_from,
+    bits(gradients_through_a_lazy_tensor_in_sight), view_that_shows_another_part,
+    methods_replaced, attributes_that_appear, results_that_ask_for_a_gradient, results_in_a_block_without_gradients])
+def test_what_a_replay_must_see(program: Program) -> None:
+    assert outcome(program, TinyJit) == outcome(program, plain)
