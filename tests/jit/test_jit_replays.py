@@ -1,5 +1,5 @@
 """What a replay would get wrong if it took what the traces found for what is there now: values known before, lazy
-tensors, views, settings and gradients that change between calls. Each program is run jitted and plain: both must agree."""
+tensors, views, settings, gradients that change between calls. Each program is run jitted and plain: both agree."""
 
 from __future__ import annotations
 
