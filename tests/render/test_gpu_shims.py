@@ -295,11 +295,12 @@ def test_a_read_with_a_gate_stays_in_the_branch_that_makes_it_safe(name: str, sh
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_products_of_a_changing_number_of_rows(name: str, shims: None) -> None:
+@pytest.mark.parametrize("shape", [(800, 48), (2500, 40)], ids=str)
+def test_products_of_a_changing_number_of_rows(name: str, shape: tuple[int, int], shims: None) -> None:
     """The versions of the code for other numbers of rows do nothing, and parts of a long sum follow that number."""
-    w, before = x_of(800, 48), GlobalCounters.schedules
+    w, before = x_of(*shape), GlobalCounters.schedules
     weight = Tensor(w, device=name).realize()
     for n in (66, 20, 9, 2, 16, 17, 65, 70):
-        x = x_of(n, 800)
+        x = x_of(n, shape[0])
         np.testing.assert_allclose((Tensor(x, device=name).realize() @ weight).numpy(), x @ w, rtol=2e-4, atol=2e-4)
     assert GlobalCounters.schedules - before == 3

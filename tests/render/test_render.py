@@ -153,6 +153,25 @@ def test_phases_share_memory_and_count_nested_tasks(how, rng):
     assert info.shared == (128, 64) and info.scratch_bytes == 0
 
 
+def test_memories_of_a_phase_do_not_overlap_where_others_had_them_before(how, rng):
+    """Each of two memories is first used beside a smaller one, then both are used together."""
+    out, small, large = param(0, F32, 3), 8, 64
+    a, b, c, d = (local(name, F32, size) for name, size in (("a", small), ("b", large), ("c", large), ("d", small)))
+    i, s, t = counter("i", 1), counter("s", small), counter("t", large)
+
+    def phase(number: int, *memories):
+        """Fill each memory with its own number, then store the sum of their first and last elements."""
+        total = sum((load(m, ix.index(0)) + load(m, ix.index(m.arg.size - 1)) for m in memories), const(0.0))
+        return Phase([For(i, TASK, [*[For(s if m.arg.size == small else t, LOOP, [
+            Store(m, s if m.arg.size == small else t, const(float(10 ** n)))]) for n, m in enumerate(memories)],
+            Store(out, ix.index(number), total)])])
+    kernel = Kernel("phases", [out], [phase(0, a, b), phase(1, c, d), phase(2, c, b)], (0,))
+    found = np.zeros(3, np.float32)
+    run(kernel, [found], how)
+    np.testing.assert_array_equal(found, [22, 22, 22])
+    assert launch_info(kernel).scratch_bytes == 512, "the scratch of the largest phase"
+
+
 # -- memory access ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", [F32, dtypes.uint8, dtypes.int64, BOOL, dtypes.float16], ids=lambda d: d.name)
 @pytest.mark.parametrize("lanes", [1, 5, 16])

@@ -86,7 +86,7 @@ def launch_info(kernel: Kernel, replayed: bool = False) -> LaunchInfo:
         if loops and loops[0].stop is not None:
             by_value += _tasks_by_value(number, loops, replayed)
     shared = tuple(_nbytes(m) for m in shared_locals(kernel))
-    return LaunchInfo(tuple(phases), shared, LocalLayout(kernel).scratch_bytes, tuple(by_value))
+    return LaunchInfo(tuple(phases), shared, scratch_bytes(kernel), tuple(by_value))
 
 
 def _tasks_by_value(phase: int, loops: list[For], replayed: bool) -> list[TasksByValue]:
@@ -125,26 +125,28 @@ def function_name(kernel: Kernel, phase: int) -> str:
 
 
 class LocalLayout:
-    """Where a kernel's LOCAL memory is found: a slot of `args`, or an offset into the scratch, in bytes. Phases
-    reuse each other's scratch: nothing of a task is left after it."""
+    """Where a phase finds LOCAL memory: a slot of `args`, or an offset into the scratch, in bytes. Each phase has
+    all of the scratch for itself: nothing of a task is left after it."""
 
-    def __init__(self, kernel: Kernel):
-        self.slots: dict[UOp, int] = {m: len(kernel.params) + i for i, m in enumerate(shared_locals(kernel))}
+    def __init__(self, kernel: Kernel, phase: int):
+        self.slots = shared_slots(kernel)
         self.offsets: dict[UOp, int] = {}
-        self.phase_bytes: list[int] = []
-        for phase in kernel.phases:
-            used = [m for m in dict.fromkeys(filled(phase)) if m.arg.scope == "worker"]
-            end = max([self.offsets[m] + _nbytes(m) for m in used if m in self.offsets], default=0)
-            for memory in used:
-                if memory not in self.offsets:           # over another one, or after all that the phase has so far
-                    under = next((m for m in used if m.arg.name == memory.arg.over), None)
-                    self.offsets[memory] = end if under is None else self.offsets[under]
-                end = max(end, self.offsets[memory] + _nbytes(memory))
-            self.phase_bytes.append(end)
+        self.nbytes = 0
+        used = [m for m in dict.fromkeys(filled(kernel.phases[phase])) if m.arg.scope == "worker"]
+        for memory in used:                              # over another one, or after all that the phase has so far
+            under = next((m for m in used if m.arg.name == memory.arg.over), None)
+            self.offsets[memory] = self.nbytes if under is None else self.offsets[under]
+            self.nbytes = max(self.nbytes, self.offsets[memory] + _nbytes(memory))
 
-    @property
-    def scratch_bytes(self) -> int:
-        return max(self.phase_bytes, default=0)
+
+def shared_slots(kernel: Kernel) -> dict[UOp, int]:
+    """The slot of `args` of each LOCAL that all tasks share."""
+    return {m: len(kernel.params) + i for i, m in enumerate(shared_locals(kernel))}
+
+
+def scratch_bytes(kernel: Kernel) -> int:
+    """Bytes of scratch that each worker needs."""
+    return max((LocalLayout(kernel, p).nbytes for p in range(len(kernel.phases))), default=0)
 
 
 def slot_of(memory: UOp, shared: dict[UOp, int]) -> int:

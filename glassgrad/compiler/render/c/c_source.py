@@ -27,10 +27,10 @@ LONGEST = 72       # characters of an expression before it gets a name
 
 def render_c(kernel: Kernel, target: Target, phases: list[Jammed], linkage: str = "") -> str:
     """A kernel as C, with one function per phase; `linkage` is a word before each of them ("static")."""
-    definitions, places = Definitions(), LocalLayout(kernel)
-    functions = [linkage + CFunction(places, target, jammed, function_name(kernel, p), definitions).text()
+    definitions = Definitions()
+    functions = [CFunction(LocalLayout(kernel, p), target, jammed, function_name(kernel, p), definitions).text()
                  for p, jammed in enumerate(phases)]
-    return "\n".join([*definitions.lines, "", "\n\n".join(functions), ""])
+    return "\n".join([*definitions.lines, "", "\n\n".join(linkage + text for text in functions), ""])
 
 
 class CFunction(CArithmetic, Walker):

@@ -12,7 +12,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LANE, UNIT, For, Kernel, walk
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.async_copies_and_mma import box_maps, has_copies
-from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo, LocalLayout, launch_info
+from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo, LocalLayout, launch_info, shared_slots
 
 WARP = 32                   # groups are whole multiples of it
 GROUPS = 1056               # that run at once where each has global memory: 8 for each of 132 processors
@@ -32,13 +32,13 @@ def gpu_launch(kernel: Kernel, group_bytes: int = GPU.group_bytes) -> GpuLaunch:
     threads = [group_threads([s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE])
                for phase in kernel.phases]
     in_global = scratch_is_global(kernel, info.scratch_bytes, group_bytes)
-    layout = LocalLayout(kernel)
-    in_group = [0 if in_global else nbytes for nbytes in layout.phase_bytes]
+    in_group = [0 if in_global else LocalLayout(kernel, p).nbytes for p in range(len(kernel.phases))]
     phases = tuple([(name, min(tasks, GROUPS) if in_global else tasks, t, n)
                     for (name, tasks), t, n in zip(info.phases, threads, in_group)])
     most = max((groups for _, groups, _, _ in phases), default=1)
     shared = (*info.shared, most * info.scratch_bytes) if in_global else info.shared
-    return GpuLaunch(phases, LaunchInfo(info.phases, shared, 0, info.by_value), tuple(box_maps(kernel, layout.slots)))
+    maps = tuple(box_maps(kernel, shared_slots(kernel)))
+    return GpuLaunch(phases, LaunchInfo(info.phases, shared, 0, info.by_value), maps)
 
 
 def scratch_is_global(kernel: Kernel, scratch_bytes: int, group_bytes: int) -> bool:

@@ -34,7 +34,7 @@ from glassgrad.compiler.render.gpu.group_threads import GroupThreads
 from glassgrad.compiler.render.gpu.skipped_rounding import rounded_divisions
 from glassgrad.compiler.render.gpu.wide_access import (MOST_BYTES, load_wide, neighbours, read_once, runs_of_reads,
                                                        store_wide)
-from glassgrad.compiler.render.launch_info import LocalLayout, launch_info
+from glassgrad.compiler.render.launch_info import LaunchInfo, LocalLayout, launch_info
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_placement import Flow
@@ -49,20 +49,20 @@ LINES_ALIGNED = 1024        # bytes: the alignment of memory whose lines copies 
 
 def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Jammed]) -> str:
     """The source of all phases of a kernel."""
-    definitions, places, launch = Definitions(), LocalLayout(kernel), gpu_launch(kernel, target.group_bytes).phases
-    functions = [GpuFunction(kernel, places, target, spread(jammed, target.units), name, definitions, dialect, tasks,
-                             group_bytes).text()
-                 for jammed, (_, tasks), (name, _, _, group_bytes) in zip(phases, launch_info(kernel).phases, launch)]
+    definitions, info, launch = Definitions(), launch_info(kernel), gpu_launch(kernel, target.group_bytes).phases
+    functions = [GpuFunction(kernel, p, info, target, spread(jammed, target.units), definitions, dialect,
+                             launch[p][3]).text() for p, jammed in enumerate(phases)]
     return "\n".join([*dialect.prelude, *definitions.lines, "", "\n\n".join(functions), ""])
 
 
 class GpuFunction(GpuArithmetic, GroupThreads):
     """One phase as one function that every thread of every group runs."""
-    def __init__(self, kernel: Kernel, places: LocalLayout, target: Target, jammed: Jammed, name: str,
-                 definitions: Definitions, dialect: Dialect, tasks: int, group_bytes: int):
+    def __init__(self, kernel: Kernel, phase: int, info: LaunchInfo, target: Target, jammed: Jammed,
+                 definitions: Definitions, dialect: Dialect, group_bytes: int):
+        places, (name, tasks) = LocalLayout(kernel, phase), info.phases[phase]
         self.dialect, self.kernel, self.task_count, self.group_bytes = dialect, kernel, tasks, group_bytes
-        self.scratch_bytes = places.scratch_bytes
-        self.scratch_global = scratch_is_global(kernel, places.scratch_bytes, target.group_bytes)
+        self.scratch_bytes = info.scratch_bytes
+        self.scratch_global = scratch_is_global(kernel, info.scratch_bytes, target.group_bytes)
         self.spelled = {**CFunction.spelled, **dict(dialect.types)}
         self.inline, self.spelling, self.language = dialect.helper, dialect.spelling, dialect.name
         self.own_reads = own_reads(jammed.body, frozenset(jammed.lanes))

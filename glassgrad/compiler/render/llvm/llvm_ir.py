@@ -29,9 +29,8 @@ def render_llvm(kernel: Kernel, target: Target, phases: list[Jammed], rows: Mapp
     """A kernel as the text of an LLVM module with one function per phase. Where `rows` gives the numbers of statements,
     each line ends with a comment that has the number of the one it was written for."""
     declarations: dict[str, str] = {}
-    places = LocalLayout(kernel)
-    functions = [LlvmFunction(places, target, jammed, function_name(kernel, p), declarations, kernel.streamed, rows)
-                 for p, jammed in enumerate(phases)]
+    functions = [LlvmFunction(LocalLayout(kernel, p), target, jammed, function_name(kernel, p), declarations,
+                              kernel.streamed, rows) for p, jammed in enumerate(phases)]
     texts = [function.text() for function in functions]
     notes = [NONTEMPORAL] if any(function.has_streamed for function in functions) else []
     return "\n".join([*texts, *[f"declare {d}" for d in declarations.values()], *notes, ""])

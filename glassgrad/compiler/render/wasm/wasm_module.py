@@ -27,8 +27,9 @@ REGISTER_MASK = 4          # bytes of a lane of a register that holds booleans
 
 def render_wasm(kernel: Kernel, phases: list[Jammed]) -> CodeModule:
     """A kernel as a module: a function for each phase, and one that runs them."""
-    places, info = LocalLayout(kernel), launch_info(kernel)
-    functions = [WasmFunction(places, jammed, name).function() for (name, _), jammed in zip(info.phases, phases)]
+    info = launch_info(kernel)
+    functions = [WasmFunction(LocalLayout(kernel, p), jammed, info.phases[p][0]).function()
+                 for p, jammed in enumerate(phases)]
     return CodeModule([*functions, _run(info.phases)])
 
 

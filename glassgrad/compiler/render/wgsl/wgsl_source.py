@@ -25,12 +25,12 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, dtypes, index_algebra as ix, ops as o
 from glassgrad.compiler.lower.cast_lowering import carrier, held
-from glassgrad.compiler.lower.loops import Kernel, Store, walk
+from glassgrad.compiler.lower.loops import Kernel, Store, filled, walk
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions, Spelling
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch, scratch_is_global
 from glassgrad.compiler.render.gpu.group_threads import GroupThreads
-from glassgrad.compiler.render.launch_info import LocalLayout, launch_info
+from glassgrad.compiler.render.launch_info import LocalLayout, launch_info, shared_slots
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 
 # The last word of an argument is 0, which no compiler knows: WGSL forbids constants that are infinite or NaN.
@@ -59,34 +59,38 @@ STAYS_SHORT = (o.CMPLT, o.CMPNE, o.CMPEQ, o.MAX, o.MIN, o.WHERE, o.AND, o.OR, o.
 
 def render_wgsl(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
     """The source of all phases of a kernel."""
-    definitions, places, launch = Definitions(), LocalLayout(kernel), gpu_launch(kernel, target.group_bytes).phases
-    arrays = declared_arrays(kernel, places, target, definitions)
-    functions = [WgslFunction(arrays, places, target, jammed, definitions, tasks, *launched[:3]).text()
-                 for jammed, (_, tasks), launched in zip(phases, launch_info(kernel).phases, launch)]
+    definitions, info, launch = Definitions(), launch_info(kernel), gpu_launch(kernel, target.group_bytes).phases
+    arrays = declared_arrays(kernel, info.scratch_bytes, target, definitions)
+    functions = [WgslFunction(arrays, LocalLayout(kernel, p), target, jammed, definitions, info.phases[p][1],
+                              *launch[p][:3]).text() for p, jammed in enumerate(phases)]
     return "\n".join([*definitions.lines, "", "\n\n".join(functions), ""])
 
 
 class Array(NamedTuple):
-    """Where a memory lies: an array, the type of its elements, and the byte where the memory begins, as text."""
+    """Where a memory lies: an array, the type of its elements, and the byte where it begins, as text (scratch: with a
+    gap for the offset that the phase gives it)."""
     name: str
     kind: str
     begin: str = ""
 
 
-def declared_arrays(kernel: Kernel, places: LocalLayout, target: Target, definitions: Definitions) -> dict[UOp, Array]:
+def declared_arrays(kernel: Kernel, scratch_bytes: int, target: Target, definitions: Definitions) -> dict[UOp, Array]:
     """The array of each memory of a kernel; all are declared."""
-    in_global = scratch_is_global(kernel, places.scratch_bytes, target.group_bytes)
+    in_global = scratch_is_global(kernel, scratch_bytes, target.group_bytes)
     written = {s.memory for phase in kernel.phases for s in walk(phase.body) if isinstance(s, Store)}
-    slots = {p: p.arg.slot for p in kernel.params if not p.arg.scalar} | places.slots
-    count, found, types = len(kernel.params) + len(places.slots), {}, definitions.types
+    shared, found, types = shared_slots(kernel), {}, definitions.types
+    scratch = dict.fromkeys(m for phase in kernel.phases for m in filled(phase) if m not in shared)
+    count = len(kernel.params) + len(shared)
+    slots = {p: p.arg.slot for p in kernel.params if not p.arg.scalar} | shared
+    slots |= {memory: slot for slot, memory in enumerate(scratch, count)}
     types["args"] = f"@group(0) @binding(0) var<uniform> args: array<vec4<u32>, {count + in_global}>;"
-    for slot, memory in [*[(slot, m) for m, slot in slots.items()], *enumerate(places.offsets, count)]:
+    for memory, slot in slots.items():
         dtype, name, begin = memory.dtype, f"data{slot}", f"i32(args[{min(slot, count)}].x)"
         kind = wgsl_type(dtype) if dtype.itemsize >= 4 else "atomic<u32>" if memory in written else "u32"
         where = f"@group(0) @binding({slot + 1}) var<storage, read_write> {name}: array<{kind}>;"
-        if memory in places.offsets:
-            begin = f"({begin} + i32(group.x) * {places.scratch_bytes} + {places.offsets[memory]})"
-        if memory in places.offsets and not in_global:
+        if memory in scratch:
+            begin = f"({begin} + i32(group.x) * {scratch_bytes} + {{offset}})"
+        if memory in scratch and not in_global:
             size = -(-memory.arg.size * dtype.itemsize // max(4, dtype.itemsize))
             where, begin = f"var<workgroup> {name}: array<{kind}, {size}>;", ""
         types[name], found[memory] = where, Array(name, kind, begin)
@@ -233,7 +237,8 @@ class WgslFunction(GroupThreads):
             return place.text
         if array not in self.given:
             name = self.named(array, f"{array.name}_at")
-            self.pointers.append(f"let {name} = {array.begin} / {memory.dtype.itemsize};")
+            begin = array.begin.format(offset=self.offsets.get(memory))
+            self.pointers.append(f"let {name} = {begin} / {memory.dtype.itemsize};")
         return self.given[array] if place.constant == 0 else f"{self.given[array]} + {place.text}"
 
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> CValue:
