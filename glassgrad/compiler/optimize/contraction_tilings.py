@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from glassgrad.compiler.graph import UOp, ops as o, toposort
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, modulo, multiply,
                                                     operation, times)
-from glassgrad.compiler.lower.loops import (LOOP, TASK, For, Statement, Store, around, counter, expressions,
-                                            numbered_loops, ranges_of, task_loops, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, For, Statement, Store, around, counter, numbered_loops,
+                                            task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_limit import move
@@ -46,27 +46,42 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions,
                 by_rows: bool = False) -> tuple[Phases, list[Statement]] | None:
     """The phases of a contraction, and the loop nest that plain loops still have to do: on a GPU with split K the sum
     of the parts, else empty. `by_rows`: for a range of row counts. Refuses (None) what no family accepts."""
-    product = (_with_run_time_rows(body) if by_rows else None) or recognize(body)
+    product = (_with_run_time_axes(body) if by_rows or target.groups else None) or recognize(body)
     if product is None:
         return None
     if target.groups:
-        return on_gpu_matrix_unit(product, target, decisions) or on_warps(product, target, decisions) or \
+        in_place = None if by_rows else recognize_with_run_time_bounds(body)
+        return on_gpu_matrix_unit(in_place or product, target, decisions) or on_warps(product, target, decisions) or \
             group_tiles(product, target, decisions)
     phases = on_matrix_unit(product, target, decisions) if target.units else None
     phases = phases or on_vectors(product, target, decisions)
     return None if phases is None else (phases, [])
 
 
-def _with_run_time_rows(body: list[Statement]) -> Product | None:
-    """The contraction with M as the one loop that has a run-time bound, and the left factor's other loops in the batch;
-    None where there is no such loop."""
+def _with_run_time_axes(body: list[Statement]) -> Product | None:
+    """The contraction with M and N as the one loop of each that has a run-time bound, and its other loops
+    in the batch; None where neither has such a loop."""
     bounded = any(loop.stop is not None for loop in task_loops(body)[0])
     product = recognize_with_run_time_bounds(body) if bounded else None
     product = None if product is None else product.with_lanes_right()
-    if product is None or not product.n or len(product.stops) > 1 or not {*product.stops} <= {*product.m}:
+    if product is None or not product.n:
         return None
-    rest = [r for r in product.m if r not in product.stops]
-    return replace(product, m=[*product.stops], batch=[*product.batch, *rest])
+    m, n = ([r for r in axis if r in product.stops] for axis in (product.m, product.n))
+    if len(m) > 1 or len(n) > 1:
+        return None
+    m, n = m or product.m, n or product.n
+    rest = [r for r in (*product.m, *product.n) if r not in (*m, *n)]
+    return replace(product, m=m, n=n, batch=[*product.batch, *rest])
+
+
+def _with_run_time_rows(body: list[Statement], target: Target) -> Product | None:
+    """The same where M has the run-time bound, and there are versions of the code by it: not for a CPU or a matrix unit
+    where another axis has one too."""
+    product = _with_run_time_axes(body)
+    if product is None or product.m[0] not in product.stops:
+        return None
+    alone = len(product.stops) == 1
+    return product if alone or target.groups and unit_for(product, target) is None else None
 
 
 def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases | None:
@@ -108,19 +123,6 @@ def skip_unused_packing(packing: list[Statement], product: Product) -> list[Stat
     return packing
 
 
-@move(lambda body, *_: None)
-def contraction_with_run_time_bounds(body: list[Statement], target: Target, decisions: Decisions) -> Phases | None:
-    """The phases of a contraction with run-time bounds, in whole tiles of a matrix unit whose copies fill in zeros past
-    the bound. Refuses (None) what has no such loop or unit, and rows that have versions by their number
-    (`in_blocks`)."""
-    ends = [loop for loop in task_loops(body)[0] if loop.stop is not None]
-    if not ends or ends[0].range.arg.size >= 2 * BLOCK and _with_run_time_rows(body) is not None:
-        return None
-    product = recognize_with_run_time_bounds(body)
-    tiled = None if product is None else on_gpu_matrix_unit(product, target, decisions)
-    return None if tiled is None else tiled[0]
-
-
 @move(lambda body, *_: [body])
 def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     """TASK i below stop: S  ->  TASK b below stop // 64: TASK i in 64: S[64*b + i]
@@ -132,9 +134,7 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     shares with the block before it are stored once. There are no large blocks where the other factor stays in a cache
     anyway. Where several loops have run-time bounds, all are split into blocks of 16 only: each case is more code to
     compile. The rows M of a result are specialized by their number (`_by_rows`).
-    For groups of threads there are blocks of 64 only, and the last goes past the end: a group takes as long for a part
-    of a block as for all of it.
-    refuses (returns the body): there is no such loop
+    refuses (returns the body): there is no such loop; groups of threads, whose tiles may go past the end
     """
     loops, inner = task_loops(body)
     ends = [f for f in loops if f.stop is not None and f.range.arg.size >= 2 * BLOCK]
@@ -144,10 +144,11 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     ends = [f for f in ends if f.range in product.m or f.range in product.n]
     if not ends:
         return [body]
-    if _with_run_time_rows(body) is not None:
-        return _by_rows(loops, ends[0], inner, target)
+    rows = _with_run_time_rows(body, target)
+    if rows is not None:
+        return _by_rows(loops, next(f for f in loops if f.range is rows.m[0]), inner, target)
     if target.groups:
-        return [_gated_blocks(loops, ends, inner)]
+        return [body]
     other = [*product.k, *(product.n if ends[0].range in product.m else product.m)]
     if len(ends) > 1 or 2 * count(other) * product.right.dtype.itemsize <= target.l2_bytes:
         return _small_blocks(loops, ends, inner, rest_of=0)
@@ -192,30 +193,15 @@ def _with_other_tiles(versions: dict[int, list[Statement]], target: Target) -> l
 
 
 def _rows(loops: list[For], loop: For, inner: list[Statement], most: int, stop: UOp | None) -> list[Statement]:
-    """The loops with one of them over this many rows, or as many of them as `stop` says."""
-    rows = counter(loop.range.arg.name, most)
-    outside = [For(rows, TASK, [], stop) if f is loop else f for f in loops]
-    return around(outside, moves.rebuild(inner, {loop.range: rows}))
-
-
-def _gated_blocks(loops: list[For], ends: list[For], inner: list[Statement]) -> list[Statement]:
-    """Blocks of 64 only, the last of which goes past the end: reads and stores there are masked off."""
-    places, gates, blocks = dict[UOp, UOp](), dict[UOp, UOp](), list[For]()
-    inside = {f.range: f for f in loops}
-    for f in ends:
-        assert f.stop is not None
-        name, row = f.range.arg.name, counter(f.range.arg.name, BLOCK)
-        block = counter(name + "b", -(-f.range.arg.size // BLOCK))
-        places[f.range] = add(multiply(block, BLOCK), row)
-        gates[row] = less(places[f.range], f.stop)
-        blocks.append(For(block, TASK, [], divide_up(f.stop, BLOCK)))
-        inside[f.range] = For(row, TASK, [])
-    cut = moves.rebuild(inner, places)
-    for row, gate in gates.items():
-        reads = [n for n in toposort([e for s in walk(cut) for e in expressions(s)]) if n.op is o.LOAD]
-        cut = moves.rebuild(cut, {n: moves.edge_gate(n, gate) for n in reads if row in ranges_of(n)})
-        _gate_stores(cut, gate)
-    return around([*blocks, *inside.values()], cut)
+    """The loops with one of them over this many rows, or as many of them as `stop` says; and with each loop that ends
+    where that one does."""
+    ends = {f.range: counter(f.range.arg.name, most) for f in (*loops, *walk(inner))
+            if isinstance(f, For) and f.stop is loop.stop}
+    cut = moves.rebuild(inner, ends)
+    for f in (*(outside := [For(f.range, TASK, [], f.stop) for f in loops]), *walk(cut)):
+        if isinstance(f, For) and f.range in ends:
+            f.range, f.stop = ends[f.range], stop
+    return around(outside, cut)
 
 
 def _gate_stores(body: list[Statement], gate: UOp | None) -> None:

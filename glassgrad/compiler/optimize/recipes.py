@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.lower.loops import For, If, Kernel, Phase, Statement, Store, loads_in, task_loops, walk
-from glassgrad.compiler.optimize.contraction_tilings import (condition, contraction, contraction_with_run_time_bounds,
-                                                             in_blocks, run_only_if)
+from glassgrad.compiler.optimize.contraction_tilings import condition, contraction, in_blocks, run_only_if
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.split_by_remainder import (interleaved, residues, side_by_side,
@@ -65,10 +64,6 @@ def _by_groups(parts: list[list[Statement]], target: Target, decisions: Decision
     phases: list[Phase] = []
     waiting: list[list[Statement]] = []
     for part in parts:
-        bounded = contraction_with_run_time_bounds(moves.merge_all(part), target, decisions)
-        if bounded is not None:
-            phases += map(Phase, bounded)
-            continue
         blocks = [condition(body) for body in in_blocks(moves.merge_all(part), target)]
         tiled = [contraction(body, target, decisions, used is not None) for used, body in blocks]
         if tiled == [None] * len(blocks):

@@ -38,10 +38,11 @@ class RowSteps(Choice, names=["hold"]):
 
 @dataclass
 class Row:
-    """The loops over one row, with a common counter; the loads that several of them do (`reads`), and memory that only
-    they use, at that counter (`kept`)."""
+    """The loops over one row, with a common counter and run-time bound, if any; the loads that several of them do
+    (`reads`), and memory that only they use, at that counter (`kept`)."""
     body: list[Statement]
     counter: UOp
+    stop: UOp | None
     reads: list[UOp]
     kept: set[UOp]
 
@@ -50,7 +51,7 @@ class Row:
         """A row that is read more than once, by loops of one length; None for anything else."""
         loops = [s for s in body if isinstance(s, For)]
         inside = [s for f in loops for s in walk(f.body)]
-        if len(loops) < 2 or len({f.range.arg.size for f in loops}) > 1 or any(f.stop is not None for f in loops) or \
+        if len(loops) < 2 or len({(f.range.arg.size, f.stop) for f in loops}) > 1 or \
                 any(isinstance(s, For) for s in inside) or not all(_can_be_wide(f) for f in loops):
             return None
         counter = loops[0].range
@@ -69,7 +70,7 @@ class Row:
         kept = {m for m in own if all(at is counter for memory, at in used if memory is m)}
         reads = [n for n, places in readers.items() if len(places) > 1 and n.src[0] not in stored
                  and counter in ranges_of(n.src[1])]
-        return Row(body, counter, reads, kept) if reads or kept else None
+        return Row(body, counter, loops[0].stop, reads, kept) if reads or kept else None
 
     @property
     def size(self) -> int:
@@ -111,7 +112,7 @@ def row_in_steps(row: Row, rows: int, beside: int, target: Target, decisions: De
     takes `beside` consecutive elements, where these are aligned."""
     lanes = row.lanes(rows, target)
     held = lanes is not None
-    if lanes is None and row.size >= gpu.LONG_ROW:
+    if lanes is None and row.size >= gpu.LONG_ROW and row.stop is None:
         lanes = target.most_threads // (2 if row.bytes <= gpu.ROW_OF_TWO else 1)
     if not lanes:
         return None
@@ -121,7 +122,7 @@ def row_in_steps(row: Row, rows: int, beside: int, target: Target, decisions: De
     if not held and steps > gpu.MOST_ROW_STEPS:
         return None
     chosen = decisions.ask(RowSteps(row.counter.arg.name, tile, lanes, held), lambda c: None)
-    end = index(row.size) if row.size % (tile * lanes) else None
+    end = index(row.size) if row.stop is None and row.size % (tile * lanes) else row.stop
     step = WideStep(row.counter.arg.name, index(0), steps, chosen.tile, chosen.lanes, None, wide, end)
     return hold(row if chosen.held else replace(row, reads=[], kept=set()), step, TILE if chosen.held else LOOP)
 

@@ -23,7 +23,6 @@ from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, around, counter,
                                             flat_index, load, nested, one, ranges_of, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
-from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import Factor, packed
 from glassgrad.compiler.optimize.product.gpu_warp_tile import CopiedLines, copied_steps
 from glassgrad.compiler.optimize.product.recognize import (FlatAxis, Product, count, flat_axis, lies_along_k,
@@ -45,9 +44,8 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
     product = product.with_lanes_right()
     m, outside_m = flat_axis(product.m, product.epilogue, "m")
     in_order, outside_n = flat_axis(product.n, product.epilogue, "n")
-    m, k = (axis.with_run_time_bound(product.stops) for axis in (m, FlatAxis.of(product.k)))
+    m, in_order, k = (axis.with_run_time_bound(product.stops) for axis in (m, in_order, FlatAxis.of(product.k)))
     bounded = {*product.stops} - {*product.k, *m.parts}
-    depth = k.size if k.stop is None else -(-k.size // gpu.TYPICAL)
     # tiles over columns of one image, stored in order; or over those of all images, if one leaves much of a tile empty
     columns_of = [(in_order, [*product.batch, *outside_m, *outside_n], 1.0)]
     if outside_n:
@@ -56,16 +54,25 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
 
     copied = copy_cost(product.left, m, k), copy_cost(product.right, in_order, k)
 
+    def typical(axis: FlatAxis, rows: int) -> int:
+        """The size of an axis where M has this many rows."""
+        if axis.stop is None:
+            return axis.size
+        return rows if axis.stop is m.stop else -(-axis.size // gpu.TYPICAL)
+
     def part_counts(n: FlatAxis, outer: list[UOp], tile: gpu.Tile) -> list[int]:
+        if bounded:
+            return [1]
         if m.stop is not None:
             return gpu.block_counts(n.size, count(outer), tile, processors)
-        return [1] if bounded else gpu.part_counts(m.size, n.size, depth, count(outer), tile, processors)
+        return gpu.part_counts(m.size, n.size, typical(k, m.size), count(outer), tile, processors)
 
     def time(way: Way, rows: int) -> float:
         n, outer, factor, tile, parts = way
+        columns, depth = typical(n, rows), typical(k, rows)
         now = parts if m.stop is None else gpu.parts_at(rows, parts, depth, tile)
-        joined = gpu.join_time(count(outer) * rows * n.size) if now == 1 < parts else 0.0
-        return factor * gpu.tile_time(rows, n.size, depth, count(outer), tile, now, processors, copied) + joined
+        joined = gpu.join_time(count(outer) * rows * columns) if now == 1 < parts else 0.0
+        return factor * gpu.tile_time(rows, columns, depth, count(outer), tile, now, processors, copied) + joined
     short, long = sorted((m.size, columns_of[-1][0].size))
     thin = short < (gpu.LEAST_SIDE if long >= gpu.THREADS else gpu.THIN_SIDE)
     if short < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k or product.total.dtype.kind != "f":
@@ -77,7 +84,9 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
     if thin and (bounded or time(best, m.size) * processors * gpu.PLAIN_PRODUCTS > product.work):
         return None
     tiles_bytes = tile.step * (tile.height + tile.width + 2 * gpu.PAD) * product.total.dtype.itemsize
-    now = parts if m.stop is None else gpu.parts_at(numbers[1], parts, depth, tile)
+    usual = numbers[len(numbers) // 3]
+    depth = typical(k, usual)
+    now = parts if m.stop is None else gpu.parts_at(usual, parts, depth, tile)
     two = 2 * tiles_bytes <= target.group_bytes and depth // now >= gpu.LEAST_STEPS * tile.step
     own = Tiling("staged", tile.rows, tile.columns, tile.threads, block_m=tile.side, block_n=tile.threads // tile.side,
                  left="shared", right="shared", k_block=tile.step, k_parts=parts, stages=2 if two else 1)
@@ -137,7 +146,8 @@ class GroupTile:
         if m.stop is None:
             part, block = counter("kp", c.k_parts), counter("mb", -(-m.size // self.height))
             self.part, self.block = one(part), one(block)
-            self.tasks = [For(r, TASK, []) for r in (*outer, part, block, self.task_n)]
+            self.tasks = [*[For(r, TASK, []) for r in (*outer, part, block)],
+                          For(self.task_n, TASK, [], n.pieces(self.width))]
             each = index(self.step.arg.size) if rounds is None else divide_up(rounds, c.k_parts)
         else:
             self.part, self.block, self.tasks = self.of_run_time_rows(m.stop)
@@ -172,7 +182,8 @@ class GroupTile:
             block = counter("mb", most)
             return index(0), one(block), [For(block, TASK, [], blocks), *self.around()]
         group, self.step = counter("g", max(parts, most)), counter("ks", self.rounds)
-        each = operation(o.MIN, operation(o.IDIV, index(parts), blocks), index(max(1, self.k.size // gpu.PART)))
+        most_parts = index(self.k.size // gpu.PART) if self.k.stop is None else divide(self.k.stop, gpu.PART)
+        each = operation(o.MIN, operation(o.IDIV, index(parts), blocks), most_parts)
         self.parts = RunTimeParts(operation(o.MAX, each, index(1)), multiply(blocks, self.height),
                                   group.arg.size * self.height)
         loop = For(group, TASK, [], times(self.parts.number, blocks))
@@ -180,7 +191,7 @@ class GroupTile:
 
     def around(self) -> list[For]:
         """The loops over tasks besides those of rows and parts."""
-        return [For(r, TASK, []) for r in (*self.outer, self.task_n)]
+        return [*[For(r, TASK, []) for r in self.outer], For(self.task_n, TASK, [], self.n.pieces(self.width))]
 
     def thread(self) -> tuple[UOp, UOp]:
         """A thread's coordinates in the group's rectangle, along M and along N."""
@@ -201,7 +212,7 @@ class GroupTile:
 
     def tiled(self) -> tuple[list[list[Statement]], list[Statement]]:
         """The phases, and the loops that add up the parts of K."""
-        gate = both(self.m.inside(self.at_m), moves.below(self.at_n, self.n.size))
+        gate = both(self.m.inside(self.at_m), self.n.inside(self.at_n))
         p = self.product
         left = self.shared("left", p.left, self.m, self.block, self.height)
         right = self.shared("right", p.right, self.n, one(self.task_n), self.width)
@@ -214,6 +225,7 @@ class GroupTile:
         loop: list[Statement] = [*first, For(self.step, LOOP, body, self.stop)]
         start = self.for_all([Assign(self.total, identity(o.ADD, self.total.dtype))])
         tasks = [loop for loop in self.tasks if loop.range.arg.size > 1]
+        tasks.sort(key=lambda loop: loop.stop is None)            # the outermost one bounds the number of tasks
         if self.c.k_parts == 1:
             finish = p.stores(self.total, {**self.m.apart(self.at_m), **self.n.apart(self.at_n)}, gate)
             return [around(tasks, [*start, *loop, *self.for_all(finish)])], []

@@ -38,9 +38,9 @@ def on_warps(product: Product, target: Target, decisions: Decisions) \
         -> tuple[list[list[Statement]], list[Statement]] | None:
     """The phases, and an empty list (no sums of parts of K); refuses (None) types without such a unit, and products too
     small to gain from one."""
-    if product.k_stop is not None or not product.n:
-        return None
     p = product.with_lanes_right()
+    if not p.n or not {*p.stops}.isdisjoint([*p.n, *p.k]):
+        return None
     found = unit_for(p, target, lambda unit: unit.loads is not None)
     if found is None:
         return None
