@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import index, linear, substitute_index
-from glassgrad.compiler.lower.loops import (LOOP, TASK, TILE, Assign, For, Statement, Store, load, loads_in, nodes_in,
-                                            ranges_of, register_over, walk)
+from glassgrad.compiler.graph.index_algebra import index, less, linear, multiply, substitute_index
+from glassgrad.compiler.lower.loops import (LOOP, TASK, TILE, Assign, For, If, Statement, Store, load, loads_in,
+                                            nodes_in, ranges_of, register_over, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.loop_moves import WideStep
@@ -131,7 +131,7 @@ def hold(row: Row, step: WideStep, kind: str) -> list[Statement]:
     """for k: r += x[k]; .. for i: y[i] = x[i]  ->  TILE k: h[k] = x[k]; r += h[k]; .. TILE k: y[k] = h[k]
 
     All loops go in the same steps, in loops of this kind (TILE: unrolled); in the last step some lanes may be past the
-    end.
+    end, and no thread does the steps past a run-time end.
     """
     reads = [*row.reads, *[load(m, row.counter) for m in row.kept]]
     at_step = [moves.edge_gate(substitute_index(n, {row.counter: step.at}, {}), step.is_inside) for n in reads]
@@ -149,7 +149,10 @@ def hold(row: Row, step: WideStep, kind: str) -> list[Statement]:
             inside = set(nodes_in([loop]))
             first = [Assign(held[n], n) for n in waiting if n in inside]
             waiting = [n for n in waiting if n not in inside]
-            out.append(_in_registers(loop, first, held, stored))
+            loop = _in_registers(loop, first, held, stored)
+            if row.stop is not None and isinstance(loop, For) and loop.range is step.outer:
+                loop.body = [If(less(multiply(step.outer, step.width), row.stop), loop.body)]
+            out.append(loop)
     return out
 
 
