@@ -12,9 +12,8 @@ from dataclasses import replace
 
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, modulo, multiply,
-                                                    operation, times)
-from glassgrad.compiler.lower.loops import (LOOP, TASK, For, Statement, Store, around, counter, numbered_loops,
-                                            task_loops, walk)
+                                                    times)
+from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, Store, around, counter, task_loops, walk
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_limit import move
@@ -33,11 +32,11 @@ from glassgrad.compiler.optimize.product.register_tile.register_loops import Reg
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.optimize.versions_by_size import bounded, one_of, run_only_if
 
 Phases = list[list[Statement]]
 BLOCK = 64         # rows or columns in a block of a loop with a run-time bound: a few register tiles
 SMALL = 16         # columns in a block of the remainder: lanes of vectors
-ONCE = counter("once", 1)      # the loop around code for some sizes only: its trip count is 1 or 0
 MOST_RUN_TIME_TASKS = 32        # tasks of a loop with a run-time bound around another such loop
 
 
@@ -61,8 +60,8 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions,
 def _with_run_time_axes(body: list[Statement]) -> Product | None:
     """The contraction with M and N as the one loop of each that has a run-time bound, and its other loops
     in the batch; None where neither has such a loop."""
-    bounded = any(loop.stop is not None for loop in task_loops(body)[0])
-    product = recognize_with_run_time_bounds(body) if bounded else None
+    some = any(loop.stop is not None for loop in task_loops(body)[0])
+    product = recognize_with_run_time_bounds(body) if some else None
     product = None if product is None else product.with_lanes_right()
     if product is None or not product.n:
         return None
@@ -146,7 +145,7 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
         return [body]
     rows = _with_run_time_rows(body, target)
     if rows is not None:
-        return _by_rows(loops, next(f for f in loops if f.range is rows.m[0]), inner, target)
+        return _by_rows(body, rows, target)
     if target.groups:
         return [body]
     other = [*product.k, *(product.n if ends[0].range in product.m else product.m)]
@@ -155,53 +154,30 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, rest_of=BLOCK)]
 
 
-def _by_rows(loops: list[For], loop: For, inner: list[Statement], target: Target) -> list[list[Statement]]:
-    """TASK i below stop: S  ->  if stop <= 5: TASK i in 5 below stop: S
-                              if 5 < stop <= 64: TASK i in 64 below stop: S
-                              if stop > 64: TASK i below stop: S
-
-    The ranges are data of the target. Each `if` is a TASK loop over `once` whose trip count is 1 or 0. Where plain
-    loops do few rows faster than tiles (`few_rows`), each number of these has a version: if stop == 3: TASK i in 3: S.
-    """
-    assert loop.stop is not None
-    product = recognize(_rows(loops, loop, inner, cpu.FEW_ROWS, None))
-    assert product is not None
-    few = 0 if target.groups or not few_rows(product) else cpu.FEW_ROWS
+def _by_rows(body: list[Statement], product: Product, target: Target) -> list[list[Statement]]:
+    """Versions by the number of rows. The ranges are data of the target. Where plain loops do few rows faster than
+    tiles (`few_rows`), each number of these has a version: if stop == 3: TASK i in 3: S."""
+    loop = product.m[0]
+    stop = product.stops[loop]
+    few_of = recognize(bounded(body, stop, cpu.FEW_ROWS, None))
+    few = 0 if target.groups or few_of is None or not few_rows(few_of) else cpu.FEW_ROWS
     up_to = (*range(1, few + 1), cpu.EVEN_ROWS) if few else cpu.TILE_ROWS
     if target.groups:
         up_to = gpu.ROWS if unit_for(product, target) is None else gpu.UNIT_ROWS
-    numbers = [n for n in (*up_to, loop.range.arg.size) if bounds(loop.stop)[0] <= n <= loop.range.arg.size]
-    versions = {most: _rows(loops, loop, inner, most, None if most <= few else loop.stop) for most in numbers}
-    least, out = 0, list[list[Statement]]()
-    for most in _with_other_tiles(versions, target) if target.groups else versions:
-        above, beyond = (operation(o.MIN, divide(loop.stop, n + 1), index(1)) for n in (least, most))
-        used = times(above, add(index(1), multiply(beyond, -1)))                       # 1; 0 for other row counts
-        out.append([For(ONCE, TASK, versions[most], used)])
-        least = most
-    return out
+    numbers = [n for n in (*up_to, loop.arg.size) if bounds(stop)[0] <= n <= loop.arg.size]
+    versions = {most: bounded(body, stop, most, None if most <= few else stop) for most in numbers}
+    return one_of(_with_other_tiles(versions, target) if target.groups else versions, stop)
 
 
-def _with_other_tiles(versions: dict[int, list[Statement]], target: Target) -> list[int]:
-    """The versions, by their most rows, without those whose tiles are those of the next one: that serves for both."""
+def _with_other_tiles(versions: dict[int, list[Statement]], target: Target) -> dict[int, list[Statement]]:
+    """The versions without those whose tiles are those of the next one: that serves for both."""
     tiles: dict[int, list[str]] = {}
     for most, body in versions.items():
         recipe = Decisions(None)
         contraction(body, target, recipe, by_rows=True)
         tiles[most] = recipe.moves
-    numbers = list(versions)
-    return [most for most, more in zip(numbers, [*numbers[1:], 0]) if tiles[most] != tiles.get(more)]
-
-
-def _rows(loops: list[For], loop: For, inner: list[Statement], most: int, stop: UOp | None) -> list[Statement]:
-    """The loops with one of them over this many rows, or as many of them as `stop` says; and with each loop that ends
-    where that one does."""
-    ends = {f.range: counter(f.range.arg.name, most) for f in (*loops, *walk(inner))
-            if isinstance(f, For) and f.stop is loop.stop}
-    cut = moves.rebuild(inner, ends)
-    for f in (*(outside := [For(f.range, TASK, [], f.stop) for f in loops]), *walk(cut)):
-        if isinstance(f, For) and f.range in ends:
-            f.range, f.stop = ends[f.range], stop
-    return around(outside, cut)
+    return {most: body for (most, body), more in zip(versions.items(), [*[*versions][1:], 0])
+            if tiles[most] != tiles.get(more)}
 
 
 def _gate_stores(body: list[Statement], gate: UOp | None) -> None:
@@ -246,24 +222,6 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], res
     short = [For(f.range, TASK, [], times(f.stop, too_short)) if f is ends[0] and f.stop is not None else f
              for f in loops]
     return [around([*blocks, *inside], cut), around(short, inner)]
-
-
-def condition(body: list[Statement]) -> tuple[UOp | None, list[Statement]]:
-    """The condition on which a loop nest of `in_blocks` runs (an index that is 1 or 0; None: always), and its body."""
-    first = body[0]
-    return (first.stop, first.body) if isinstance(first, For) and first.range is ONCE else (None, body)
-
-
-def run_only_if(used: UOp | None, phase: list[Statement]) -> list[Statement]:
-    """The phase, run only where `used` is 1: else the loop that bounds the number of its tasks has trip count 0."""
-    if used is None:
-        return phase
-    loops, inner = task_loops(phase)
-    if not loops:
-        return [For(ONCE, LOOP, phase, used)]
-    first = numbered_loops(phase)[0][0]
-    stop = times(first.stop or index(first.range.arg.size), used)
-    return around([For(f.range, f.kind, [], stop if f is first else f.stop) for f in loops], inner)
 
 
 def limit_tasks(phase: list[Statement]) -> list[Statement]:

@@ -14,17 +14,19 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.lower.loops import For, If, Kernel, Phase, Statement, Store, loads_in, task_loops, walk
-from glassgrad.compiler.optimize.contraction_tilings import condition, contraction, in_blocks, run_only_if
+from glassgrad.compiler.optimize.contraction_tilings import contraction, in_blocks
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.split_by_remainder import (interleaved, residues, side_by_side,
                                                                   split_where_divided)
 from glassgrad.compiler.optimize.plain.plain_loops import plain
+from glassgrad.compiler.optimize.plain.rows_in_registers import rows_by_length
 from glassgrad.compiler.optimize.plain.short_gpu_loops import in_threads
 from glassgrad.compiler.optimize.plain.transposed_copies import across_group
 from glassgrad.compiler.optimize.redundant_phases import filled_once
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.tasks_of_several_nests import nests
+from glassgrad.compiler.optimize.versions_by_size import condition, run_only_if
 
 # importing this module registers all choices
 __all__ = ["FAR", "Refused", "decide", "optimize", "read", "unoptimized"]
@@ -82,9 +84,15 @@ def _by_groups(parts: list[list[Statement]], target: Target, decisions: Decision
     for nests_ in alike.values():
         lines = interleaved(nests_, target.lanes(4))
         bodies = [lines] if lines is not None else [body for nest in side_by_side(nests_)
-                                                    for body in _plain(moves.merge_all(nest), target, decisions)]
+                                                    for body in _by_length(moves.merge_all(nest), target, decisions)]
         phases += [Phase(body) for body in bodies]
     return phases
+
+
+def _by_length(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
+    """The same, with versions for rows of a run-time length."""
+    return [run_only_if(used, phase) for used, version in map(condition, rows_by_length(body))
+            for phase in _plain(version, target, decisions)]
 
 
 def _plain(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:

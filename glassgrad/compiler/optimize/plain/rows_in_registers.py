@@ -16,14 +16,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import index, less, linear, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import bounds, index, less, linear, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LOOP, TASK, TILE, Assign, For, If, Statement, Store, load, loads_in,
-                                            nodes_in, ranges_of, register_over, walk)
+                                            nodes_in, ranges_of, register_over, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.loop_moves import WideStep
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.optimize.versions_by_size import bounded, one_of
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,17 @@ class Row:
         if gpu.HELD_WORDS < 2 * held <= 2 * gpu.HELD_WORDS and self.is_light:
             lanes = max(lanes, min(2 * lanes, most, gpu.MOST_LIGHT_THREADS))
         return lanes if self.size * words <= gpu.HELD_WORDS * lanes and self.size >= max(lanes, gpu.LEAST_ROW) else None
+
+
+def rows_by_length(body: list[Statement]) -> list[list[Statement]]:
+    """Versions of a nest for rows that a warp can hold, and for longer ones; refuses (returns the nest) rows without a
+    run-time bound."""
+    row = Row.of(task_loops(body)[1])
+    if row is None or row.stop is None:
+        return [body]
+    few = gpu.HELD_WORDS * gpu.WARP
+    numbers = [few, row.size] if bounds(row.stop)[0] <= few < row.size else [row.size]
+    return one_of({n: bounded(body, row.stop, n, row.stop) for n in numbers}, row.stop)
 
 
 def _can_be_wide(loop: For) -> bool:

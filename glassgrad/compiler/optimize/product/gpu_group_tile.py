@@ -138,6 +138,7 @@ class GroupTile:
         self.row, self.column = counter("mi", c.rows), counter("ni", c.vectors)
         self.height, self.width = c.block_m * c.rows, c.block_n * c.vectors
         self.task_n = counter("nb", -(-n.size // self.width))
+        self.block_n = one(self.task_n)
         self.round = c.stages * c.k_block                                      # steps of K in one round of the loop
         self.rounds = -(-k.size // self.round)
         self.step = counter("ks", -(-self.rounds // c.k_parts))
@@ -164,7 +165,7 @@ class GroupTile:
         self.in_m = self.position(one(self.row), c.rows, thread_m, c.block_m)
         self.in_n = self.position(one(self.column), c.vectors, thread_n, c.block_n)
         self.at_m = add(multiply(self.block, self.height), self.in_m)
-        self.at_n = add(multiply(one(self.task_n), self.width), self.in_n)
+        self.at_n = add(multiply(self.block_n, self.width), self.in_n)
         self.first_k = multiply(self.first_round, self.round)
         self.begin_k = add(self.first_k, multiply(self.step, self.round))
         self.total = register_over(product.total.arg, product.total.dtype, (self.row, self.column, self.lane))
@@ -175,9 +176,16 @@ class GroupTile:
             TASK g below parts * blocks: S[g // blocks, g % blocks]
 
         `k_parts` is the number of groups for each column of tiles: what the blocks of rows leave of it goes to further
-        parts. So few rows have many parts, and many rows one, which is stored as parts are."""
+        parts. So few rows have many parts, and many rows one, which is stored as parts are. Where N has such a bound
+        too, K is not split, and columns of tiles take the place of parts."""
         blocks = operation(o.MAX, divide_up(rows, self.height), index(1))
         most, parts = -(-self.m.size // self.height), self.c.k_parts
+        columns = self.n.pieces(self.width)
+        if columns is not None:
+            group = counter("g", most * self.task_n.arg.size)
+            self.block_n = operation(o.IDIV, group, blocks)
+            loop = For(group, TASK, [], times(columns, blocks))
+            return index(0), operation(o.MOD, group, blocks), [loop, *[For(r, TASK, []) for r in self.outer]]
         if parts == 1:
             block = counter("mb", most)
             return index(0), one(block), [For(block, TASK, [], blocks), *self.around()]
@@ -191,7 +199,7 @@ class GroupTile:
 
     def around(self) -> list[For]:
         """The loops over tasks besides those of rows and parts."""
-        return [*[For(r, TASK, []) for r in self.outer], For(self.task_n, TASK, [], self.n.pieces(self.width))]
+        return [For(r, TASK, []) for r in (*self.outer, self.task_n)]
 
     def thread(self) -> tuple[UOp, UOp]:
         """A thread's coordinates in the group's rectangle, along M and along N."""
@@ -215,7 +223,7 @@ class GroupTile:
         gate = both(self.m.inside(self.at_m), self.n.inside(self.at_n))
         p = self.product
         left = self.shared("left", p.left, self.m, self.block, self.height)
-        right = self.shared("right", p.right, self.n, one(self.task_n), self.width)
+        right = self.shared("right", p.right, self.n, self.block_n, self.width)
         k = counter("k", self.c.k_block)
 
         def multiplied(stage: int) -> list[Statement]:
