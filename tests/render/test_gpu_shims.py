@@ -7,6 +7,7 @@ compiler: what they compute, and that none of their barriers can be left out.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from shim_device import DIALECT_OF, KernelFault, ShimDevice, needs_cxx, run_kernel, runtime
 
-from glassgrad import GlobalCounters, Tensor
+from glassgrad import Context, GlobalCounters, Tensor
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 from glassgrad.runtime.gpu.gpu_device import Rejected
@@ -304,3 +305,23 @@ def test_products_of_a_changing_number_of_rows(name: str, shape: tuple[int, int]
         x = x_of(n, shape[0])
         np.testing.assert_allclose((Tensor(x, device=name).realize() @ weight).numpy(), x @ w, rtol=2e-4, atol=2e-4)
     assert GlobalCounters.schedules - before == 3
+
+
+CHANGING_SQUARES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "scores": lambda x, y: (x @ y.transpose(-1, -2)).relu() + 1,
+    "softmax of scores": lambda x, y: (x @ y.transpose(-1, -2)).softmax(-1),
+    "attention": lambda x, y: (x @ y.transpose(-1, -2)).softmax(-1) @ y,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("program", CHANGING_SQUARES)
+def test_rows_columns_and_sums_of_one_changing_length(name: str, program: str, shims: None) -> None:
+    """Products with two run-time bounds, and rows of a run-time length, shorter and longer than a warp holds."""
+    make = CHANGING_SQUARES[program]
+    for n in (66, 20, 2, 65, 1030):
+        x, y = x_of(n, 24), x_of(n, 24)
+        got = make(Tensor(x, device=name).realize(), Tensor(y, device=name).realize()).numpy()
+        with Context(DYNAMIC=0, NOOPT=1):
+            wanted = make(Tensor(x), Tensor(y)).numpy()
+        np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=2e-5, err_msg=f"{n}")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, Statement, Store,
-                                            counter, load, local, nested, one, register, register_over)
+                                            around, counter, load, local, nested, one, register, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import tile_to_memory
@@ -38,16 +38,16 @@ def on_warps(product: Product, target: Target, decisions: Decisions) \
         -> tuple[list[list[Statement]], list[Statement]] | None:
     """The phases, and an empty list (no sums of parts of K); refuses (None) types without such a unit, and products too
     small to gain from one."""
-    p = product.with_lanes_right()
-    if not p.n or not {*p.stops}.isdisjoint([*p.n, *p.k]):
+    if product.k_stop is not None or not product.n:
         return None
+    p = product.with_lanes_right()
     found = unit_for(p, target, lambda unit: unit.loads is not None)
     if found is None:
         return None
     unit, left, right = found
     m, outside_m = flat_axis(p.m, p.epilogue, "m")
-    m = m.with_run_time_bound(p.stops)
     n, outside_n = flat_axis(p.n, p.epilogue, "n")
+    m, n = (axis.with_run_time_bound(p.stops) for axis in (m, n))
     outer = [*p.batch, *outside_m, *outside_n]
     limits, few = gpu.UNIT_LIMITS, m.stop is not None and m.size == gpu.THIN_SIDE       # at most so many: mostly fewer
     if few or min(m.size, n.size) < gpu.THIN_SIDE or p.depth < limits.least_k or p.work < limits.least_work:
@@ -93,9 +93,10 @@ class WarpTile:
         finish = tile_to_memory(self.product, self.total, (self.m, self.first_m), (self.n, self.first_n), self.threads,
                                 over="")
         body = [*start, *first, For(self.step, LOOP, body), *finish]
-        if self.m.stop is None or self.task_m.arg.size == 1:
-            return [nested([*self.outer, self.task_m, self.task_n], body, TASK)]
-        return [[For(self.task_m, TASK, nested([*self.outer, self.task_n], body, TASK), self.m.pieces(self.height))]]
+        stops = {self.task_m: self.m.pieces(self.height), self.task_n: self.n.pieces(self.width)}
+        loops = [For(r, TASK, [], stops.get(r)) for r in (*self.outer, self.task_m, self.task_n) if r.arg.size > 1]
+        loops.sort(key=lambda loop: loop.stop is None)            # the outermost one bounds the number of tasks
+        return [around(loops, body)]
 
     def multiplied(self, stage: int) -> list[Statement]:
         k = counter("k", self.depth)
