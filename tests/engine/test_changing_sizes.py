@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import length_fuzzer
+import loop_device
 import numpy as np
 import pytest
 import size_fuzzer
@@ -120,6 +122,15 @@ def test_a_product_of_rows_that_may_be_none() -> None:
 def test_random_programs_are_right_at_every_size(first: int) -> None:
     """`./dev fuzz sizes` goes on with others."""
     reports = [size_fuzzer.check(seed) for seed in range(first, first + 5)]
+    assert not any(reports), "\n\n".join(filter(None, reports))
+
+
+@pytest.mark.only_on("CPU", reason="it names its devices")
+@pytest.mark.parametrize("name, first, count", [("CPU", 5, 6), ("HOPPER_LOOPS", 2022, 6), ("AMPERE_LOOPS", 2022, 6)])
+def test_random_layers_are_right_at_every_length(name: str, first: int, count: int) -> None:
+    """`./dev fuzz lengths` goes on with others."""
+    with loop_device.registered():
+        reports = [length_fuzzer.check(seed, name) for seed in range(first, first + count)]
     assert not any(reports), "\n\n".join(filter(None, reports))
 
 

@@ -410,3 +410,21 @@ def test_launches_that_share_their_maps_see_what_another_has_written(opened: Ope
         small.values[1] = address
         assert small.settle() and large.settle()
         assert small.described == [(address, (64, cell.value))], "the map is that of this matrix"
+
+
+def test_a_launch_that_finds_no_memory_for_a_copy_makes_it_the_next_time(opened: Opener,
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    device = opened()
+    box = BoxMap(1, 0, "float16", (64, 8), (128,), (64, 8), 3, 1024)
+    launch = cuda.CudaLaunchWithMaps(device, KernelCall(None, 1, 32, 0, (False, False), (box,)))  # type: ignore[arg-type]
+    launch.values[1] = 4096
+    launch.bring_up_to_date()
+    launch.values[1] = 8200
+    with monkeypatch.context() as full:
+        full.setattr(device.memory, "allocate", lambda _: (_ for _ in ()).throw(MemoryError()))
+        with pytest.raises(MemoryError):
+            launch.bring_up_to_date()
+    for _ in range(2):
+        calls_of(device)
+        launch.bring_up_to_date()
+        assert launch.described[0][0] == launch.copies[1].address and calls_of(device)["cuMemcpyDtoDAsync_v2"] == 1
