@@ -27,7 +27,7 @@ from glassgrad.engine.realize import forgotten_schedules
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 80, 100, 127, 128, 129, 200, 255, 256,
            257, 300, 511, 512, 513, 700, 1023, 1024, 1025, 1100, 2050)
 MOST_WORK = {"CPU": 1 << 26, "CLANG": 1 << 26, "PYTHON": 1 << 21}     # multiply-adds of a call; of other devices:
-MOST_IN_SHIMS, MOST_INTERPRETED = 1 << 22, 1 << 18
+MOST_IN_SHIMS, MOST_INTERPRETED = 1 << 23, 1 << 18
 CLOSE = {"float64": 1e-9, "float32": 2e-4, "float16": 1.5e-2, "bfloat16": 6e-2, "int8": 0.0}     # of the largest value
 FLOATS = ("float32", "float32", "float32", "float16", "bfloat16", "float64")
 LARGE_HALF = 30_000                  # beyond which sums of float16 are not compared
