@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import length_fuzzer
+import loop_device
 import numpy as np
 import pytest
 import size_fuzzer
@@ -107,10 +109,28 @@ def test_attention_over_a_length_that_may_be_0_stores_its_scores() -> None:
         assert len(got.schedule()) > 1 and np.isfinite(got.numpy()).all()
 
 
+def test_a_product_of_rows_that_may_be_none() -> None:
+    """No factor is packed where there are no rows, and none by a version for another number of them."""
+    rows, weight, n = data((200, 21)), data((800, 21)), Variable("n", 0, 200)
+    x, w = Tensor(rows).realize(), Tensor(weight).realize()
+    for value in (0, 1, 5, 6, 64, 65, 200):
+        got = ((x[:n.bind(value)] * 0.5) @ w.T).relu().numpy()
+        np.testing.assert_allclose(got, np.maximum(rows[:value] * 0.5 @ weight.T, 0), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("first", range(0, 25, 5))
 def test_random_programs_are_right_at_every_size(first: int) -> None:
     """`./dev fuzz sizes` goes on with others."""
     reports = [size_fuzzer.check(seed) for seed in range(first, first + 5)]
+    assert not any(reports), "\n\n".join(filter(None, reports))
+
+
+@pytest.mark.only_on("CPU", reason="it names its devices")
+@pytest.mark.parametrize("name, first, count", [("CPU", 5, 6), ("HOPPER_LOOPS", 2022, 6), ("AMPERE_LOOPS", 2022, 6)])
+def test_random_layers_are_right_at_every_length(name: str, first: int, count: int) -> None:
+    """`./dev fuzz lengths` goes on with others."""
+    with loop_device.registered():
+        reports = [length_fuzzer.check(seed, name) for seed in range(first, first + count)]
     assert not any(reports), "\n\n".join(filter(None, reports))
 
 

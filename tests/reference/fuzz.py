@@ -4,9 +4,11 @@
     ./dev fuzz writes                  views and writes in place, against PyTorch
     ./dev fuzz programs                longer programs with their gradients, against PyTorch
     ./dev fuzz sizes                   programs called with other sizes each time, against the NumPy interpreter
+    ./dev fuzz lengths                 products, attention, convolutions of other lengths each time, against PyTorch
     ./dev fuzz graphs                  graphs of nodes on CPU, CLANG and PYTHON, against the NumPy interpreter
-    ./dev fuzz graphs --device HIP_SHIM      graphs on one device: kernels for GPUs run on the CPU (shim_device.py);
-                                       ARM64_SHIM: kernels for ARM64 run in an emulator (arm64_device.py)
+    ./dev fuzz graphs --device HIP_SHIM      graphs, lengths or sizes on one device: kernels for GPUs run on the CPU
+                                       (shim_device.py); ARM64_SHIM: kernels for ARM64 run in an emulator
+                                       (arm64_device.py); HOPPER_LOOPS: loops for others, interpreted (loop_device.py)
     ./dev fuzz writes --seed 7 --count 1000
     GUARD_PAGES=2 ./dev fuzz methods   the same, and a kernel that touches foreign memory ends the process at once
 
@@ -23,11 +25,14 @@ import warnings
 from collections.abc import Callable
 
 import graph_fuzzer
+import length_fuzzer
 import method_fuzzer
 import size_fuzzer
 import tensor_fuzzer
 import torch
 import write_fuzzer
+
+from glassgrad import Device
 
 DEVICES = ["CPU", "CLANG", "PYTHON"]
 
@@ -41,9 +46,13 @@ def check_graph(seed: int) -> str:
     return ""
 
 
+def check_lengths(seed: int) -> str:
+    return length_fuzzer.check(seed, Device.DEFAULT)
+
+
 KINDS: dict[str, Callable[[int], str]] = {"methods": method_fuzzer.check, "writes": write_fuzzer.check,
                                           "programs": tensor_fuzzer.check, "sizes": size_fuzzer.check,
-                                          "graphs": check_graph}
+                                          "lengths": check_lengths, "graphs": check_graph}
 
 
 def main() -> int:
@@ -51,12 +60,16 @@ def main() -> int:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30), help="the first seed (default: any)")
     parser.add_argument("--count", type=int, default=None, help="how many programs (default: until Ctrl-C)")
-    parser.add_argument("--device", help="run graphs on this device alone")
+    parser.add_argument("--device", help="run graphs, lengths or sizes on this device alone")
     options = parser.parse_args()
     if options.device:
         DEVICES[:] = [options.device]
         if options.device.endswith("_SHIM"):
             import shim_devices  # noqa: F401
+        elif options.device.endswith("_LOOPS"):
+            import loop_device
+            loop_device.register()
+        Device.DEFAULT = options.device
     faulthandler.enable()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -393,3 +393,38 @@ def test_tensor_maps_and_groups_follow_a_value(opened: Opener) -> None:
         assert launch.settle()
         found.append((launch.groups, launch.described[0][1], calls_of(device)["cuTensorMapEncodeTiled"]))
     assert found == [(2, (64, 100), 1), (2, (64, 100), 0), (1, (64, 64), 1), (8, (64, 500), 1), (1, (64, 500), 0)]
+
+
+def test_launches_that_share_their_maps_see_what_another_has_written(opened: Opener) -> None:
+    """Two versions of a kernel, for up to 64 rows and for more, called back and forth on the same two matrices."""
+    device, cell = opened(), ctypes.c_int64()
+    box = BoxMap(1, 0, "float16", (64, (2, VALUE)), (128,), (64, 8), 3, 1 << 16)
+    call = KernelCall(None, 8, 32, 0, (False, False, True), (box,))
+    small, large = (cuda.CudaLaunchWithMaps(device, call) for _ in range(2))      # type: ignore[arg-type]
+    more = ("MIN", ("IDIV", VALUE, 65), 1)
+    small.follow(TasksByValue(0, 2, ("ADD", 1, ("MUL", more, -1))))
+    large.follow(TasksByValue(1, 2, more))
+    large.share_arguments(small)
+    small.pointers[2] = ctypes.addressof(cell)
+    for cell.value, address in ((40, 4096), (100, 8192), (40, 4096), (100, 8192), (100, 4096), (40, 4096)):
+        small.values[1] = address
+        assert small.settle() and large.settle()
+        assert small.described == [(address, (64, cell.value))], "the map is that of this matrix"
+
+
+def test_a_launch_that_finds_no_memory_for_a_copy_makes_it_the_next_time(opened: Opener,
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    device = opened()
+    box = BoxMap(1, 0, "float16", (64, 8), (128,), (64, 8), 3, 1024)
+    launch = cuda.CudaLaunchWithMaps(device, KernelCall(None, 1, 32, 0, (False, False), (box,)))  # type: ignore[arg-type]
+    launch.values[1] = 4096
+    launch.bring_up_to_date()
+    launch.values[1] = 8200
+    with monkeypatch.context() as full:
+        full.setattr(device.memory, "allocate", lambda _: (_ for _ in ()).throw(MemoryError()))
+        with pytest.raises(MemoryError):
+            launch.bring_up_to_date()
+    for _ in range(2):
+        calls_of(device)
+        launch.bring_up_to_date()
+        assert launch.described[0][0] == launch.copies[1].address and calls_of(device)["cuMemcpyDtoDAsync_v2"] == 1

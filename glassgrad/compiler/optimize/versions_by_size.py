@@ -52,7 +52,8 @@ def run_only_if(used: UOp | None, phase: list[Statement]) -> list[Statement]:
         return phase
     loops, inner = task_loops(phase)
     if not loops:
-        return [For(ONCE, LOOP, phase, used)]
+        before, inner = condition(phase)
+        return [For(ONCE, LOOP, inner, used if before is None else times(before, used))]
     first = numbered_loops(phase)[0][0]
     stop = times(first.stop or index(first.range.arg.size), used)
     return around([For(f.range, f.kind, [], stop if f is first else f.stop) for f in loops], inner)

@@ -144,7 +144,7 @@ class CudaLaunchWithMaps(DriverLaunch):
 
     def share_arguments(self, other: Any) -> None:
         self.memory, self.map_addresses, self.described = other.memory, other.map_addresses, other.described
-        self.encoded, self.copies = other.encoded, other.copies
+        self.encoded, self.copies, self.given = other.encoded, other.copies, other.given
         super().share_arguments(other)
         self.call = self.call_settled
 
@@ -161,14 +161,14 @@ class CudaLaunchWithMaps(DriverLaunch):
         given = [*[self.values[box.position] for box in self.maps], *map(self.number, self.lengths)]
         if given == self.given:
             return
-        self.given = given
+        self.given.clear()                           # until all maps are written
         for number, box in enumerate(self.maps):
-            address = self.values[box.position]
-            if address % _COPY_ALIGNED:
-                address, self.given = self.copied(box, address), []        # copy again at each launch
+            address = self.copied(box, given[number]) if given[number] % _COPY_ALIGNED else given[number]
             described = address, box.sizes_at(self.number)
             if described != self.described[number]:
                 self.describe(number, box, *described)
+        if not any(address % _COPY_ALIGNED for address in given[:len(self.maps)]):     # else copy again at each launch
+            self.given[:] = given
 
     def describe(self, number: int, box: BoxMap, address: int, sizes: tuple[int, ...]) -> None:
         """Write a tensor map, if possible from the cache: encoding one takes the driver longer than a launch."""
