@@ -45,11 +45,12 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions,
                 by_rows: bool = False) -> tuple[Phases, list[Statement]] | None:
     """The phases of a contraction, and the loop nest that plain loops still have to do: on a GPU with split K the sum
     of the parts, else empty. `by_rows`: for a range of row counts. Refuses (None) what no family accepts."""
-    product = (_with_run_time_axes(body) if by_rows or target.groups else None) or recognize(body)
+    bounded_axes = _with_run_time_axes(body) if by_rows or target.groups else None
+    product = bounded_axes or recognize(body)
     if product is None:
         return None
     if target.groups:
-        in_place = None if by_rows else recognize_with_run_time_bounds(body)
+        in_place = None if by_rows or bounded_axes is None else recognize_with_run_time_bounds(body)
         return on_gpu_matrix_unit(in_place or product, target, decisions) or on_warps(product, target, decisions) or \
             group_tiles(product, target, decisions)
     phases = on_matrix_unit(product, target, decisions) if target.units else None
@@ -63,7 +64,7 @@ def _with_run_time_axes(body: list[Statement]) -> Product | None:
     some = any(loop.stop is not None for loop in task_loops(body)[0])
     product = recognize_with_run_time_bounds(body) if some else None
     product = None if product is None else product.with_lanes_right()
-    if product is None or not product.n:
+    if product is None or not product.m or not product.n:
         return None
     m, n = ([r for r in axis if r in product.stops] for axis in (product.m, product.n))
     if len(m) > 1 or len(n) > 1:
