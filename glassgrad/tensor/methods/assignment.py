@@ -101,7 +101,14 @@ class AssignmentMixin(TensorBase):
         if storage is None:
             self._take(new.uop, new, leaf)
             return
-        whole = replace_part(storage.whole(), self._steps, new.uop) if self._steps else new.uop
+        whole = new.uop
+        if self._steps:
+            before = storage.whole()
+            if before is None:                   # all that can be read of it is what the views show
+                before = full(storage.shape, 0, storage.dtype)
+                for member in storage.live():
+                    before = replace_part(before, member._steps, member.uop)
+            whole = replace_part(before, self._steps, new.uop)
         storage.written = True
         for member in storage.live():
             member._take(applied(member._steps, whole), new, leaf and member is self and not member._steps)
