@@ -9,7 +9,7 @@ there; a bitcast is a step too. Does not know how a part is replaced: methods/as
 from __future__ import annotations
 
 import math
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from typing import Any
 from weakref import ref
 
@@ -82,7 +82,7 @@ def is_shared(tensor: Any) -> bool:
 
 def is_view(tensor: Any) -> bool:
     """Whether a tensor is a view (of a part or all) of another live one, so that assigning to it changes both."""
-    return is_shared(tensor) and bool(tensor._steps)
+    return is_shared(tensor) and (bool(tensor._steps) or tensor._storage.live()[0] is not tensor)
 
 
 def follows(tensor: Any) -> bool:
@@ -95,6 +95,15 @@ def shares_with(tensor: Any, others: Set[int]) -> bool:
     """Whether a tensor shares its storage with one of `others`, given by id."""
     storage = tensor._storage
     return storage is not None and any(id(other) in others for other in storage.live() if other is not tensor)
+
+
+def sharing(tensors: Iterable[Any]) -> list[list[int]]:
+    """The numbers of those tensors that share a storage, for each storage that several of them share."""
+    groups: dict[int, list[int]] = {}
+    for number, tensor in enumerate(tensors):
+        if tensor._storage is not None:
+            groups.setdefault(id(tensor._storage), []).append(number)
+    return [numbers for numbers in groups.values() if len(numbers) > 1]
 
 
 def share(view: Any, source: Any, bits: UOp | None = None) -> None:

@@ -15,6 +15,7 @@ from weakref import ref
 
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, promote
+from glassgrad.engine.capture import note_replaced
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.gradient_leaves import assigned, distinct, has_another_value, hold, is_held, leaf_shared
 from glassgrad.tensor.formulas import (add, as_node, ceil, counting, divide, elementary, flatten, in_accumulator, less,
@@ -145,6 +146,7 @@ class AssignmentMixin(TensorBase):
                                  given=f"{self.dtype.name} would become {value.dtype.name}",
                                  expected=f"values of {self.dtype.name}",
                                  fix="write x = x + y, which makes a new tensor")
+            note_replaced(self)
             leave(self)
         self._write(value, leaf)
         return self
@@ -163,6 +165,7 @@ class AssignmentMixin(TensorBase):
         """
         value, = spelled("replace", spelling, value=value)
         of_kind("Self", "replace", value=value)
+        note_replaced(self)
         leave(self)
         earlier, self.uop, self._device = self.uop, value.uop, value._device
         hold(self)
