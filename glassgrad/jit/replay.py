@@ -362,7 +362,8 @@ class CapturedCall:
                 if requires_grad is not None:
                     made.requires_grad = requires_grad
             found.append(made)
-        found += [found[number].grad for number in self.own_gradients]  # type: ignore[misc]
+        if self.own_gradients:
+            found += [found[number].grad for number in self.own_gradients]  # type: ignore[misc]
         for (binding, nest), holder in zip(self.bound, holders):
             way, name = binding.way, binding.name
             way.put(holder, name, way.read(holder, name) + nest.by if nest.__class__ is Increment else
