@@ -48,7 +48,8 @@ class TouchedTensor:
     """A tensor that the thread of a trace gave a value or a gradient, and what it had before."""
     tensor: weakref.ref[Any]
     grad: Any
-    is_written: bool = False                     # whether it got a value
+    is_replaced: bool = False                    # whether it left its storage: views of it did not get that value
+    views_written: bool = False                  # whether they got another one, before that
     is_reset: bool = False                       # whether its gradient was set to None
     node: UOp | None = None                      # what it stood for before that, where it is known
 
@@ -115,7 +116,16 @@ def note_written(tensor: Any, earlier: UOp | None = None) -> None:
     if _current.trace is not None:
         note_gradient(tensor)
         row = _current.trace.touched[id(tensor)]
-        row.is_written, row.node = True, row.node or earlier
+        row.node = row.node or earlier
+
+
+def note_replaced(tensor: Any) -> None:
+    """A tensor is to leave its storage and to get another value: views of it keep theirs."""
+    if _current.trace is not None:
+        note_gradient(tensor)
+        row = _current.trace.touched[id(tensor)]
+        row.views_written = row.views_written or row.node is not None and not row.is_replaced
+        row.is_replaced = True
 
 
 def note_data(node: UOp) -> UOp:

@@ -29,7 +29,7 @@ from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.gradient_leaves import RESET
 from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.jit_access import assign_node, computed_from, result_maker, unread_gradient
-from glassgrad.tensor.memory.storage import is_shared, is_view, shares_with, storage_of
+from glassgrad.tensor.memory.storage import is_shared, is_view, leave, shares_with, sharing, storage_of
 from glassgrad.tensor.realize_and_read import computed_bytes
 from glassgrad.tensor.tensor import Tensor, class_of_results
 
@@ -40,7 +40,8 @@ class CapturedCall:
     """A trace as a replay: what to compare before it, what to bind after it.
 
     Tensors are numbered, in this order: those in sight, those out of sight that the call uses, the arguments that the
-    function does not see by itself, and those that the call makes. `found` is the list of all of them at a call."""
+    function does not see by itself, those that the call makes, and gradients of the others that it returns or puts
+    somewhere. `found` is the list of all of them at a call."""
 
     def __init__(self, traced: TracedCall):
         outcomes = traced.outcomes()
@@ -50,6 +51,8 @@ class CapturedCall:
         self.own = len(traced.walk.tensors) + len(hidden)         # the number of tensors that are not arguments
         rows = [traced.reached[id(t)] for t in (*traced.walk.tensors, *hidden, *traced.arguments)]
         numbers = {id(t): number for number, t in enumerate([*[row.tensor for row in rows], *traced.given])}
+        self.own_gradients = [numbers[id(t)] for t in traced.own_gradients.values()]
+        numbers |= {key: len(numbers) + i for i, key in enumerate(traced.own_gradients)}
         # tensors whose earlier gradient is replaced: all in sight, whose trace read it if it was added to
         self.resets = {*range(self.own), *[numbers[id(t)] for t in traced.arguments if traced.resets_gradient(t)]}
         arguments = [row.node.base for row in rows[self.own:]]
@@ -75,7 +78,8 @@ class CapturedCall:
         self.reset = [numbers[id(t)] for t, grad in traced.grads if grad is None]       # gradients left at None
         bases = [out.node.base for out in self.outcomes]
         self.shown = [w for w in self.weights if w.symbol in bases]      # results are views of these, unchanged
-        self.changed = [numbers[id(t)] for t in traced.changed]
+        self.replaced = [numbers[id(t)] for t in traced.replaced]
+        self.written = {numbers[id(t)] for t in traced.changed}.difference(self.replaced)
         self.returned, *put = [mapped(nest, lambda t: TensorNumber(numbers[id(t)]))
                                for nest in (traced.form, *[value for _, value in traced.bound])]
         self.bound = [(b._replace(holder=None, value=None), nest) for (b, _), nest in zip(traced.bound, put)]
@@ -151,9 +155,12 @@ class CapturedCall:
     def _watch(self, traced: TracedCall, rows: list[ReachedTensor], gradients: dict[int, Any]) -> None:
         """Record what each call compares: the tensors' nodes, which are lazy, and which have a gradient already."""
         read = {n for record in traced.trace.records for n in record.normal.order}
+        self.in_sight, self.sharing = len(traced.walk.tensors), traced.sharing
         self.lazy = {i for i, row in enumerate(rows) if row.node.base.op is not o.BUFFER and row.node in read}
         # the tensors' nodes, and the gradients that the last call left in place
         self.seen: list[Any] = [*[row.node for row in rows], *gradients.values()]
+        # whether gradients would flow on from each, if there are any
+        self.in_sight_passing = [passes_gradients(row.tensor, row.node) for row in rows] if traced.ran_backward else []
         self.has_grad = [(i, row.grad is not None) for i, row in enumerate(rows)
                          if row.tensor.requires_grad or row.grad is not row.tensor.grad]
         self.has_other_grad = [(number, had) for number, had in self.has_grad if not had or number not in gradients]
@@ -179,6 +186,8 @@ class CapturedCall:
             grad = unread_gradient(found[number])
             if (grad is not None and grad is not RESET) is not had:
                 raise Stale("a gradient was reset" if had else "a gradient was there already")
+        if not steady and sharing(found[:self.in_sight]) != self.sharing:
+            raise Stale("which of its tensors are views of others is no longer the same")
         for number, tensor in enumerate(() if steady else found):
             then = self.seen[number]
             if tensor.uop is then:
@@ -187,6 +196,8 @@ class CapturedCall:
             if number in self.lazy or tensor.dtype is not then.dtype or weight is None and not then.symbolic and (
                     tensor.shape != then.shape or tensor.device != (then.device or tensor.device)):
                 raise Stale(f"a tensor of shape {then.shape} it uses was replaced by something else")
+            if self.in_sight_passing and passes_gradients(tensor, tensor.uop) is not self.in_sight_passing[number]:
+                raise Stale("which of its tensors are computed from what is trained is no longer the same")
             if weight is not None:
                 self._follow(weight, found)
             self.seen[number] = tensor.uop
@@ -266,9 +277,9 @@ class CapturedCall:
         arguments, addresses = [], self.addresses
         for i, tensor in enumerate(tensors):
             node = tensor.uop
-            if self.changed and storage_of(tensor) is not None:
-                changed = {id(found[number]) for number in self.changed}
-                if shares_with(tensor, changed) or id(tensor) in changed and is_view(tensor):
+            if self.written and storage_of(tensor) is not None:
+                written = {id(found[number]) for number in self.written}
+                if shares_with(tensor, written) or id(tensor) in written and is_view(tensor):
                     raise Stale("it changes a tensor that it is handed a view of")
             if passes_gradients(tensor, node) is not self.passing[i]:
                 raise Stale("which arguments are computed from what is trained is no longer the same")
@@ -289,14 +300,16 @@ class CapturedCall:
         if taken:
             self._expect_numbers(taken, arguments)
         bases = self._bases(arguments, self.shown) if self.has_views else {}
+        for number in self.replaced:
+            leave(found[number])
         if self.in_place.disturbed or self.in_place.counted:
             self.in_place.end(found, self.seen)
         return self._leave(found, holders, bases)
 
     def _bases(self, arguments: list[UOp], weights: list[Weight]) -> dict[UOp, UOp]:
         """The buffer of this call for each symbol."""
-        return {**dict(zip(self.inputs, arguments)), **{w.symbol: w.node.base for w in weights},
-                **{r.symbol: r.node for r in self.results}}
+        return {**{symbol: node.reshape(symbol.shape) for symbol, node in zip(self.inputs, arguments)},
+                **{w.symbol: w.node.base for w in weights}, **{r.symbol: r.node for r in self.results}}
 
     def _verify(self, arguments: list[UOp]) -> None:
         """Raise if the run met an index out of range, or (under SANITIZE) made a NaN, naming it."""
@@ -313,7 +326,7 @@ class CapturedCall:
         return taken
 
     def _expect_numbers(self, taken: list[Any], arguments: list[UOp]) -> None:
-        kept = {self.inputs[i]: arguments[i] for i in self.indices}
+        kept = {self.inputs[i]: arguments[i].reshape(self.inputs[i].shape) for i in self.indices}
         for number, (_, numbers, flag) in zip(taken, self.late):
             numbers.expect(number, partial(self._settle_late, flag, kept, self.names))
 
@@ -349,6 +362,8 @@ class CapturedCall:
                 if requires_grad is not None:
                     made.requires_grad = requires_grad
             found.append(made)
+        if self.own_gradients:
+            found += [found[number].grad for number in self.own_gradients]  # type: ignore[misc]
         for (binding, nest), holder in zip(self.bound, holders):
             way, name = binding.way, binding.name
             way.put(holder, name, way.read(holder, name) + nest.by if nest.__class__ is Increment else

@@ -15,6 +15,7 @@ from typing import Any
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.registry import registry
 from glassgrad.engine.replay import PartialUpdate, Replay
 from glassgrad.jit.plain_values import SymbolNames
 from glassgrad.jit.trace import BufferSource, Outcome, as_buffer, is_lazy
@@ -142,10 +143,11 @@ class ResultInPlace:
         self.is_new = False                      # whether `node` is new memory that the tensor does not have yet
 
     def stays(self, tensor: Tensor) -> bool:
-        """Whether its tensor has the value by the call before, and nothing else can read that. A gradient that was
-        read, but is not kept, is unread again."""
+        """Whether its tensor has no views, and nothing else can read the value that it has: that is written over. Of a
+        gradient that is the one by the call before; one that was read, but is not kept, is unread again."""
         if self.weight is not None:
-            return tensor.uop is self.node and bool(self.node.arg.is_free(tensor))
+            node = tensor.uop
+            return node.op is o.BUFFER and node.arg.owns_memory and node.arg.is_free(tensor) and not is_shared(tensor)
         left, now = self.gradient, unread_gradient(tensor)
         made = left.made
         if now is left or made is None or now is not made():
@@ -158,6 +160,11 @@ class ResultInPlace:
             return False
         left.made = None
         return bool(self.node.arg.is_free())
+
+    def is_spare(self, tensor: Tensor) -> bool:
+        """Whether the gradient by the call before is nowhere any more: another jitted call left one in its place."""
+        return self.weight is None and self.node is not self.symbol and unread_gradient(tensor) is not self.gradient \
+            and bool(self.node.arg.is_free())
 
 
 class ResultsInPlace:
@@ -173,12 +180,15 @@ class ResultsInPlace:
     def begin(self, found: Sequence[Tensor]) -> None:
         """Choose the memory of this call's values: in place, or new where something else reads the old ones."""
         for row in self.rows:
-            row.is_new = row.is_new or not row.stays(found[row.place])       # a call that failed leaves it new
-            if row.is_new:
+            tensor = found[row.place]
+            row.is_new = row.is_new or not row.stays(tensor)       # a call that failed leaves it new
+            if row.is_new and not row.is_spare(tensor):
                 row.node = _new_buffer(row.symbol)
-                self.replay.bind(row.symbol, row.node.arg.address)
                 if row.update is not None:
                     row.update.copied.value = row.update.size
+            elif row.weight is not None and row.node is not tensor.uop:
+                row.node = registry.rewritten(tensor.uop)          # the value is another call's, or the user's
+            self.replay.bind(row.symbol, row.node.arg.address)
         self.disturbed = True
 
     def end(self, found: Sequence[Tensor], seen: list[Any]) -> None:

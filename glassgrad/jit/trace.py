@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from operator import setitem
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
@@ -22,13 +23,13 @@ from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import TouchedTensor, record
 from glassgrad.engine.realize import is_result
 from glassgrad.jit.guards import Walk
-from glassgrad.jit.plain_values import (ATTRIBUTE, CELL, MEMBER, PLAIN, Binding, Increment, SymbolNames, is_nest,
+from glassgrad.jit.plain_values import (ATTRIBUTE, CELL, MEMBER, PLAIN, SIZE, Binding, Increment, SymbolNames, is_nest,
                                         mapped, tensors_of)
-from glassgrad.tensor.autograd.gradient_leaves import RESET, cut_off, hold, holders, is_cut_off, is_held
+from glassgrad.tensor.autograd.gradient_leaves import RESET, cut_off, hold, holders, is_cut_off, is_held, leaves_among
 from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
 from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.jit_access import assign_node, computed_from, set_unread_gradient
-from glassgrad.tensor.memory.storage import follows, is_view, leave, shares_with
+from glassgrad.tensor.memory.storage import follows, is_view, leave, shares_with, sharing
 from glassgrad.tensor.tensor import Tensor, class_of_results
 
 
@@ -90,9 +91,11 @@ class TracedCall:
             self.arguments.append(made)
             return made
 
+        self.sharing = sharing(walk.tensors)
         args, kwargs = mapped(args, stand_in), mapped(kwargs, stand_in)
         _realize_fresh(walk.tensors)
-        self.found_as = [(t.uop, t.grad) for t in originals]       # the arguments' nodes and gradients
+        # the arguments' nodes and gradients, and whether each is a view
+        self.found_as = [(t.uop, t.grad, is_view(t)) for t in originals]
         self.passing = [passes_gradients(t, t.uop) for t in originals]       # whether gradients would flow on from each
         # lazy tensors that are computed for the call, and read as an argument would be: (tensor, node, its value)
         self.lazy = [(t, t.uop, as_buffer(t)) for t in walk.tensors if is_lazy(t) and _is_data(t.uop, trained)]
@@ -115,6 +118,7 @@ class TracedCall:
             except BaseException:
                 self._hand_back()                # what it did to its arguments before it failed stays done
                 raise
+            self.ran_backward = bool(self._new_grads())
             self._drop_unread_gradients()
             self._add_out_of_sight()
             self.bound, faults = self._sort_changes()
@@ -126,21 +130,22 @@ class TracedCall:
         for tensor in self.left:                 # results are values: a replay could not make views of them
             if not self.was_there(tensor):
                 leave(tensor)
-        own = {id(a): tensor for a, tensor in zip(self.arguments, originals)}
         self.form = result
-        self.result = mapped(result, lambda t: own.get(id(t), t))
         # views follow the tensor that they are views of, which is changed too
         self.changed = [row.tensor for row in self.reached.values()
                         if self._is_changed(row) and not follows(row.tensor)]
+        self.replaced = [t for t in self.changed if self.trace.touched[id(t)].is_replaced]
         self.grads = [(t, t.grad) for t, _, grad, _, _ in self.reached.values()
                       if id(t) in self.trace.touched and (t.grad is not grad or self.resets_gradient(t))]
+        # the tensors whose gradients the call returns or puts somewhere, by the ids of those
+        returned = {*map(id, self.left)} - self.reached.keys()
+        self.own_gradients = {id(row.tensor.grad): row.tensor for row in self.reached.values()
+                              if id(row.tensor.grad) in returned}
         self._find_sources()
         self._refuse_shared()
         self.faults = [*faults, *self._faults(dice, result)]
-        self._hand_back()
-        for binding, value in self.bound:
-            if any(id(t) in own for t in tensors_of(value)):
-                binding.way.put(binding.holder, binding.name, mapped(value, lambda t: own.get(id(t), t)))
+        own = self._hand_back()
+        self.result = mapped(result, lambda t: own.get(id(t), t))
 
     def _reach(self, tensor: Tensor, node: UOp, grad: Tensor | None, path: str) -> ReachedTensor:
         """Record how a tensor that the call can read or change was before the call."""
@@ -149,8 +154,9 @@ class TracedCall:
 
     def path(self, tensor: Tensor) -> str:
         """How a tensor is named in every trace: one that was there before the call, or one that it returns or puts."""
-        row = self.reached.get(id(tensor))
-        return f"tensor {[*map(id, self.given)].index(id(tensor))}" if row is None else row.path
+        row, owner = self.reached.get(id(tensor)), self.own_gradients.get(id(tensor))
+        return row.path if row is not None else f"the gradient of {self.path(owner)}" if owner is not None else \
+            f"tensor {[*map(id, self.given)].index(id(tensor))}"
 
     # -- what the call changed -----------------------------------------------------------------------------------------
     def _touched(self) -> list[tuple[Tensor, TouchedTensor]]:
@@ -171,13 +177,12 @@ class TracedCall:
     def _is_changed(self, row: ReachedTensor) -> bool:
         """Whether the call gave a tensor a value: another one, or (`touched.node`) assigned one, if only the same."""
         touched = self.trace.touched.get(id(row.tensor))
-        return touched is not None and touched.is_written and (
-            touched.node is not None or row.tensor.uop is not row.node)
+        return touched is not None and (touched.node is not None or row.tensor.uop is not row.node)
 
     def _drop_unread_gradients(self) -> None:
         """Drop gradients that the call left lazy, except where wanted (requires_grad=True): `backward` offers them
         to every leaf at no cost, but a replay would have to compute them."""
-        for i, (argument, (node, _)) in enumerate(zip(self.arguments, self.found_as)):
+        for i, (argument, (node, _, _)) in enumerate(zip(self.arguments, self.found_as)):
             if argument.grad is not None and (self.passing[i] or _leads_to(node, self.trained)):
                 raise JitError(
                     "a gradient ends at the edge of this function",
@@ -236,11 +241,7 @@ class TracedCall:
         near = {id(t) for t in (*self.left, *reached, *grads)}
 
         def surviving() -> list[Tensor]:
-            nodes = {*[node for rec in self.trace.records for node in rec.results],
-                     *[self.reached[id(argument)].node.base for argument in self.arguments]}
-            alive = [t for t in (r() for r in self.trace.made) if t is not None and id(t) not in near]
-            return [t for t in alive if (any(n in nodes for n in t.uop.toposort()) if is_lazy(t) else
-                                         t.uop.base in nodes)]
+            return [t for t in (r() for r in self.trace.made) if t is not None and id(t) not in near]
         if surviving():
             gc.collect()
         return surviving()
@@ -267,24 +268,40 @@ class TracedCall:
         for node in self.cut_off:
             cut_off(node)
 
-    def _hand_back(self) -> None:
-        """Do to the arguments what was done to their stand-ins. Lazy tensors that were computed for the call, not by
-        it, are lazy again."""
+    def _hand_back(self) -> dict[int, Any]:
+        """Do to the arguments what was done to their stand-ins, and put them where the function put those. Lazy tensors
+        that were computed for the call, not by it, are lazy again. Returned are the arguments and their gradients, by
+        the ids of what stands in for them."""
+        own: dict[int, Any] = {}
         for argument, original in zip(self.arguments, self.originals):
+            if id(argument) in self.trace.touched and self.trace.touched[id(argument)].is_replaced:
+                leave(original)
             if argument.uop is not self.reached[id(argument)].node:
                 assign_node(original, argument.uop)
             grad = None if argument.grad is None else computed_from(original, argument.grad.uop)
             leave_gradient(original, grad, self.resets_gradient(argument))
             if argument.requires_grad is not original.requires_grad:
                 original.requires_grad = argument.requires_grad
+            own[id(argument)] = original
+            if grad is not None:
+                own[id(argument.grad)] = original.grad
+        for binding, now in self.walk.changed():
+            way, holder = binding.way, binding.holder
+            put = [(binding.name, now)] if way.put else []
+            if way is SIZE and isinstance(holder, (dict, list)):       # some of its entries are new
+                put = list(holder.items() if isinstance(holder, dict) else enumerate(holder))
+            for name, value in put:
+                if is_nest(value) and not own.keys().isdisjoint(map(id, tensors_of(value))):
+                    (way.put or setitem)(holder, name, mapped(value, lambda t: own.get(id(t), t)))
         for tensor, node, value in self.lazy:
             if tensor.uop is value:
                 tensor.uop = node
+        return own
 
     @property
     def given(self) -> list[Tensor]:
-        """The new tensors that the call returns or puts somewhere, each once."""
-        return [t for t in dict.fromkeys(self.left) if id(t) not in self.reached]
+        """The new tensors that the call returns or puts somewhere, each once, but no gradients of others."""
+        return [t for t in dict.fromkeys(self.left) if id(t) not in self.reached and id(t) not in self.own_gradients]
 
     def outcomes(self) -> list[Outcome]:
         """All values that the call leaves; gradients that it leaves at None are none."""
@@ -296,9 +313,9 @@ class TracedCall:
         the two was changed: in this trace they were two tensors."""
         hidden = {id(row.tensor) for source in self.sources.values() for row in source.holders
                   if not any(id(other.tensor) in self.in_sight for other in source.holders)}
-        changed = {*map(id, self.changed)}
+        changed = {*map(id, self.changed)} - {*map(id, self.replaced)}
         returned = {*map(id, self.left)}
-        for tensor, argument, (node, grad) in zip(self.originals, self.arguments, self.found_as):
+        for tensor, argument, (node, grad, was_view) in zip(self.originals, self.arguments, self.found_as):
             if grad is not None and id(argument.grad) in returned and not self.resets_gradient(argument):
                 raise JitError("a jitted function returns a gradient that it adds to an earlier one",
                                given=f"an argument of shape {tensor.shape} that has a gradient before the call",
@@ -309,7 +326,7 @@ class TracedCall:
                 given = f"an argument of shape {tensor.shape} that it also changes by another way"
             elif updated and id(tensor) in hidden:
                 given = f"an argument of shape {tensor.shape} that it changes and also reads by another way"
-            elif updated and is_view(tensor):
+            elif updated and was_view:
                 given = f"an argument of shape {tensor.shape} that it assigns to, which is a view of another tensor"
             elif updated and shares_with(tensor, {id(other) for other in self.originals}):
                 given = f"an argument of shape {tensor.shape} that it assigns to, and a view of it"
@@ -324,6 +341,9 @@ class TracedCall:
         for tensor in self.hidden:
             yield f"the function puts a new tensor of shape {tensor.shape} where the jit does not look"
         yield from self.unseen
+        for tensor in self.replaced:
+            if self.trace.touched[id(tensor)].views_written:
+                yield f"the function assigns to a tensor of shape {tensor.shape} and then replaces it"
         arguments = {id(t) for t in self.arguments}
         for tensor, _, _, wanted, _ in self.reached.values():
             if tensor.requires_grad is not wanted and (id(tensor) in arguments or self.was_there(tensor)):
@@ -425,12 +445,15 @@ def _is_trained(node: UOp) -> bool:
 
 
 def passes_gradients(tensor: Tensor, node: UOp) -> bool:
-    """Whether the gradient of an argument, whose node is given, flows on to another leaf with requires_grad=True, or
-    would through a jitted call."""
+    """Whether the gradient of a tensor, whose node is given, goes to another leaf with requires_grad=True too, or would
+    through a jitted call."""
     if node.op is o.BUFFER:
-        return is_cut_off(node)
+        leaves = node.arg.leaves
+        if not leaves or len(leaves) == 1 and leaves[0]() is tensor:         # nearly always
+            return is_cut_off(node)
     reached = toposort([node], passes_to)
-    return any(map(is_cut_off, reached)) or any(t.requires_grad is True and t is not tensor for t in holders(reached))
+    return any(map(is_cut_off, reached)) or any(
+        t.requires_grad is True and t is not tensor for _, t in leaves_among(reached))
 
 
 def _is_data(node: UOp, trained: Set[UOp]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from glassgrad.base.errors import DTypeError, GradientError, NoAxesError, ShapeError
 from glassgrad.compiler.graph.dtype import dtype_by_name
-from glassgrad.compiler.graph.gradient import at_once, deferred
+from glassgrad.compiler.graph.gradient import at_once, deferred, passes_to
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import BUFFER
 from glassgrad.compiler.graph.symbolic import sizes_now
@@ -259,15 +259,15 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         order = toposort([self.uop])
         refuse_replaced(self.uop, order)
         leaves = [(n, t) for n, t in leaves_among(order) if t.dtype.kind == "f" and t.requires_grad is not False]
-        if not leaves:
-            raise GradientError("nothing here has a gradient",
-                                given="a value computed from no float tensor that wants one",
-                                expected="at least one float tensor whose requires_grad is not False, still alive",
-                                fix="compute the value from float tensors, or set x.requires_grad = True")
         anew = any(t._grad is RESET for _, t in leaves)
         derive = at_once if wants_whole_graphs() else deferred
         parts = derive(self.uop, seed, [n for n, _ in leaves], order)
         nothing = all(part is None for part in parts)
+        if nothing and {n for n, _ in leaves}.isdisjoint(toposort([self.uop], passes_to)):
+            raise GradientError("nothing here has a gradient",
+                                given="a value computed from no float tensor that wants one, or from detached ones",
+                                expected="at least one float tensor whose requires_grad is not False, still alive",
+                                fix="compute the value from float tensors, or set x.requires_grad = True")
         refuse_bits(self.uop, [n for n, t in leaves if t.requires_grad or nothing])
         for (_, leaf), found in zip(leaves, parts):
             if found is not None:

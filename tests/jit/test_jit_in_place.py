@@ -17,6 +17,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.partial_updates import rewrites
+from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.registry import registry
 from glassgrad.jit import TinyJit
 from glassgrad.jit.result_memory import ResultsInPlace
@@ -80,6 +81,39 @@ def test_a_step_that_nothing_else_looks_at_does_not_search_for_memory(monkeypatc
     for _ in range(3):
         step(x)
     assert step._replayed == 6 and not searched
+
+
+@pytest.mark.only_on("CPU", "CLANG", reason=INTERRUPTED)
+def test_two_captures_in_turns_allocate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, cache = Tensor.ones(8, 4).contiguous().realize(), Tensor.zeros(16, 4).contiguous().realize()
+    w.requires_grad = True
+
+    def step(power: int, row: int) -> Any:
+        @TinyJit
+        def run(x: Tensor) -> None:
+            w.grad = None
+            (w ** power * x).sum().backward()
+            w.assign(w.detach() - w.grad * 0.25)
+            cache[row] = x
+        return run
+
+    steps, x, made = [step(1, 3), step(2, 5)], Tensor([1.0, 2.0, 3.0, 4.0]).realize(), list[int]()
+    initialize = Buffer.__init__
+
+    def counted(self: Buffer, *args: Any, **kwargs: Any) -> None:
+        initialize(self, *args, **kwargs)
+        made.append(self.nbytes)
+
+    monkeypatch.setattr(Buffer, "__init__", counted)
+    value = np.ones((8, 4), np.float32)
+    for number in range(16):
+        if number == 10:
+            made.clear()
+        steps[number % 2](x)
+        value = value - 0.25 * np.array([1, 2, 3, 4], np.float32) * (2 * value if number % 2 else 1)
+    assert not made
+    np.testing.assert_allclose(w.numpy(), value, rtol=1e-5)
+    assert cache.numpy().sum(axis=1).nonzero()[0].tolist() == [3, 5]
 
 
 HOLDERS: dict[str, Callable[[Tensor], Any]] = {

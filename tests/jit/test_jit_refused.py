@@ -81,6 +81,39 @@ def test_new_tensors_that_are_put_out_of_sight() -> None:
     _refused(step, "the function puts a new tensor of shape (3,) where the jit does not look")
 
 
+@pytest.mark.parametrize("value", [lambda w: w * 2, lambda w: w[1:], lambda w: w.detach()])
+def test_new_tensors_of_weights_alone_that_are_put_out_of_sight(value: Callable[[Tensor], Tensor]) -> None:
+    hidden, w = _Hidden(), numbers(3).realize()
+
+    def step(x: Tensor) -> Tensor:
+        hidden.local.kept[:] = [value(w)]
+        return x + 1
+    _refused(step, "the function puts a new tensor of shape (", "where the jit does not look")
+
+
+def test_a_tensor_that_is_assigned_to_and_then_replaced() -> None:
+    """Its views would have to keep the value that it had in between, which a replay leaves nowhere."""
+    w = numbers(3).realize()
+
+    def step(x: Tensor) -> Tensor:
+        w.assign(w + 1)
+        w.replace(w * x)
+        return x + 1
+    _refused(step, "the function assigns to a tensor of shape (3,) and then replaces it")
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_an_argument_that_is_assigned_to_and_is_a_view(is_whole: bool) -> None:
+    w = numbers(3).realize()
+
+    def step(x: Tensor) -> Tensor:
+        x.assign(x * 2)
+        w.replace(w * 3)
+        return w + 1
+    with pytest.raises(JitError, match="a view of another tensor"):
+        TinyJit(step)(w[:] if is_whole else w.detach())
+
+
 def test_tensors_out_of_sight_that_are_changed_in_turn() -> None:
     hidden = _Hidden()
     hidden.local.turns, hidden.local.weights = iter([0, 1, 1, 0, 0, 1, 1, 0]), [numbers(3), numbers(3)]

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import jit_fuzzer
 import pytest
 from jitted_and_plain import Program, bits, numbers, outcome, plain
 
 from glassgrad import Tensor, no_grad
 from glassgrad.jit import TinyJit
+from glassgrad.jit.replay import CapturedCall
 
 
 def values_known_before_the_trace(wrap: Callable[..., Any]) -> Any:
@@ -189,10 +191,151 @@ def a_global_that_is_only_written(wrap: Callable[..., Any]) -> Any:
     return None, call
 
 
+def a_replaced_tensor_whose_views_are_held(wrap: Callable[..., Any]) -> Any:
+    s = SimpleNamespace(w=numbers(4).realize(), held=[])
+
+    @wrap
+    def step(x: Tensor) -> Tensor:
+        s.w.replace(s.w * 0.5 + x)
+        return s.w.sum()
+
+    def call(number: int) -> Any:
+        view = s.w[1:3]
+        s.held = [*s.held, view][-3:]
+        step(numbers(4) + number)
+        return view
+    return s, call
+
+
+def a_replaced_argument_whose_views_are_held(wrap: Callable[..., Any]) -> Any:
+    step = wrap(lambda x: x.replace(x.clone()).sum())
+
+    def call(number: int) -> Any:
+        x = (numbers(4) + number).realize()
+        view = x[1:3]
+        result = step(x)
+        view.assign(view * 2)
+        return result, view, x
+    return None, call
+
+
+def a_tensor_that_becomes_a_view_of_another(wrap: Callable[..., Any]) -> Any:
+    s = SimpleNamespace(w=numbers(4).realize(), other=numbers(4).realize())
+
+    @wrap
+    def step(x: Tensor) -> Tensor:
+        s.w.assign(s.w * 0.5 + x)
+        return s.other * 2
+
+    def call(number: int) -> Any:
+        if number == 4:
+            s.other = s.w.reshape(4)
+        return step(numbers(4) + number)
+    return s, call
+
+
+def a_view_with_separate_memory(wrap: Callable[..., Any]) -> Any:
+    s = SimpleNamespace(w=numbers(4).realize())
+    step = wrap(lambda x: s.w.assign(s.w * 0.5 + x))
+
+    def call(number: int) -> Any:
+        view = s.w.detach()
+        view.realize()
+        step(numbers(4) + number)
+        return view
+    return s, call
+
+
+def views_of_arguments_that_were_reshaped(wrap: Callable[..., Any]) -> Any:
+    step = wrap(lambda x: x.T)
+    return None, lambda number: step((numbers(6) + number).realize().reshape(2, 3))
+
+
+def a_leaf_that_gets_the_value_of_another(wrap: Callable[..., Any]) -> Any:
+    s = SimpleNamespace(u=numbers(3).realize())
+    w = Tensor([1.0, 2.0, 3.0], requires_grad=True).realize()
+    step = wrap(lambda x: (s.u * x).sum().backward().realize())
+
+    def call(number: int) -> Any:
+        if number == 4:
+            s.u.replace(w)
+        step(numbers(3) + number)
+        return w.grad if number > 4 else None
+    return None, call
+
+
 @pytest.mark.parametrize("program", [
+    a_replaced_tensor_whose_views_are_held, a_replaced_argument_whose_views_are_held,
+    a_tensor_that_becomes_a_view_of_another, a_view_with_separate_memory, views_of_arguments_that_were_reshaped,
+    bits(a_leaf_that_gets_the_value_of_another),
     a_global_that_is_only_written, weights_that_are_frozen, an_assigned_value_that_was_there_already,
     values_known_before_the_trace, lazy_tensors_keep_the_value_they_were_made_from,
     bits(gradients_through_a_lazy_tensor_in_sight), view_that_shows_another_part,
     methods_replaced, attributes_that_appear, results_that_ask_for_a_gradient, results_in_a_block_without_gradients])
 def test_what_a_replay_must_see(program: Program) -> None:
     assert outcome(program, TinyJit) == outcome(program, plain)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_gradient_that_is_returned_is_the_tensors_gradient(earlier: bool) -> None:
+    w, kept = Tensor([1.0, 2.0], requires_grad=True), SimpleNamespace(gradient=None)
+
+    @TinyJit
+    def step(x: Tensor) -> Any:
+        if not earlier:
+            w.grad = None
+        (w * w * x).sum().backward()
+        kept.gradient = w.grad
+        return w.grad, x * 2
+
+    held = []
+    for _ in range(6):
+        gradient, _ = step(Tensor([1.0, 1.0]))
+        assert gradient is w.grad is kept.gradient
+        held.append(gradient)
+        step(Tensor([1.0, 1.0]))                   # one that is not held
+    times = [2 * number + 1 if earlier else 1 for number in range(6)]
+    assert [gradient.tolist() for gradient in held] == [[2.0 * n, 4.0 * n] for n in times]
+    assert step.captured
+
+
+def test_a_gradient_of_an_argument_that_is_returned_is_the_arguments() -> None:
+    @TinyJit
+    def step(x: Tensor) -> Any:
+        (x * x).sum().backward()
+        return x.grad
+
+    for number in range(5):
+        x = Tensor([1.0, float(number)], requires_grad=True)
+        assert step(x) is x.grad and x.grad is not None and x.grad.tolist() == [2.0, 2.0 * number]
+    assert step.captured
+
+
+def test_what_a_call_that_fails_keeps_of_its_arguments_is_theirs() -> None:
+    class Model:
+        last: Any = None
+        bad = True
+
+        @TinyJit
+        def forward(self, x: Tensor) -> Tensor:
+            self.last = (x, [x])
+            if self.bad:
+                raise ValueError("bad")
+            return x + 1
+
+    model, x = Model(), Tensor([1.0])
+    with pytest.raises(ValueError):
+        model.forward(x)
+    assert model.last[0] is x and model.last[1][0] is x
+
+
+@pytest.mark.parametrize("first", range(0, 150, 25))
+def test_random_programs_do_the_same_with_and_without_the_jit(first: int) -> None:
+    reports = [jit_fuzzer.check(seed) for seed in range(first, first + 25)]
+    assert not any(reports), "\n\n".join(filter(None, reports))
+
+
+def test_a_wrong_replay_is_reported_with_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The generator can fail: a replay that assigns nothing is found."""
+    monkeypatch.setattr(CapturedCall, "_leave", lambda self, found, holders, bases: found[0])
+    assert "def f(x):" in jit_fuzzer.check(0) + jit_fuzzer.check(1)

@@ -212,3 +212,14 @@ def test_training_in_mixed_precision_learns(rng, half):
             scaler.update()
             losses.append(loss.item())
     assert losses[-1] < 0.6 * losses[0] and all(p.dtype is dtypes.float32 for p in optimizer.params)
+
+
+def test_views_of_a_parameter_follow_steps_that_may_be_skipped() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    optimizer, view = SGD([x], lr=0.25), x[1:]
+    for taken, expected in ((True, [0.5, 1.0]), (False, [0.5, 1.0]), (True, [0.25, 0.5])):
+        optimizer.zero_grad()
+        (x * x).sum().backward()
+        changed = optimizer.schedule_step(Tensor([taken]))
+        changed[0].realize(*changed[1:])
+        assert x.tolist() == expected and view.tolist() == expected[1:]

@@ -248,7 +248,13 @@ only float values have gradients
   fix:      cast the inputs: x.float()"""),
     "backward of nothing": (lambda: Tensor([1]).float().sum().backward(), GradientError, """
 nothing here has a gradient
-  given:    a value computed from no float tensor that wants one
+  given:    a value computed from no float tensor that wants one, or from detached ones
+  expected: at least one float tensor whose requires_grad is not False, still alive
+  fix:      compute the value from float tensors, or set x.requires_grad = True"""),
+    "backward of a detached tensor": (lambda: (lambda x: (x.detach() * 2).sum().backward())(Tensor([1.0])),
+                                      GradientError, """
+nothing here has a gradient
+  given:    a value computed from no float tensor that wants one, or from detached ones
   expected: at least one float tensor whose requires_grad is not False, still alive
   fix:      compute the value from float tensors, or set x.requires_grad = True"""),
     "gradient of another shape": (lambda: x23().backward(Tensor([1.0])), GradientError, """

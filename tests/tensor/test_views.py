@@ -426,3 +426,15 @@ def test_a_jitted_function_that_writes_to_a_view_it_holds():
     for i in range(5):
         step(Tensor([float(i), 2.0]).realize())
         assert x.tolist() == [0.0, float(i), 2.0, 0.0] and part.tolist() == [float(i), 2.0]
+
+
+def test_views_that_were_computed_before_their_tensor_was_gone_still_share_writes():
+    x, y = Tensor([1.0, 2.0, 3.0, 4.0]).realize(), torch.tensor([1.0, 2.0, 3.0, 4.0])
+    mine = [x.detach().realize(), x[1:].detach().realize(), x.reshape(2, 2).T.detach().realize()]
+    theirs = [y.detach(), y[1:].detach(), y.reshape(2, 2).T.detach()]
+    del x
+    for views in (mine, theirs):
+        views[1] *= 10
+        views[2][0] = 7
+    for one, other in zip(mine, theirs):
+        same(one, other)

@@ -231,7 +231,7 @@ class Optimizer:
             for t in self._state():
                 before = old.get(id(t))
                 if before is not None and before is not t.uop:
-                    t.replace(only_if.reshape(()).where(t, Tensor(before)))
+                    t.assign(only_if.reshape(()).where(t, Tensor(before)))
         gradients = [grad for p in self.params if (grad := p.grad) is not None]
         losses = [t for t in take_started() if not pending.is_computed(t) and t.device == self.params[0].device]
         return [*gradients, *self._state(), *self.rates, *self.buffers, *pending.take(), *losses]

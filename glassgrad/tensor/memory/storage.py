@@ -9,7 +9,7 @@ there; a bitcast is a step too. Does not know how a part is replaced: methods/as
 from __future__ import annotations
 
 import math
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from typing import Any
 from weakref import ref
 
@@ -25,9 +25,10 @@ _ONE_TO_ONE = frozenset((o.RESHAPE, o.PERMUTE, o.SHRINK, o.FLIP, o.DETACH))
 
 class TensorStorage:
     """The live tensors that show one value: all of it, or views of it."""
-    __slots__ = ("members", "written", "_kept")
+    __slots__ = ("shape", "dtype", "members", "written", "_kept")
 
-    def __init__(self) -> None:
+    def __init__(self, node: UOp) -> None:
+        self.shape, self.dtype = node.shape, node.dtype
         self.members: list[ref[Any]] = []
         self.written = False                 # a write made the present value: its tensor is computed before its views
         self._kept: UOp | None = None        # the whole value, if no member's node leads to it any more
@@ -47,14 +48,12 @@ class TensorStorage:
         """The live members that show the whole value."""
         return [t for t in self.live() if not t._steps]
 
-    def whole(self) -> UOp:
-        """The node of the whole present value."""
+    def whole(self) -> UOp | None:
+        """The node of the whole present value; None if the tensor that showed it is gone, and each view was computed
+        into separate memory before that."""
         members = sorted(self.live(), key=lambda member: bool(member._steps))          # first those that show all of it
         roots = [_undone(member.uop, member._steps) for member in members]
-        found = next((root for root in (*roots, self._kept) if root is not None), None)
-        if found is None:
-            raise Bug("a storage whose value no tensor leads to")
-        return found
+        return next((root for root in (*roots, self._kept) if root is not None), None)
 
     def keep(self) -> None:
         """Hold the whole value, before a view gets separate memory, unless a live tensor shows all of it."""
@@ -83,7 +82,7 @@ def is_shared(tensor: Any) -> bool:
 
 def is_view(tensor: Any) -> bool:
     """Whether a tensor is a view (of a part or all) of another live one, so that assigning to it changes both."""
-    return is_shared(tensor) and bool(tensor._steps)
+    return is_shared(tensor) and (bool(tensor._steps) or tensor._storage.live()[0] is not tensor)
 
 
 def follows(tensor: Any) -> bool:
@@ -98,12 +97,21 @@ def shares_with(tensor: Any, others: Set[int]) -> bool:
     return storage is not None and any(id(other) in others for other in storage.live() if other is not tensor)
 
 
+def sharing(tensors: Iterable[Any]) -> list[list[int]]:
+    """The numbers of those tensors that share a storage, for each storage that several of them share."""
+    groups: dict[int, list[int]] = {}
+    for number, tensor in enumerate(tensors):
+        if tensor._storage is not None:
+            groups.setdefault(id(tensor._storage), []).append(number)
+    return [numbers for numbers in groups.values() if len(numbers) > 1]
+
+
 def share(view: Any, source: Any, bits: UOp | None = None) -> None:
     """Add `view`, whose node is movement ops over that of `source`, to the storage of `source`. `bits`, if given, is
     the node of `source` read as another type, which the movement ops are over."""
     storage = source._storage
     if storage is None:
-        storage = source._storage = TensorStorage()
+        storage = source._storage = TensorStorage(source.uop)
         source._steps = ()
         storage.members.append(ref(source))
     view._storage = storage

@@ -15,6 +15,7 @@ from weakref import ref
 
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, promote
+from glassgrad.engine.capture import note_replaced
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.gradient_leaves import assigned, distinct, has_another_value, hold, is_held, leaf_shared
 from glassgrad.tensor.formulas import (add, as_node, ceil, counting, divide, elementary, flatten, in_accumulator, less,
@@ -101,7 +102,14 @@ class AssignmentMixin(TensorBase):
         if storage is None:
             self._take(new.uop, new, leaf)
             return
-        whole = replace_part(storage.whole(), self._steps, new.uop) if self._steps else new.uop
+        whole = new.uop
+        if self._steps:
+            before = storage.whole()
+            if before is None:                   # all that can be read of it is what the views show
+                before = full(storage.shape, 0, storage.dtype)
+                for member in storage.live():
+                    before = replace_part(before, member._steps, member.uop)
+            whole = replace_part(before, self._steps, new.uop)
         storage.written = True
         for member in storage.live():
             member._take(applied(member._steps, whole), new, leaf and member is self and not member._steps)
@@ -138,6 +146,7 @@ class AssignmentMixin(TensorBase):
                                  given=f"{self.dtype.name} would become {value.dtype.name}",
                                  expected=f"values of {self.dtype.name}",
                                  fix="write x = x + y, which makes a new tensor")
+            note_replaced(self)
             leave(self)
         self._write(value, leaf)
         return self
@@ -156,6 +165,7 @@ class AssignmentMixin(TensorBase):
         """
         value, = spelled("replace", spelling, value=value)
         of_kind("Self", "replace", value=value)
+        note_replaced(self)
         leave(self)
         earlier, self.uop, self._device = self.uop, value.uop, value._device
         hold(self)
