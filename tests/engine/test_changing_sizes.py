@@ -126,7 +126,8 @@ def test_random_programs_are_right_at_every_size(first: int) -> None:
 
 
 @pytest.mark.only_on("CPU", reason="it names its devices")
-@pytest.mark.parametrize("name, first, count", [("CPU", 5, 6), ("HOPPER_LOOPS", 2022, 6), ("AMPERE_LOOPS", 2022, 6)])
+@pytest.mark.parametrize("name, first, count", [("CPU", 5, 6), ("HOPPER_LOOPS", 2022, 6), ("AMPERE_LOOPS", 2022, 6),
+                                                ("GPU_LOOPS", 50041, 1)])
 def test_random_layers_are_right_at_every_length(name: str, first: int, count: int) -> None:
     """`./dev fuzz lengths` goes on with others."""
     with loop_device.registered():

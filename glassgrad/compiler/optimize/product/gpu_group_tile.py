@@ -183,9 +183,9 @@ class GroupTile:
         columns = self.n.pieces(self.width)
         if columns is not None:
             group = counter("g", most * self.task_n.arg.size)
-            self.block_n = operation(o.IDIV, group, blocks)
+            self.block_n = operation(o.IDIV, one(group), blocks)
             loop = For(group, TASK, [], times(columns, blocks))
-            return index(0), operation(o.MOD, group, blocks), [loop, *[For(r, TASK, []) for r in self.outer]]
+            return index(0), operation(o.MOD, one(group), blocks), [loop, *[For(r, TASK, []) for r in self.outer]]
         if parts == 1:
             block = counter("mb", most)
             return index(0), one(block), [For(block, TASK, [], blocks), *self.around()]
