@@ -279,12 +279,9 @@ def simplified(root: UOp) -> UOp:
 
 
 @pytest.mark.parametrize("root, expected", [
-    (X * 1.0 + 0.0, X), (1.0 * X, X), (X + (const(1.0) + 2.0) * 3.0, X + 9.0), (I * 0, full((2, 3), 0, dtypes.int32)),
-    (X * 0.0, X * 0.0), (X - X, X - X), (I - I, full((2, 3), 0, dtypes.int32)), ((I + 3) - 3, I),
-    ((I * 3) * 5, I * 15), (X.alu(o.NEG).alu(o.NEG), X), ((X < Y).where(X, X), X), (X.exp2().log2(), X),
-    (X / 4.0, X * 0.25),
-    (X / 3.0, X / 3.0), (I // 8, I >> 3), (I % 8, I & 7), (X.maximum(0.0).maximum(0.0), X.maximum(0.0)),
-    (X.maximum(-math.inf), X), (X.permute((1, 0)).permute((1, 0)), X), (X.flip((0, 1)).flip((0,)), X.flip((1,))),
+    (X * 1.0 + 0.0, X), (1.0 * X, X), (X + (const(1.0) + 2.0) * 3.0, X + 9.0), (X * 0.0, X * 0.0), (X - X, X - X),
+    ((I + 3) - 3, I), (X.alu(o.NEG).alu(o.NEG), X), (X.exp2().log2(), X), (X / 4.0, X * 0.25), (X / 3.0, X / 3.0),
+    (I // 8, I >> 3), (I % 8, I & 7), (X.permute((1, 0)).permute((1, 0)), X),
     (X.pad(((1, 1), (0, 0))).shrink(((1, 3), (0, 3))), X), (full((2, 3), 2.0).permute((1, 0)), full((3, 2), 2.0)),
     (full((2, 3), 2.0) * full((2, 3), 3.0) + X, X + 6.0),
     (X.sum((0,)).sum((1,)), X.sum((0, 1))), (X.cast(dtypes.float64).cast(dtypes.float32), X),

@@ -83,24 +83,17 @@ CONSTANTS = [
 # -- arithmetic ----------------------------------------------------------------------------------------------
 ARITHMETIC = [
     Rule("add-zero-integer", n + 0, n, why="0 is the identity of addition"),
-    Rule("add-minus-zero", f + c, f, when=lambda c: c == 0 and negative(c),
-         why="-0.0 is the exact identity of float addition"),
     Rule("add-zero", f + c, f, when=lambda c: c == 0 and not negative(c), why="adding 0.0 changes only -0.0",
          inexact=Inexact("everywhere but at -0.0, whose sign is kept", lambda a: a != 0, ulps=0)),
     Rule("subtract-zero", x - c, x, when=lambda x, c: c == 0 and not (x.dtype.kind == "f" and negative(c)),
          why="x - 0.0 is x, -0.0 included"),
     Rule("subtract-constant", i - c, lambda i, c: i + const(-c, i.dtype), why="integers wrap: one form for shifts"),
-    Rule("subtract-self", i - i, 0, why="integers have no NaN and no infinity"),
     Rule("add-negative", x + -y, x - y, why="subtraction is addition of the negative, to the bit"),
-    Rule("subtract-negative", x - -y, x + y, why="subtraction is addition of the negative, to the bit"),
     Rule("negative-negative", node(o.NEG, -x), x, why="the sign is flipped twice"),
     Rule("multiply-by-one", x * 1, x, why="1 is the identity of multiplication"),
-    Rule("multiply-by-zero", n * 0, 0, why="integers have no NaN and no infinity"),
     Rule("multiply-by-minus-one", x * -1, -x, why="only the sign changes"),
     Rule("multiply-negative", (-x) * c, lambda x, c: x * const(-c, x.dtype), why="the constant takes the sign"),
     Rule("add-add", (i + c) + d, lambda i, c, d: i + const(c + d, i.dtype), why="integer sums wrap, in any order"),
-    Rule("multiply-multiply", (i * c) * d, lambda i, c, d: i * const(c * d, i.dtype),
-         why="integer products wrap, in any order"),
     Rule("multiply-multiply-float", (f * c) * d, lambda f, c, d: f * const(c * d, f.dtype),
          when=lambda f, c, d: is_wide(f) and all(2.0**-8 <= abs(v) <= 2.0**8 for v in (c, d)),
          why="one rounding instead of two; log(exp(x)) is x by this", inexact=ANYWHERE),
@@ -111,8 +104,6 @@ ARITHMETIC = [
          why="the reciprocal is exact, and multiplying is cheaper"),
     Rule("abs-abs", x.abs().abs(), x.abs(), why="it has no sign left"),
     Rule("abs-negative", (-s).abs(), s.abs(), why="the sign does not matter"),
-    Rule("trunc-trunc", f.trunc().trunc(), f.trunc(), why="it is whole already"),
-    Rule("trunc-whole", node(o.CAST, n, name="whole").trunc(), lambda whole: whole, why="integers are whole"),
 ]
 
 
@@ -122,11 +113,6 @@ def _is_normal(number: float, dtype: DType) -> bool:
 
 # -- integer division, shifts --------------------------------------------------------------------------------
 DIVISION = [
-    Rule("divide-integer-by-one", i // 1, i, why="1 is the identity of division"),
-    Rule("modulo-one", i % 1, 0, why="nothing is left over"),
-    Rule("div-div", (i // c) // d, lambda i, c, d: i // const(c * d, i.dtype),
-         when=lambda i, c, d: c > 0 and d > 0 and c * d <= i.dtype.max,
-         why="floor division composes when the second divisor is positive"),
     Rule("divide-to-shift", i // c, lambda i, c: i >> const(c.bit_length() - 1, i.dtype),
          when=lambda c: c > 1 and c & (c - 1) == 0, why="rounding down is what an arithmetic shift does"),
     Rule("modulo-to-and", i % c, lambda i, c: i & const(c - 1, i.dtype),
@@ -139,33 +125,15 @@ LOGIC = [
     Rule("and-zero", n & 0, 0, why="no bit is in both"),
     Rule("and-ones", n & c, n, when=lambda n, c: c == convert(-1, n.dtype), why="every bit is in the other"),
     Rule("or-zero", n | 0, n, why="0 adds no bit"),
-    Rule("xor-zero", n ^ 0, n, why="0 flips no bit"),
     Rule("same-twice", node((o.AND, o.OR, o.MAX, o.MIN), x, x), x, why="these are idempotent"),
-    Rule("not-not", ~(~n), n, why="every bit is flipped twice"),
-    Rule("not-equal", ~x.eq(y), x.ne(y), why="unequal is the opposite of equal, for NaN too"),
     Rule("not-unequal", ~x.ne(y), x.eq(y), why="unequal is the opposite of equal, for NaN too"),
-    Rule("cast-truth-not-zero", node(o.CAST, p).ne(0), p, why="true became 1, false 0"),
 ]
 
 # -- comparing and choosing ----------------------------------------------------------------------------------
 CHOICE = [
-    Rule("less-than-self", x < x, False, why="nothing is less than itself, nor is NaN"),
-    Rule("equal-to-self", n.eq(n), True, why="integers have no NaN"),
-    Rule("unequal-to-self", n.ne(n), False, why="integers have no NaN"),
-    Rule("choose-identity", node((o.MAX, o.MIN), x, c), x,
-         when=lambda root, x, c: const(c, x.dtype) is identity(root.op, x.dtype),
-         why="the limit of the type never wins"),
-    Rule("choose-choose", node((o.MAX, o.MIN), node((o.MAX, o.MIN), x, c, name="inner"), d),
-         lambda root, inner, x, c, d: UOp(root.op, root.dtype, (x, const(max(c, d) if root.op is o.MAX else min(c, d),
-                                                                       root.dtype))),
-         when=lambda root, inner, c, d: root.op is inner.op and c == c and d == d
-         and not (c == d == 0 and negative(c) != negative(d)),
-         why="the greatest of three; two zeros may differ in sign"),
-    Rule("where-same", p.where(x, x), x, why="both ways lead to the same"),
     Rule("where-true", node(o.WHERE, True, x, y), x, why="decided"),
     Rule("where-false", node(o.WHERE, False, x, y), y, why="decided"),
     Rule("where-not", (~p).where(x, y), p.where(y, x), why="exchange the sides instead"),
-    Rule("where-truth", p.where(True, False), p, why="it says it itself", when=lambda root: root.dtype.kind == "b"),
     Rule("where-where-yes", p.where(p.where(x, y), z), p.where(x, z), why="inside, the condition is decided"),
     Rule("where-where-no", p.where(x, p.where(y, z)), p.where(x, z), why="inside, the condition is decided"),
 ]
@@ -198,12 +166,9 @@ def _conversions_compose(start: DType, middle: DType, end: DType) -> bool:
 
 
 CONVERSION = [
-    Rule("cast-same", node(o.CAST, x), lambda root, x: x if x.dtype is root.dtype else None, why="it is that already"),
     Rule("cast-cast", node(o.CAST, node(o.CAST, x, name="middle")), lambda root, x: x.cast(root.dtype),
          when=lambda root, middle, x: _conversions_compose(x.dtype, middle.dtype, root.dtype),
          why="the type between loses nothing that the last one keeps"),
-    Rule("bitcast-bitcast", node(o.BITCAST, node(o.BITCAST, x, name="middle")), lambda root, x: x.bitcast(root.dtype),
-         when=lambda middle: middle.dtype.kind in "iu", why="the bits stay the same"),
 ]
 
 # -- functions and their inverses ----------------------------------------------------------------------------
@@ -213,8 +178,6 @@ INVERSES = [
     Rule("exp-log", f.log2().exp2(), f, when=is_wide, why="inverse functions",
          inexact=Inexact("x > 0; of negative numbers there is no logarithm", lambda a: (a > 2.0**-6) & (a < 2.0**6),
                          ulps=24)),
-    Rule("square-of-root", f.sqrt() * f.sqrt(), f, when=is_wide, why="inverse functions",
-         inexact=Inexact("x >= 0; negative numbers have no root", lambda a: (a > 2.0**-8) & (a < 2.0**8))),
 ]
 
 
@@ -316,17 +279,11 @@ MOVES = [
          why="equal elements are equal in any place"),
     Rule("reshape-reshape", node(o.RESHAPE, node(o.RESHAPE, x)), lambda root, x: x.reshape(root.shape),
          why="only the last shape counts"),
-    Rule("reshape-same", node(o.RESHAPE, x), lambda root, x: x if x.shape == root.shape else None, why="nothing moves"),
     Rule("permute-permute", node(o.PERMUTE, node(o.PERMUTE, x, name="inner")), _permute_permute, why="orders compose"),
-    Rule("permute-same", node(o.PERMUTE, x), lambda x: x, why="nothing moves",
-         when=lambda root: root.arg.order == tuple(range(len(root.arg.order)))),
     Rule("expand-expand", node(o.EXPAND, node(o.EXPAND, x)), lambda root, x: x.expand(root.shape),
          why="only the last shape counts"),
-    Rule("expand-same", node(o.EXPAND, x), lambda root, x: x if x.shape == root.shape else None, why="nothing moves"),
     Rule("shrink-shrink", node(o.SHRINK, node(o.SHRINK, x, name="inner")), _shrink_shrink, why="slices compose"),
-    Rule("shrink-same", node(o.SHRINK, x), lambda root, x: x if x.shape == root.shape else None, why="nothing is cut"),
     Rule("pad-pad", node(o.PAD, node(o.PAD, x, name="inner")), _pad_pad, why="zeros beside zeros"),
-    Rule("pad-nothing", node(o.PAD, x), lambda root, x: x if x.shape == root.shape else None, why="nothing is added"),
     Rule("shrink-pad", node(o.SHRINK, node(o.PAD, x, name="inner")), _shrink_pad, why="padding that is cut off again"),
     Rule("shrink-expand", node(o.SHRINK, node(o.EXPAND, x, name="inner")), _shrink_expand, why="repeat less often"),
     Rule("permute-expand", node(o.PERMUTE, node(o.EXPAND, x, name="inner")), _permute_expand,
@@ -335,8 +292,6 @@ MOVES = [
          why="move the small value, repeat last"),
     Rule("flip-expand", node(o.FLIP, node(o.EXPAND, x, name="inner")), _flip_expand,
          why="equal elements have no order"),
-    Rule("flip-flip", node(o.FLIP, node(o.FLIP, x, name="inner")), why="reversed twice",
-         replacement=lambda root, inner, x: x.flip(set(root.arg.axes) ^ set(inner.arg.axes))),
     Rule("flip-one", node(o.FLIP, x), lambda root, x: x.flip(a for a in root.arg.axes if x.shape[a] != 1),
          when=lambda root, x: any(x.shape[a] == 1 for a in root.arg.axes), why="one element has no order"),
     Rule("window-one", node(o.WINDOW, x), lambda root, x: x.reshape(root.shape),
@@ -356,8 +311,6 @@ MOVES = [
     Rule("transpose-last", node(o.CAST, node(o.PERMUTE, node(o.RESHAPE, node(o.SUM, x), name="moved"), name="inner")),
          lambda root, inner, moved: moved.cast(root.dtype).permute(inner.arg.order), when=_rounds_transposed,
          why="round a sum before its last axes are exchanged: it is stored as it is summed, and read transposed"),
-    Rule("contiguous-twice", node(o.CONTIGUOUS, node(o.CONTIGUOUS, x, name="inner")), lambda inner: inner,
-         why="it is stored already"),
 ]
 
 
@@ -383,8 +336,6 @@ REDUCTIONS = [
     Rule("sum-sum", node(o.SUM, node(o.SUM, x, name="inner")), _reduce_reduce, inexact=_REORDERED,
          when=lambda x: not (x.op is o.MUL and o.EXPAND in (x.src[0].op, x.src[1].op)),
          why="one fold over both axes, in any order; but a matrix product is best summed after"),
-    Rule("product-product", node(o.PROD, node(o.PROD, x, name="inner")), _reduce_reduce, inexact=_REORDERED,
-         when=lambda x: x.dtype.kind != "f" or is_wide(x), why="one fold over both axes"),
     Rule("sum-pad", node(o.SUM, node(o.PAD, x)), _sum_pad, why="zeros do not count", inexact=_REORDERED),
 ]
 
