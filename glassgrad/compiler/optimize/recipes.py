@@ -17,8 +17,7 @@ from glassgrad.compiler.lower.loops import For, If, Kernel, Phase, Statement, St
 from glassgrad.compiler.optimize.contraction_tilings import contraction, in_blocks
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
-from glassgrad.compiler.optimize.moves.split_by_remainder import (interleaved, residues, side_by_side,
-                                                                  split_where_divided)
+from glassgrad.compiler.optimize.moves.split_by_remainder import residues, side_by_side, split_where_divided
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.plain.rows_in_registers import rows_by_length
 from glassgrad.compiler.optimize.plain.short_gpu_loops import in_threads
@@ -82,10 +81,8 @@ def _by_groups(parts: list[list[Statement]], target: Target, decisions: Decision
     for nest in waiting:
         alike.setdefault(tuple([f.range for f in task_loops(nest)[0]]), []).append(nest)
     for nests_ in alike.values():
-        lines = interleaved(nests_, target.lanes(4))
-        bodies = [lines] if lines is not None else [body for nest in side_by_side(nests_)
-                                                    for body in _by_length(moves.merge_all(nest), target, decisions)]
-        phases += [Phase(body) for body in bodies]
+        for nest in side_by_side(nests_):
+            phases += map(Phase, _by_length(moves.merge_all(nest), target, decisions))
     return phases
 
 

@@ -15,11 +15,9 @@ from __future__ import annotations
 import math
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, less, linear, modulo, multiply,
-                                                    substitute_index)
-from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Accumulate, Assign, For, If, Statement, Store, around,
-                                            counter, loads_in, nested, one, register, register_over, task_loops, walk,
-                                            with_body)
+from glassgrad.compiler.graph.index_algebra import add, both, index, less, linear, multiply, substitute_index
+from glassgrad.compiler.lower.loops import (Accumulate, Assign, For, If, Statement, Store, around, counter, loads_in,
+                                            register, task_loops, walk, with_body)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_limit import move
 from glassgrad.compiler.schedule.joined_remainders import MOST_NESTS
@@ -119,48 +117,6 @@ def side_by_side(nests: list[list[Statement]]) -> list[list[Statement]]:
             sums += moves.rebuild([*begins, *steps], own)
             stores += moves.rebuild(ends, own)
     return [around(loops[0], [*sums, *stores])]
-
-
-@move(lambda nests, lanes: None)
-def interleaved(nests: list[list[Statement]], lanes: int) -> list[Statement] | None:
-    """for i: y[2i] = a; for i: y[2i + 1] = b  ->  TASK, LANE: TILE u: r, q = a, b; TILE u, e: y[2u + e] = r or q
-    refuses (None): nests of more than one store, and stores that together are not contiguous"""
-    around, inner = [task_loops(nest)[0] for nest in nests], [task_loops(nest)[1] for nest in nests]
-    stores = [s for body in inner for s in body if isinstance(s, Store) and s.combine is None and s.gate is None]
-    if len(nests) < 2 or [len(body) for body in inner] != [1] * len(stores) or not around[0] or \
-            any([(f.range, f.stop) for f in loops] != [(f.range, None) for f in around[0]] for loops in around):
-        return None
-    *outer, last = [f.range for f in around[0]]
-    found = [linear(s.index) for s in stores]
-    (_, terms), step = found[0], found[0][1].get(last, 0)
-    order = sorted(range(len(stores)), key=lambda number: found[number][0])
-    groups = [order[at:at + step] for at in range(0, len(order), step)] if step > 1 else []
-    if not groups or any(own != terms for _, own in found) or len({s.memory for s in stores}) != 1 or \
-            any([found[n][0] - found[group[0]][0] for n in group] != list(range(step)) for group in groups):
-        return None
-    times = next(n for n in (4, 2, 1) if n * step <= max(8, step) and last.arg.size % n == 0)
-    each, lane, some = counter("e", step), counter("l", lanes), counter(last.arg.name, last.arg.size // times)
-    beside = counter("u", times)
-    loops = [*outer, some]
-    size = math.prod(r.arg.size for r in loops)
-    block = counter("b", -(-size // lanes))
-    flat, places = add(multiply(block, lanes), lane), dict[UOp, UOp]()
-    inside = less(flat, index(size)) if size % lanes else None
-    for r in reversed(loops):
-        places[r], flat = modulo(flat, r.arg.size), divide(flat, r.arg.size)
-    at = {**{r: places[r] for r in outer}, last: add(multiply(places[some], times), one(beside))}
-    kept = [register_over(f"line{n}", s.value.dtype, (beside, lane)) for n, s in enumerate(stores)]
-    reads: list[Statement] = [Assign(r, moves.edge_gate(substitute_index(s.value, at, {}), inside))
-                              for r, s in zip(kept, stores)]
-    body: list[Statement] = []
-    for group in groups:
-        value = kept[group[-1]]
-        for number in reversed(range(step - 1)):
-            value = less(each, index(number + 1)).where(kept[group[number]], value)
-        to = add(substitute_index(stores[group[0]].index, at, {}), each)
-        body.append(Store(stores[0].memory, to, value, None, inside))
-    return [For(block, TASK, [*nested([beside], nested([lane], reads, LANE), TILE),
-                              *nested([beside, each], nested([lane], body, LANE), TILE)])]
 
 
 def _cut(body: list[Statement]) -> list[list[Statement]] | None:
