@@ -41,6 +41,7 @@ _NOT_IMPLIED = ("__init__", "__repr__", "__str__", "__del__", "__reduce__")     
 
 # Objects whose attributes are not visited: nothing that a function computes depends on them
 _CLOSED_PARTS = ("base", "cli", "compiler", "engine", "jit", "runtime", "tensor")
+_SUMS_OF_3_10 = ("BINARY_ADD", "BINARY_SUBTRACT", "INPLACE_ADD", "INPLACE_SUBTRACT")     # BINARY_OP of later versions
 _TEST_TOOLS = ("_pytest", "pytest", "pluggy")
 _OPEN_STANDARD = ("builtins", "types", "collections", "argparse", "functools", "enum", "dataclasses", "_thread",
                   "_contextvars")
@@ -392,7 +393,7 @@ def _names_read(rows: Sequence[dis.Instruction]) -> Iterator[str]:
     for i, row in enumerate(rows):
         if row.opname.startswith("LOAD") and isinstance(row.argval, str) and not row.opname.startswith("LOAD_CONST"):
             after = rows[i + 1:i + 7]
-            adds = any(r.argrepr in ("+", "-", "+=", "-=") or r.opname.startswith("INPLACE_") for r in after)
+            adds = any(r.argrepr in ("+", "-", "+=", "-=") or r.opname in _SUMS_OF_3_10 for r in after)
             if not (adds and any(r.opname.startswith("STORE") and r.argval == row.argval for r in after)):
                 yield row.argval
 

@@ -246,6 +246,23 @@ def test_a_number_that_is_raised_by_other_amounts_is_refused() -> None:
             jitted(rand(3))
 
 
+def test_a_number_that_alternates_is_no_counter() -> None:
+    s = SimpleNamespace(side=0, sign=1)
+
+    def side(x: Tensor) -> Tensor:
+        s.side ^= 1
+        return (x * 2).realize()
+
+    def sign(x: Tensor) -> Tensor:
+        s.sign *= -1
+        return (x * 2).realize()
+    for function in (side, sign):
+        jitted = TinyJit(function)
+        with pytest.raises(JitError, match="the function itself changes s.si"):
+            for _ in range(4):
+                jitted(rand(3))
+
+
 # -- state outside -------------------------------------------------------------------------------------------------
 def _follow(function: Callable[[Tensor], Tensor], change: Callable[[int], Any]) -> TinyJit:
     jitted = TinyJit(function)

@@ -91,8 +91,8 @@ def _operands(np: Any, node: UOp, index: tuple[int, ...], values: BoxValues) -> 
         if node.op is o.GATHER and source is node.src[0]:
             at = values.part(node.src[1], parts[1])[index[:len(node.src[1].shape)]]
             row = min(max(int(at), 0), source.shape[0] - 1)
-            rest = index[len(node.src[1].shape):]
-            found.append(BadElement(source, (row, *rest), array[(row, *rest)]))
+            place = (row, *index[len(node.src[1].shape):])
+            found.append(BadElement(source, place, array[place]))
         elif array.size:
             flat = array.reshape(-1)
             wrong = [np.flatnonzero(test(flat)) for test in (np.isnan, np.isinf)]

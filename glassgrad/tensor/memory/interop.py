@@ -146,7 +146,7 @@ class InteropMixin(TensorBase):
         low = sum((n - 1) * s for n, s in zip(shape, steps) if s < 0) if 0 not in shape else 0
         high = sum((n - 1) * s for n, s in zip(shape, steps) if s > 0) if 0 not in shape else -1
         raw = numpy.frombuffer(ctypes.string_at(address + low * size, (high - low + 1) * size), f"V{size}")
-        rows = numpy.ndarray(shape, f"V{size}", raw, -low * size, [s * size for s in steps])
+        rows: Any = numpy.ndarray(shape, f"V{size}", raw, -low * size, [s * size for s in steps])
         return cls._leaf(running.store(HostValue(rows.tobytes(), shape, dtype), place), device, None)
 
     @classmethod
