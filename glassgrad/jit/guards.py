@@ -41,7 +41,8 @@ _NOT_IMPLIED = ("__init__", "__repr__", "__str__", "__del__", "__reduce__")     
 
 # Objects whose attributes are not visited: nothing that a function computes depends on them
 _CLOSED_PARTS = ("base", "cli", "compiler", "engine", "jit", "runtime", "tensor")
-_SUMS_OF_3_10 = ("BINARY_ADD", "BINARY_SUBTRACT", "INPLACE_ADD", "INPLACE_SUBTRACT")     # BINARY_OP of later versions
+_FETCHES = ("LOAD", "COPY", "SWAP", "DUP_TOP", "ROT_", "BINARY_SUBSCR", "EXTENDED_ARG")
+_SUMS_OF_3_10 = {"BINARY_ADD": "+", "INPLACE_ADD": "+=", "BINARY_SUBTRACT": "-", "INPLACE_SUBTRACT": "-="}
 _TEST_TOOLS = ("_pytest", "pytest", "pluggy")
 _OPEN_STANDARD = ("builtins", "types", "collections", "argparse", "functools", "enum", "dataclasses", "_thread",
                   "_contextvars")
@@ -392,10 +393,18 @@ def _names_used(code: Any) -> _CodeNames:
 def _names_read(rows: Sequence[dis.Instruction]) -> Iterator[str]:
     for i, row in enumerate(rows):
         if row.opname.startswith("LOAD") and isinstance(row.argval, str) and not row.opname.startswith("LOAD_CONST"):
-            after = rows[i + 1:i + 7]
-            adds = any(r.argrepr in ("+", "-", "+=", "-=") or r.opname in _SUMS_OF_3_10 for r in after)
-            if not (adds and any(r.opname.startswith("STORE") and r.argval == row.argval for r in after)):
+            if not _is_incremented(row.argval, rows[i + 1:i + 7]):
                 yield row.argval
+
+
+def _is_incremented(name: str, after: Sequence[dis.Instruction]) -> bool:
+    """Whether code that has loaded a name goes on with one sum and stores it: `s.n += 1`, not `s.n = 1 - s.n`."""
+    end = next((i for i, row in enumerate(after) if row.opname.startswith("STORE") and row.argval == name), 0)
+    done = ["" if row.opname.startswith(_FETCHES) or row.argrepr == "[]" else
+            _SUMS_OF_3_10.get(row.opname) or row.argrepr or row.opname for row in after[:end]]
+    sums = [text for text in done if text]
+    into = done and not done[0] and after[0].opname.startswith(("LOAD_ATTR", "BINARY"))      # s.n.parts, table[s.n]
+    return not into and (sums in (["+"], ["+="]) or sums in (["-"], ["-="]) and not done[0])
 
 
 def _codes_in(code: Any) -> Iterator[Any]:

@@ -256,7 +256,19 @@ def test_a_number_that_alternates_is_no_counter() -> None:
     def sign(x: Tensor) -> Tensor:
         s.sign *= -1
         return (x * 2).realize()
-    for function in (side, sign):
+
+    def other_side(x: Tensor) -> Tensor:
+        s.side = 1 - s.side
+        return (x * 2).realize()
+
+    def negated(x: Tensor) -> Tensor:
+        s.side = -s.side + 1
+        return (x * 2).realize()
+
+    def chosen(x: Tensor) -> Tensor:
+        s.side += -1 if s.side else 1
+        return (x * 2).realize()
+    for function in (side, sign, other_side, negated, chosen):
         jitted = TinyJit(function)
         with pytest.raises(JitError, match="the function itself changes s.si"):
             for _ in range(4):
