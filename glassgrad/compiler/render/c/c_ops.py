@@ -133,7 +133,8 @@ class CArithmetic:
         base, types = NAMES[held(dtype)], self.definitions.types
         if base not in types:
             spelled = self.spelled[base]
-            types[base] = f"typedef {spelled} {base};" if spelled != base else ""
+            text = "#define bool _Bool" if base == "bool" else f"typedef {spelled} {base};"      # a keyword of C23
+            types[base] = text if spelled != base else ""
         if not lanes:
             return base
         name = f"{base}x{lanes}"
