@@ -407,4 +407,5 @@ def test_warm_process_loads_no_compiler(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True,
                               env={"PATH": "/usr/bin:/bin", "CACHE_DIR": str(tmp_path)})
         assert done.stdout.split()[:1] == [expected], done.stderr
-    assert done.stdout.split()[1] == "False"
+    if sys.version_info >= (3, 11):                          # before, `platform` imports it
+        assert done.stdout.split()[1] == "False"
