@@ -10,7 +10,6 @@ import sys
 import time
 from collections import namedtuple
 from dataclasses import dataclass
-from multiprocessing.reduction import recv_handle
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,8 @@ import pytest
 from glassgrad import dtypes
 from glassgrad.compat.torch.torch_tensor import TorchTensor
 from glassgrad.compat.torch.utils import batch_transport, data
-from glassgrad.compat.torch.utils.batch_transport import BatchSender, HostValues, ReceivedBlocks, SentBatch
+from glassgrad.compat.torch.utils.batch_transport import (BatchSender, HostValues, ReceivedBlocks, SentBatch,
+                                                          receive_descriptor)
 from glassgrad.compat.torch.utils.workers import WorkerError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
@@ -38,7 +38,7 @@ class Channel:
     def send(self, batch: Any) -> tuple[SentBatch, Any]:
         self.sender.send(batch)
         sent = self.pipe.recv()
-        return sent, self.blocks.batch(sent, recv_handle(self.pipe) if sent.new_block else None)
+        return sent, self.blocks.batch(sent, receive_descriptor(self.pipe) if sent.new_block else None)
 
 
 class Rows(data.Dataset):
@@ -198,7 +198,7 @@ def test_an_iterator_that_is_left_half_way_leaves_no_block() -> None:
 
 
 def test_a_worker_that_dies_before_it_sends_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_transport, "send_handle", lambda *args: os._exit(7))
+    monkeypatch.setattr(batch_transport, "send_descriptor", lambda *args: os._exit(7))
     with pytest.raises(WorkerError) as raised:
         list(data.DataLoader(Rows(8), batch_size=2, num_workers=1))
     assert raised.value.given == "worker 0 ended with exit code 7"

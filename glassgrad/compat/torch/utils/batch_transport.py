@@ -24,10 +24,11 @@ import math
 import mmap
 import os
 import pickle
+import socket
 import warnings
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import ForkingPickler, send_handle
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,6 +61,22 @@ class SentBatch(NamedTuple):
     new_block: int                      # the size of a new block, whose descriptor follows; 0: there is none
 
 
+# -- descriptors: `send_handle` of Python 3.14 waits for an answer in the pipe, where a worker's next lists arrive -----
+def send_descriptor(pipe: Connection, descriptor: int) -> None:
+    """Send a copy of a file's descriptor to the process at the other end."""
+    with socket.fromfd(pipe.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
+        socket.send_fds(end, [b"D"], [descriptor])
+
+
+def receive_descriptor(pipe: Connection) -> int:
+    """The descriptor that `send_descriptor` sends."""
+    with socket.fromfd(pipe.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
+        _, found, _, _ = socket.recv_fds(end, 1, 1)
+    if not found:
+        raise EOFError
+    return found[0]
+
+
 # -- in a worker -------------------------------------------------------------------------------------------------------
 class BatchSender:
     """Sends batches, with large arrays in a ring of blocks."""
@@ -87,7 +104,7 @@ class BatchSender:
             block[begin:end] = buffer
         self.pipe.send(SentBatch(text, parts, 0 if descriptor is None else len(block)))
         if descriptor is not None:
-            send_handle(self.pipe, descriptor, os.getppid())
+            send_descriptor(self.pipe, descriptor)
             os.close(descriptor)
         self.turn = (self.turn + 1) % len(self.blocks)
 

@@ -20,11 +20,10 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import recv_handle
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import GlassgradError
-from glassgrad.compat.torch.utils.batch_transport import BatchSender, ReceivedBlocks, SentBatch
+from glassgrad.compat.torch.utils.batch_transport import BatchSender, ReceivedBlocks, SentBatch, receive_descriptor
 
 GRACE_SECONDS = 0.5             # for workers to exit before they are killed
 
@@ -128,7 +127,7 @@ class _Worker:
                               fix="raise timeout, or look at what __getitem__ does")
         try:
             found = self.pipe.recv() if self.pipe in ready or self.pipe.poll() else None
-            descriptor = recv_handle(self.pipe) if isinstance(found, SentBatch) and found.new_block else None
+            descriptor = receive_descriptor(self.pipe) if isinstance(found, SentBatch) and found.new_block else None
         except (EOFError, OSError):
             found = None
         if isinstance(found, SentBatch):
