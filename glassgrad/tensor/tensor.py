@@ -46,7 +46,7 @@ from glassgrad.tensor.methods.random import RandomMixin
 from glassgrad.tensor.methods.reductions import ReductionsMixin
 from glassgrad.tensor.methods.shape.einsum import EinsumMixin
 from glassgrad.tensor.methods.shape.indexing import IndexingMixin
-from glassgrad.tensor.methods.shape.joining import JoiningMixin
+from glassgrad.tensor.methods.shape.joining_and_splitting import JoiningMixin
 from glassgrad.tensor.methods.shape.movement import MovementMixin
 from glassgrad.tensor.methods.shape.padding import PaddingMixin
 from glassgrad.tensor.methods.shape.scatter import ScatterMixin
