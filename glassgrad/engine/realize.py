@@ -24,7 +24,7 @@ from glassgrad.base.settings import State, current_state, kernel_mode, settings
 from glassgrad.compiler.graph import DType, Param, Shape, UOp, ops as o
 from glassgrad.compiler.graph.symbolic import Symbol, most
 from glassgrad.compiler.pipeline import StoresScores, make_schedule
-from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
+from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, FusionLimits
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.compiler.schedule.recurrent_steps import unrolled
 from glassgrad.engine.capture import Record, recording
@@ -278,7 +278,7 @@ def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
 def _limits(device: str) -> FusionLimits:
     """What pays on a device; where it has no target, as on a CPU."""
     target = getattr(Device[device], "target", None)
-    return OF_A_CPU if target is None else target.fusion
+    return CPU_LIMITS if target is None else target.fusion
 
 
 def _stores_scores(device: str, dtype: DType, width: int) -> str | None:
