@@ -139,28 +139,28 @@ def interleaved(nests: list[list[Statement]], lanes: int) -> list[Statement] | N
             any([found[n][0] - found[group[0]][0] for n in group] != list(range(step)) for group in groups):
         return None
     times = next(n for n in (4, 2, 1) if n * step <= max(8, step) and last.arg.size % n == 0)
-    each, lane, some = counter("e", step), counter("l", lanes), counter(last.arg.name, last.arg.size // times)
-    beside = counter("u", times)
-    loops = [*outer, some]
+    each, lane, tile = counter("e", step), counter("l", lanes), counter(last.arg.name, last.arg.size // times)
+    in_tile = counter("u", times)
+    loops = [*outer, tile]
     size = math.prod(r.arg.size for r in loops)
     block = counter("b", -(-size // lanes))
     flat, places = add(multiply(block, lanes), lane), dict[UOp, UOp]()
     inside = less(flat, index(size)) if size % lanes else None
     for r in reversed(loops):
         places[r], flat = modulo(flat, r.arg.size), divide(flat, r.arg.size)
-    at = {**{r: places[r] for r in outer}, last: add(multiply(places[some], times), one(beside))}
-    kept = [register_over(f"line{n}", s.value.dtype, (beside, lane)) for n, s in enumerate(stores)]
+    at = {**{r: places[r] for r in outer}, last: add(multiply(places[tile], times), one(in_tile))}
+    values = [register_over(f"line{n}", s.value.dtype, (in_tile, lane)) for n, s in enumerate(stores)]
     reads: list[Statement] = [Assign(r, moves.edge_gate(substitute_index(s.value, at, {}), inside))
-                              for r, s in zip(kept, stores)]
+                              for r, s in zip(values, stores)]
     body: list[Statement] = []
     for group in groups:
-        value = kept[group[-1]]
+        value = values[group[-1]]
         for number in reversed(range(step - 1)):
-            value = less(each, index(number + 1)).where(kept[group[number]], value)
+            value = less(each, index(number + 1)).where(values[group[number]], value)
         to = add(substitute_index(stores[group[0]].index, at, {}), each)
         body.append(Store(stores[0].memory, to, value, None, inside))
-    return [For(block, TASK, [*nested([beside], nested([lane], reads, LANE), TILE),
-                              *nested([beside, each], nested([lane], body, LANE), TILE)])]
+    return [For(block, TASK, [*nested([in_tile], nested([lane], reads, LANE), TILE),
+                              *nested([in_tile, each], nested([lane], body, LANE), TILE)])]
 
 
 def _cut(body: list[Statement]) -> list[list[Statement]] | None:
