@@ -245,10 +245,10 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
     def backward(self, gradient: Tensor | None = None, retain_graph: bool = False,
                  create_graph: bool = False) -> Self:
         """Fill `grad` of every leaf this value depends on: tensors that were made, not computed, and those whose
-        `requires_grad` is True. A second call adds to `grad`; reset it with `x.grad = None`. Leaves of which
-        it is None are reset together: data whose gradient is never read must not collect every step's graph.
-        There is no graph to retain or to free: it is the lazy expression itself, so call this as often as you like,
-        whatever `retain_graph` says; and gradients are expressions too, whatever `create_graph` says.
+        `requires_grad` is True. A second call adds to `grad`; reset it with `x.grad = None`. That also resets the
+        leaves whose `requires_grad` is None: otherwise the gradient of data, which is never read, would collect every
+        step's graph. There is no graph to retain or to free: it is the lazy expression itself, so call this as
+        often as you like, whatever `retain_graph` says; gradients are expressions too, whatever `create_graph` says.
 
         >>> x = Tensor([1.0, 2.0])
         >>> loss = (x * x).sum().backward()
@@ -264,15 +264,15 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                                 given="a value computed from no float tensor that wants one",
                                 expected="at least one float tensor whose requires_grad is not False, still alive",
                                 fix="compute the value from float tensors, or set x.requires_grad = True")
-        anew = any(t._grad is RESET for _, t in leaves)
+        was_reset = any(t._grad is RESET for _, t in leaves)
         derive = at_once if wants_whole_graphs() else deferred
-        parts = derive(self.uop, seed, [n for n, _ in leaves], order)
-        nothing = all(part is None for part in parts)
-        refuse_bits(self.uop, [n for n, t in leaves if t.requires_grad or nothing])
-        for (_, leaf), found in zip(leaves, parts):
-            if found is not None:
-                made = leaf._with(found)
-                add = leaf.grad is not None and not (anew and leaf.requires_grad is None)
+        gradients = derive(self.uop, seed, [n for n, _ in leaves], order)
+        none_found = all(node is None for node in gradients)
+        refuse_bits(self.uop, [n for n, t in leaves if t.requires_grad or none_found])
+        for (_, leaf), node in zip(leaves, gradients):
+            if node is not None:
+                made = leaf._with(node)
+                add = leaf.grad is not None and not (was_reset and leaf.requires_grad is None)
                 leaf.grad = leaf.grad + made if add else made
         started_from(self)
         return self

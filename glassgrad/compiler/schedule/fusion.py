@@ -55,7 +55,7 @@ MANY_BUFFERS = "with its reader it reads more buffers than a kernel can be given
 OTHER_BUFFERS = 3      # arguments of a kernel besides its inputs: its result, partial sums, rows of its groups
 
 
-def counted(node: UOp) -> UOp | None:
+def scanned_constant(node: UOp) -> UOp | None:
     """The constant that a SCAN adds up: then element i is (i + 1) times it, and needs no scan. None otherwise."""
     if node.op is not o.SCAN or node.arg.combine is not o.ADD or node.dtype.kind == "b":
         return None
@@ -159,7 +159,7 @@ class _Plan(InlinedValues):
             self.inlined[node] = CONSTANT
         elif node.op is o.RANDOM:
             self.inlined[node] = Inlined(60, 0, None, False, node.size)
-        elif counted(node) is not None:
+        elif scanned_constant(node) is not None:
             self.inlined[node] = Inlined(2, 0, None, False, node.size)
         elif node.op is o.GATHER:
             rows, where = node.src
