@@ -38,7 +38,7 @@ from typing import NamedTuple
 from glassgrad.compiler.graph import UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, nontrivial
 from glassgrad.compiler.schedule.attention_backward import SCORES_AGAIN, Passes, find
-from glassgrad.compiler.schedule.inlined_values import (CONSTANT, FEWER, LEAVES, NOTHING, CPU_LIMITS, SEEN_THROUGH,
+from glassgrad.compiler.schedule.inlined_values import (CONSTANT, CPU_LIMITS, FEWER, LEAVES, NOTHING, SEEN_THROUGH,
                                                         FusionLimits, Inlined, InlinedValues, below_casts, widens)
 from glassgrad.compiler.schedule.online_softmax import ONE_PASS, StoresScores, WeightedSum
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import Shape, UOp, most, ops as o, toposort
 from glassgrad.compiler.schedule.fusion import LONG_ENOUGH, OTHER_BUFFERS
-from glassgrad.compiler.schedule.inlined_values import LEAVES, CPU_LIMITS, OUT_OF_ORDER, FusionLimits
+from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, LEAVES, OUT_OF_ORDER, FusionLimits
 from glassgrad.compiler.schedule.partial_updates import part_of
 
 MOST_RESULTS = 8      # of one kernel, if they are related
