@@ -91,8 +91,7 @@ class _Lowering(Values):
         probe = Values(self.sink, self.kept)
         probe.path += [Block(c) for c in loops]
         probe.extents.update(self.extents)
-        votes = dict.fromkeys(loops, 0)
-        probe.votes = votes
+        votes = probe.votes = dict.fromkeys(loops, 0)
         for value in [s.src[1] for s in self.sink.src if s.op is o.STORE]:
             probe.value_at(value, tuple(index(0) if n == 1 else c for c, n in zip(counters, value.shape)), None)
         return sorted(loops, key=lambda c: -votes[c])

@@ -43,9 +43,7 @@ def jam(phase: Phase, legalize: Callable[[UOp], UOp | None],
     for loop in reversed(loops):
         if loop.stop is not None:      # a task past the stop does nothing
             body = [If(ix.less(loop.range, loop.stop), body)]
-    for loop in loops:
-        if loop.range.arg.size == 1:
-            writer.open[loop.range] = 1
+    writer.open.update((loop.range, 1) for loop in loops if loop.range.arg.size == 1)
     out: list[Statement] = []
     writer.write(body, {}, out)
     tasks = [loop.range for loop in loops]

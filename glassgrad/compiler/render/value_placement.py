@@ -94,8 +94,7 @@ class Walker:
         """The stores from body[at] on that are written as one; usually that one alone."""
         return [body[at]]  # type: ignore[list-item]
 
-    def store_together(self, stores: list[Store]) -> None:
-        raise NotImplementedError
+    def store_together(self, stores: list[Store]) -> None: raise NotImplementedError
 
     def is_matrix(self, register: UOp) -> bool:
         """Whether a register holds a matrix of a matrix unit."""
@@ -197,9 +196,7 @@ class Walker:
             except KeyError:
                 missing = [r.arg.name for r in ranges_of(node) if r not in self.open]
                 raise Bug(f"{node} reads the ranges {missing}, whose loops are not open here") from None
-            reads = self.reads.get(node)
-            if reads is None:
-                reads = self.record_reads((node,))
+            reads = self.reads[node] if node in self.reads else self.record_reads((node,))
             for what in reads:
                 if what is not HAS_LOAD:
                     depth = max(depth, self.changing.get(what, 0))

@@ -91,8 +91,7 @@ def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str
         place[node] = len(slots)
         slots.append(Slot(node.shape, node.dtype, node.device))
     sizes = {p.arg.symbol: p for p in inputs if isinstance(p.arg, Measure)}
-    wanted = set(sinks)
-    wanted.update(r for group in groups for r in group.reads)      # what only its own kernel reads needs no memory
+    wanted = {*sinks, *[r for group in groups for r in group.reads]}      # others are read by their own kernel alone
     memory = _Memory(place, reasons, slots)
     planned = Schedule([], slots, len(inputs), {s: place[s] for s in sinks})
     for group in groups:
