@@ -32,7 +32,7 @@ def no_caches(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Device[name], "_programs", {})
 
 
-OF_OTHERS = ("joined_remainders", "fewer_products", "flat_scatters", "long_softmax", "loop_rounds",         # GPUs
+OF_OTHERS = ("joined_remainders", "fewer_products", "flat_scatters", "long_softmax", "loop_iteration_limit",  # GPUs
              "recurrent_steps")
 
 
