@@ -112,7 +112,7 @@ def compare(program: Callable[[int], Tensor], n: int) -> tuple[float, float, boo
             engine.realize([program(length).uop])
         graph = _graph(program(n))
         own = engine._compile(graph, (), device)
-        [general] = [found for each in engine._sizes._general.values() for found in each]
+        [general] = [found for each in engine._size_families._general.values() for found in each]
         value = general.value_for(graph)
         if value is None:
             raise ValueError(f"no kernels for all lengths serve {n}")

@@ -28,9 +28,9 @@ from glassgrad.compiler.graph.gradient import without_detach, written_out
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.reductions import join_sums, reduce_fewer_axes
 from glassgrad.compiler.graph.rules.rewrite import rewrite
-from glassgrad.compiler.schedule.attention_backward import with_one_number
+from glassgrad.compiler.schedule.attention_backward import with_log_sums
 from glassgrad.compiler.schedule.fusion import fuse
-from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
+from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, FusionLimits
 from glassgrad.compiler.schedule.kernel_groups import KernelGroup, group_results
 from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels, describe_graph, place_on_devices
 from glassgrad.compiler.schedule.online_softmax import StoresScores
@@ -54,11 +54,11 @@ class GraphWork:
     sinks: list[UOp]                                  # the results, over PARAM leaves
     inputs: list[UOp]                                 # these leaves, by slot
     device: str                                       # default device, for values with no inputs
-    stores_scores: StoresScores | None = None         # why a device is given softmax's scores in memory
-    limits: FusionLimits = OF_A_CPU                   # what pays on that device
+    stores_scores: StoresScores | None = None         # asks the device whether softmax's scores are stored, and why
+    limits: FusionLimits = CPU_LIMITS                 # what fusion costs and saves on that device
     stored: dict[UOp, str] = field(default_factory=dict)         # nodes that get memory, with the reason
-    beside: dict[UOp, UOp] = field(default_factory=dict)         # values stored by the kernel of another one
-    groups: list[KernelGroup] = field(default_factory=list)            # results by kernel, in the order they run
+    stored_by: dict[UOp, UOp] = field(default_factory=dict)      # nodes that another node's kernel stores -> that one
+    groups: list[KernelGroup] = field(default_factory=list)      # results by kernel, in the order they run
     schedule: Schedule = field(default_factory=Schedule)
 
 
@@ -183,8 +183,9 @@ def conv_input_gradient(work: GraphWork) -> None:
 @compiler_pass(SCHEDULE, "pipeline.py")
 def separate_results(work: GraphWork) -> None:
     """Give a result that is an input, a view or another result separate memory."""
-    work.sinks = [s if s.op.kind not in (o.Kind.LEAF, o.Kind.MOVEMENT) and work.sinks.index(s) == i
-                  else UOp(o.CONTIGUOUS, s.dtype, (s,)) for i, s in enumerate(work.sinks)]
+    sinks, views = work.sinks, (o.Kind.LEAF, o.Kind.MOVEMENT)
+    shares_memory = [sink.op.kind in views or sink in sinks[:i] for i, sink in enumerate(sinks)]
+    work.sinks = [UOp(o.CONTIGUOUS, s.dtype, (s,)) if shares else s for s, shares in zip(sinks, shares_memory)]
 
 
 @compiler_pass(SCHEDULE, "schedule/joined_remainders.py", JOINING_REMAINDERS)
@@ -203,7 +204,7 @@ def fewer_products(work: GraphWork) -> None:
 
 @compiler_pass(SCHEDULE, "schedule/flat_scatters.py", ON_A_GPU)
 def flat_scatters(work: GraphWork) -> None:
-    """Cut a write of many numbers by index into parts, or sort the indices by bins of places, for groups of threads."""
+    """Split a large scatter into parts, or sort its indices into bins of positions, so that many thread groups work."""
     from glassgrad.compiler.schedule.flat_scatters import with_flat_scatters_cut
     work.sinks = with_flat_scatters_cut(work.sinks, work.limits)
 
@@ -216,21 +217,21 @@ def long_softmax(work: GraphWork) -> None:
 
 
 @compiler_pass(SCHEDULE, "schedule/attention_backward.py")
-def row_numbers(work: GraphWork) -> None:
+def softmax_log_sums(work: GraphWork) -> None:
     """Have the gradient of a softmax read one value of each row: exp2(x) / sum is exp2(x - log2(sum))."""
-    work.sinks = with_one_number(work.sinks, work.device, work.stores_scores, work.limits)
+    work.sinks = with_log_sums(work.sinks, work.device, work.stores_scores, work.limits)
 
 
 @compiler_pass(SCHEDULE, "schedule/fusion.py")
 def fusion(work: GraphWork) -> None:
     """Decide which values get memory, each with a reason; all others are computed where they are used."""
-    work.stored, work.beside = fuse(list(dict.fromkeys(work.sinks)), work.device, work.stores_scores, work.limits)
+    work.stored, work.stored_by = fuse(list(dict.fromkeys(work.sinks)), work.device, work.stores_scores, work.limits)
 
 
 @compiler_pass(SCHEDULE, "schedule/kernel_groups.py")
 def kernel_groups(work: GraphWork) -> None:
     """Decide which stored values share a kernel, and order kernels so that few values are in memory at a time."""
-    work.groups = group_results(work.stored, set(work.sinks), work.beside, work.limits)
+    work.groups = group_results(work.stored, set(work.sinks), work.stored_by, work.limits)
 
 
 @compiler_pass(SCHEDULE, "schedule/kernels.py")
@@ -302,7 +303,7 @@ def unroll_and_jam(work: KernelWork) -> None:
 
 
 @compiler_pass(TEXT, "render/gpu/loop_iteration_limit.py", ENDING_LOOPS)
-def loop_rounds(work: KernelWork) -> None:
+def loop_iteration_limit(work: KernelWork) -> None:
     """Unroll long loops, so that no thread runs more iterations than its driver allows."""
     from glassgrad.compiler.render.gpu.loop_iteration_limit import fewer_rounds
     work.phases = fewer_rounds(work.phases, work.kernel, work.target)
@@ -365,7 +366,7 @@ def _print(view: Printout, work: GraphWork | KernelWork) -> None:
 
 
 def make_schedule(sinks: Sequence[UOp], inputs: Sequence[UOp], device: str,
-                  stores_scores: StoresScores | None = None, limits: FusionLimits = OF_A_CPU) -> Schedule:
+                  stores_scores: StoresScores | None = None, limits: FusionLimits = CPU_LIMITS) -> Schedule:
     """The kernels that compute these results; `inputs` are the PARAM leaves by slot."""
     work = GraphWork(list(sinks), list(inputs), device, stores_scores, limits)
     if settings.DEBUG >= 4:

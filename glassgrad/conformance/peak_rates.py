@@ -59,7 +59,7 @@ def _best(lazy: Tensor) -> KernelRow:
     found: list[KernelRow] = []
     while len(found) < ROUNDS:
         with profile() as ran:
-            realize([lazy.uop], anew=True)
+            realize([lazy.uop], recompute=True)
         found.append(ran.rows[0])
         if len(found) >= LEAST_ROUNDS and sum(row.nanoseconds for row in found) > 30 * ENOUGH_NANOSECONDS:
             break

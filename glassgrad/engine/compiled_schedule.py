@@ -119,16 +119,16 @@ class CompiledSchedule:
         """The layout of each device's arena, for these values of the variables."""
         if not self.exact:
             return self.arenas
-        known = self._arenas_of.get(values)
-        if known is None:
+        layouts = self._arenas_of.get(values)
+        if layouts is None:
             if len(self._arenas_of) >= MOST_ARENAS:
                 self._arenas_of.clear()
-            known = self._arenas_of[values] = []
+            layouts = self._arenas_of[values] = []
             sizes = self._exact_sizes(values)
             for name, rows in self.lives.items():
                 offsets, total = stacked(self._stacks[name], [sizes.get(slot, life.nbytes) for slot, life in rows])
-                known.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
-        return known
+                layouts.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
+        return layouts
 
     def _planned_arenas(self) -> tuple[list[Arena], dict[str, Stack]]:
         """The arenas' layout for the greatest values of the variables; and their stacks, valid for all values."""
@@ -148,10 +148,10 @@ class CompiledSchedule:
 
     def memory_for(self, values: tuple[int, ...]) -> MemoryUse:
         """What one run needs, with these values of the variables."""
-        given = sum(self._nbytes(slot, values) for slot in range(self.buffers))
+        read = sum(self._nbytes(slot, values) for slot in range(self.buffers))
         made = sum(self._nbytes(slot, values) for slot in set(self.planned.sinks))
         scratch = max((s.plan.scratch for s in self.segments), default=0)
-        return MemoryUse(given, made, sum(total for _, total, _ in self._arenas(values)), scratch)
+        return MemoryUse(read, made, sum(total for _, total, _ in self._arenas(values)), scratch)
 
     # -- running ---------------------------------------------------------------------------------------------
     def run(self, normal: NormalizedGraph, state: State, free: Collection[UOp] = (), into: Buffer | None = None,

@@ -24,7 +24,7 @@ from glassgrad.base.settings import State, current_state, kernel_mode, settings
 from glassgrad.compiler.graph import DType, Param, Shape, UOp, ops as o
 from glassgrad.compiler.graph.symbolic import Symbol, most
 from glassgrad.compiler.pipeline import StoresScores, make_schedule
-from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
+from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, FusionLimits
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.compiler.schedule.recurrent_steps import unrolled
 from glassgrad.engine.capture import Record, recording
@@ -50,15 +50,17 @@ _running = held_at_fork(threading.RLock(), "schedule")      # a schedule's launc
 
 
 def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None = None,
-            anew: bool = False) -> list[UOp]:
-    """Compute all of these nodes together, and return each as a view of a BUFFER. `state` are the settings, where they
-    are at hand. Values that are known are not computed again, unless `anew`."""
+            recompute: bool = False) -> list[UOp]:
+    """Compute all of these nodes together, and return each as a view of a BUFFER. `state` are the current settings,
+    if the caller has them. Values that are known are not computed again, unless `recompute`."""
     device = device or Device.DEFAULT
     normal, trace = normalize(_sinks(nodes)), recording()
     # in a trace only its own values count as known: a replay would reuse a value from before
-    known = not (registry.values.rows.keys().isdisjoint(map(id, normal.order)) if trace is None else
-                 trace.values.keys().isdisjoint(normal.order))
-    if known and not anew:
+    if trace is None:
+        has_known_values = not registry.values.rows.keys().isdisjoint(map(id, normal.order))
+    else:
+        has_known_values = not trace.values.keys().isdisjoint(normal.order)
+    if has_known_values and not recompute:
         nodes = with_known_values(nodes, device)
         normal = normalize(_sinks(nodes))
     stored: dict[UOp, UOp] = {}
@@ -182,29 +184,29 @@ class _ScheduleVariants:
 
     def with_arguments(self, normal: NormalizedGraph, device: str) -> CompiledSchedule:
         """The schedule for the same graph with other numbers."""
-        changed = tuple(i for i, (c, was) in enumerate(zip(normal.constants, self.constants))
-                        if i in self.varying or scalar_bytes(c.arg, c.dtype) != scalar_bytes(was.arg, c.dtype))
+        changed = tuple(i for i, (new, old) in enumerate(zip(normal.constants, self.constants))
+                        if i in self.varying or scalar_bytes(new.arg, new.dtype) != scalar_bytes(old.arg, new.dtype))
         if self.general is None or changed != self.varying:
             self.varying, self.general = changed, _compile(normal, changed, device)
         return self.general
 
 
 _Mode = tuple[Any, str, int]      # settings that decide about kernels, a device, the version of the table of devices
-_known: dict[Any, _ScheduleVariants] = {}
-_sizes = SizeFamilies(_MOST_SCHEDULES)
-_forgetting = False              # whether schedules on disk are forgotten as well
+_schedules: dict[Any, _ScheduleVariants] = {}      # by mode and the graph's key
+_size_families = SizeFamilies(_MOST_SCHEDULES)
+_ignore_disk = False             # whether schedules on disk are not used
 
 
 @contextmanager
 def forgotten_schedules() -> Iterator[None]:
     """Inside, graphs are scheduled anew, so that observers see it; compiled kernels are still found again."""
-    global _known, _sizes, _forgetting
-    before = _known, _sizes, _forgetting
-    _known, _sizes, _forgetting = {}, SizeFamilies(_MOST_SCHEDULES), True
+    global _schedules, _size_families, _ignore_disk
+    before = _schedules, _size_families, _ignore_disk
+    _schedules, _size_families, _ignore_disk = {}, SizeFamilies(_MOST_SCHEDULES), True
     try:
         yield
     finally:
-        _known, _sizes, _forgetting = before
+        _schedules, _size_families, _ignore_disk = before
 
 
 def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: State) -> \
@@ -213,24 +215,25 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: 
     With `any_size`, it may be one that serves graphs of other sizes too. `state` are the settings."""
     # what the names of devices mean is a part: a plan runs on the device it was made for
     mode = (state.kernel_mode, device, Device.registered)
-    known = _known.get((mode, normal.key))
-    if known is None:
+    variants = _schedules.get((mode, normal.key))
+    if variants is None:
         found = _find_general(normal, mode) if any_size and settings.DYNAMIC and not normal.symbols else None
         if found is not None:
             return found
-        if len(_known) >= _MOST_SCHEDULES:
-            _known.pop(next(iter(_known)))
-        known = _known[mode, normal.key] = _ScheduleVariants(normal.constants, _compile(normal, (), device))
-    compiled = known.first if normal.constants == known.constants else known.with_arguments(normal, device)
+        if len(_schedules) >= _MOST_SCHEDULES:
+            _schedules.pop(next(iter(_schedules)))
+        variants = _schedules[mode, normal.key] = _ScheduleVariants(normal.constants, _compile(normal, (), device))
+    is_first = normal.constants == variants.constants
+    compiled = variants.first if is_first else variants.with_arguments(normal, device)
     return compiled, normal.values if normal.symbols else ()
 
 
 def _find_general(normal: NormalizedGraph, mode: _Mode) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
     """The schedule for changing sizes that a graph fits, and the size; None where it is compiled for its own sizes:
     too few sizes were seen yet, no variable fits them, or this size comes so often that its own kernels pay."""
-    found = _sizes.find(normal, mode)
+    found = _size_families.find(normal, mode)
     if found is None:
-        family = _sizes.family(normal, mode)
+        family = _size_families.family(normal, mode)
         sizes = None if family.given_up else family.formulas(normal)
         found = None if sizes is None else _compile_general(normal, mode, family, sizes)
         if found is None:
@@ -267,7 +270,7 @@ def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
         family.refuse(str(why).splitlines()[0])
         return None
     general = GeneralGraph(normal, family.parts, sizes, symbols[0], compiled)
-    _sizes.add(normal, mode, general)
+    _size_families.add(normal, mode, general)
     family.made.append(general)
     low, high = general.symbol.low, general.symbol.high
     report_sizes(f"a size changes: kernels for all sizes from {low} to {high}, made at {normal.sinks[0].line}")
@@ -278,7 +281,7 @@ def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
 def _limits(device: str) -> FusionLimits:
     """What pays on a device; where it has no target, as on a CPU."""
     target = getattr(Device[device], "target", None)
-    return OF_A_CPU if target is None else target.fusion
+    return CPU_LIMITS if target is None else target.fusion
 
 
 def _stores_scores(device: str, dtype: DType, width: int) -> str | None:
@@ -305,13 +308,13 @@ def _prepared(normal: NormalizedGraph, schedule: Callable[[], Schedule], scalars
     """Schedule and compile a graph. Meanwhile Python's garbage collector is off: there are few dead cycles, and to
     go through all nodes that a compilation makes, again and again, takes an eighth of its time."""
     GlobalCounters.schedules += 1
-    was = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         compiled: CompiledSchedule = prepare(
             normal, schedule, lambda planned: compiled_schedule(planned, scalars, len(normal.buffers)))
     finally:
-        if was:
+        if was_enabled:
             gc.enable()
     return compiled
 
@@ -320,7 +323,7 @@ def _kept_or_made(normal: NormalizedGraph, scalars: tuple[int, ...], parts: tupl
                   make: Callable[[StoresScores], tuple[Schedule, Any]]) -> tuple[Schedule, Any]:
     """A schedule from the disk cache, or made and kept there; and the second value that `make` returned. `parts` are
     what it depends on besides the graph; it also depends on the answers that the target gave."""
-    if _forgetting or observing() or not can_be_kept(normal.order):
+    if _ignore_disk or observing() or not can_be_kept(normal.order):
         return make(_stores_scores)
     name = name_on_disk(normal, scalars, parts)
     return _from_disk(name, list(normal.order)) or _made_for_disk(name, list(normal.order), make)
@@ -329,9 +332,9 @@ def _kept_or_made(normal: NormalizedGraph, scalars: tuple[int, ...], parts: tupl
 def _from_disk(name: str, order: Sequence[UOp]) -> tuple[Schedule, Any] | None:
     kept = kept_schedule(name, order)
     if kept is not None:
-        planned, (more, answers) = kept
+        planned, (second, answers) = kept
         if all(_stores_scores(*question) == answer for question, answer in answers):
-            return planned, more
+            return planned, second
     return None
 
 
@@ -344,6 +347,6 @@ def _made_for_disk(name: str, order: Sequence[UOp], make: Callable[[StoresScores
         answers.append((question, answer))
         return answer
 
-    planned, more = make(stores_scores)
-    keep_schedule(name, planned, (more, answers), order)
-    return planned, more
+    planned, second = make(stores_scores)
+    keep_schedule(name, planned, (second, answers), order)
+    return planned, second

@@ -39,7 +39,7 @@ class NormalizedGraph:
 
 
 _BUFFER, _CONST, _DETACH = o.BUFFER, o.CONST, o.DETACH
-_SPECIAL = frozenset((o.DETACH, o.GRADIENT, o.SHRINK))      # ops over sources whose rows are not their fields
+_SPECIAL = frozenset((o.DETACH, o.GRADIENT, o.SHRINK))      # whose row is not just op, dtype, argument and sources
 _DEEP = 200                 # nested calls; Python allows 1000
 
 
@@ -154,16 +154,17 @@ def _piece(node: UOp, pieces: dict[UOp, int]) -> int | None:
 
 
 def with_params(normal: NormalizedGraph, scalars: Sequence[int]) -> tuple[list[UOp], list[UOp]]:
-    """The sinks over PARAMs, and these by slot: buffers, cells, variables, and the constants numbered in `scalars`."""
-    constants = [normal.constants[i] for i in scalars]
-    first = len(normal.buffers) + len(normal.cells)
+    """The sinks with PARAMs as leaves, and the list of these PARAMs by slot: those of buffers, cells, variables, and of
+    the constants numbered in `scalars`."""
+    leaves, constants = [*normal.buffers, *normal.cells], [normal.constants[i] for i in scalars]
+    first = len(leaves)
     names = {s: Symbol(f"v{i}", s.low, s.high) for i, s in enumerate(normal.symbols)}
     sizes = [UOp(o.PARAM, dtypes.index, (), Measure(first + i, name)) for i, name in enumerate(names.values())]
     new: dict[UOp, UOp] = {}
-    for slot, node in [*enumerate([*normal.buffers, *normal.cells]), *enumerate(constants, first + len(sizes))]:
+    for slot, node in [*enumerate(leaves), *enumerate(constants, first + len(sizes))]:
         scalar = node.op in (o.SCALAR, o.CONST)
         new[node] = UOp(o.PARAM, node.dtype, (), Param(slot, node.shape, scalar, node.device))
-    params = [*[new[n] for n in (*normal.buffers, *normal.cells)], *sizes, *[new[n] for n in constants]]
+    params = [*[new[n] for n in leaves], *sizes, *[new[n] for n in constants]]
     for n in normal.order:
         if n not in new:
             src = tuple([new[s] for s in n.src])
@@ -181,7 +182,7 @@ def scalar_bytes(value: Any, dtype: DType) -> bytes:
 
 def name_on_disk(normal: NormalizedGraph, scalars: Sequence[int], parts: tuple[Any, ...]) -> str:
     """The name of a graph's schedule in the disk cache. The constants numbered in `scalars` are arguments, `parts` are
-    what it depends on besides."""
+    what else it depends on."""
     constants = [c.arg for i, c in enumerate(normal.constants) if i not in scalars]
     bounds = [(s.low, s.high) for s in normal.symbols]             # a variable in the key shows only its name
     bits = struct.pack(f"{len(constants)}d", *constants).hex()

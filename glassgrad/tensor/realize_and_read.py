@@ -275,7 +275,7 @@ def array_of(node: UOp, device: str, shown: bool = False) -> Any:
 def computed_bytes(nodes: Sequence[UOp], device: str) -> list[memoryview]:
     """Nodes' values in row-major order, recomputed: cached values are neither read nor written. For messages, inside a
     jit too."""
-    return [value.base.arg.copy_out() for value in compute([n.contiguous() for n in nodes], device, anew=True)]
+    return [value.base.arg.copy_out() for value in compute([n.contiguous() for n in nodes], device, recompute=True)]
 
 
 def numbers_of(node: UOp, device: str) -> Any:

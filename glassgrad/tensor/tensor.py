@@ -46,7 +46,7 @@ from glassgrad.tensor.methods.random import RandomMixin
 from glassgrad.tensor.methods.reductions import ReductionsMixin
 from glassgrad.tensor.methods.shape.einsum import EinsumMixin
 from glassgrad.tensor.methods.shape.indexing import IndexingMixin
-from glassgrad.tensor.methods.shape.joining import JoiningMixin
+from glassgrad.tensor.methods.shape.joining_and_splitting import JoiningMixin
 from glassgrad.tensor.methods.shape.movement import MovementMixin
 from glassgrad.tensor.methods.shape.padding import PaddingMixin
 from glassgrad.tensor.methods.shape.scatter import ScatterMixin
@@ -245,10 +245,10 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
     def backward(self, gradient: Tensor | None = None, retain_graph: bool = False,
                  create_graph: bool = False) -> Self:
         """Fill `grad` of every leaf this value depends on: tensors that were made, not computed, and those whose
-        `requires_grad` is True. A second call adds to `grad`; reset it with `x.grad = None`. Leaves of which
-        it is None are reset together: data whose gradient is never read must not collect every step's graph.
-        There is no graph to retain or to free: it is the lazy expression itself, so call this as often as you like,
-        whatever `retain_graph` says; and gradients are expressions too, whatever `create_graph` says.
+        `requires_grad` is True. A second call adds to `grad`; reset it with `x.grad = None`. That also resets the
+        leaves whose `requires_grad` is None: otherwise the gradient of data, which is never read, would collect every
+        step's graph. There is no graph to retain or to free: it is the lazy expression itself, so call this as
+        often as you like, whatever `retain_graph` says; gradients are expressions too, whatever `create_graph` says.
 
         >>> x = Tensor([1.0, 2.0])
         >>> loss = (x * x).sum().backward()
@@ -259,20 +259,20 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         order = toposort([self.uop])
         refuse_replaced(self.uop, order)
         leaves = [(n, t) for n, t in leaves_among(order) if t.dtype.kind == "f" and t.requires_grad is not False]
-        anew = any(t._grad is RESET for _, t in leaves)
+        was_reset = any(t._grad is RESET for _, t in leaves)
         derive = at_once if wants_whole_graphs() else deferred
-        parts = derive(self.uop, seed, [n for n, _ in leaves], order)
-        nothing = all(part is None for part in parts)
-        if nothing and {n for n, _ in leaves}.isdisjoint(toposort([self.uop], passes_to)):
+        gradients = derive(self.uop, seed, [n for n, _ in leaves], order)
+        none_found = all(node is None for node in gradients)
+        if none_found and {n for n, _ in leaves}.isdisjoint(toposort([self.uop], passes_to)):
             raise GradientError("nothing here has a gradient",
                                 given="a value computed from no float tensor that wants one, or from detached ones",
                                 expected="at least one float tensor whose requires_grad is not False, still alive",
                                 fix="compute the value from float tensors, or set x.requires_grad = True")
-        refuse_bits(self.uop, [n for n, t in leaves if t.requires_grad or nothing])
-        for (_, leaf), found in zip(leaves, parts):
-            if found is not None:
-                made = leaf._with(found)
-                add = leaf.grad is not None and not (anew and leaf.requires_grad is None)
+        refuse_bits(self.uop, [n for n, t in leaves if t.requires_grad or none_found])
+        for (_, leaf), node in zip(leaves, gradients):
+            if node is not None:
+                made = leaf._with(node)
+                add = leaf.grad is not None and not (was_reset and leaf.requires_grad is None)
                 leaf.grad = leaf.grad + made if add else made
         started_from(self)
         return self

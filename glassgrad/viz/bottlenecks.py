@@ -51,7 +51,7 @@ def explain(what: Tensor | Callable[..., Any], *args: Any, **kwargs: Any) -> Exp
         node = what.uop
         with explained() as found, forgotten_schedules():
             for _ in range(MEASURED_CALLS):
-                realize([node], what.device, anew=True)
+                realize([node], what.device, recompute=True)
         return found
     if not callable(what):
         raise InputError("explain takes a tensor or a function", given=type(what).__name__,

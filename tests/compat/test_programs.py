@@ -95,7 +95,7 @@ def test_a_name_without_a_counterpart_says_what_to_use() -> None:
 
 def test_lazy_buffers_are_made_by_tensors() -> None:
     from glassgrad import InputError, Tensor
-    from glassgrad.compat.tinygrad.kernel_nodes import LazyBuffer
+    from glassgrad.compat.tinygrad.tinygrad_uop import LazyBuffer
     assert isinstance((Tensor([1]) + 1).lazydata, LazyBuffer) and not isinstance(Tensor([1]), LazyBuffer)
     with pytest.raises(InputError) as caught:
         LazyBuffer.fromCPU([1.0])

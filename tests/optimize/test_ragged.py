@@ -53,7 +53,7 @@ GRAPHS: dict[str, list[tuple[Target, Make, Shapes]]] = {
               lambda n: ((n, 3, 7, 17), (3, 1, 3, 3))),
              (AVX512, lambda x, w: x.conv2d(w, padding=1).square().sum().gradient(w)[0],
               lambda n: ((n, 2, 11, 13), (6, 2, 3, 3)))],
-    "past": [(SMALL, lambda x, y: x * y + 1, lambda n: ((n, 41), (41,)))],
+    "stream": [(SMALL, lambda x, y: x * y + 1, lambda n: ((n, 41), (41,)))],
     "staged": [(GPU, lambda a, b: a @ b, lambda n: ((n + 16, 37), (37, n + 19)))],
     "boxes": [(HOPPER, lambda a, b: a.cast("bfloat16") @ b.cast("bfloat16"), lambda n: ((n + 60, 67), (67, n + 45)))],
     "unit": [(AMX, lambda a, b: a.cast("bfloat16") @ b.cast("bfloat16"), lambda n: ((n, 67), (67, n + 5)))],
@@ -77,7 +77,7 @@ ROW_LIMITS = {"LEAST_ROW": 16, "SLICE": 32, "LEAST_SLICE": 16}
 OWN_LIMITS: dict[str, dict[str, dict[str, Any]]] = {
     "contract": {"targets.cpu_costs": {"NEAR_K": 32, "PACK_WORK": 64}, "product.packing": {"READ_AT_ONCE": 64}},
     "direct": {"targets.cpu_costs": {"LEAST_USE": 0.0, "REREAD": 0, "PACK": 0.0}},
-    "past": {"recipes": {"FAR": 1}},
+    "stream": {"recipes": {"STREAM_FROM": 1}},
     "taps": {"targets.cpu_costs": {"LEAST_OUTER": 1}},
     "window": {"targets.cpu_costs": {"LEAST_OUTER": 1}},
     "unit": {"targets.matrix_units": {"LIMITS": TilingThresholds(task_work=1000, most_tasks=16, long_k=1, k_block=1)}},

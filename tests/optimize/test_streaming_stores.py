@@ -12,7 +12,7 @@ from render_kernels import HOST, run
 from glassgrad import Tensor
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.lower import lower
-from glassgrad.compiler.optimize.recipes import FAR, optimize
+from glassgrad.compiler.optimize.recipes import STREAM_FROM, optimize
 from glassgrad.compiler.pipeline import make_source
 
 SMALL = replace(HOST, l2_bytes=64)        # a processor for which all that is larger than 512 bytes is large
@@ -40,8 +40,8 @@ def aligned(size: int) -> np.ndarray:
 def test_the_answer_is_the_same_bit_by_bit(compute: Callable[[Tensor], Tensor], x: np.ndarray) -> None:
     made = compute(Tensor(x).realize())
     far = kernel_of(made)
-    assert far.streamed == (0,) and "past(caches=yes)" in far.moves
-    near = kernel_of(made, given=[m.replace("past(caches=yes)", "past(caches=no)") for m in far.moves])
+    assert far.streamed == (0,) and "stream(results=yes)" in far.moves
+    near = kernel_of(made, given=[m.replace("stream(results=yes)", "stream(results=no)") for m in far.moves])
     assert near.streamed == () and "!nontemporal" not in make_source(near, SMALL, "llvm")
     results = []
     for kernel in (far, near):
@@ -65,8 +65,8 @@ def test_rows_that_begin_anywhere_are_stored_as_ever() -> None:
 
 def test_what_is_small_read_again_or_a_product_stays_near() -> None:
     x = Tensor(X).realize()
-    assert kernel_of(x * 2, replace(HOST, l2_bytes=X.nbytes // FAR + 1)).streamed == ()
-    assert kernel_of(x * 2, replace(HOST, l2_bytes=X.nbytes // FAR)).streamed == (0,)
+    assert kernel_of(x * 2, replace(HOST, l2_bytes=X.nbytes // STREAM_FROM + 1)).streamed == ()
+    assert kernel_of(x * 2, replace(HOST, l2_bytes=X.nbytes // STREAM_FROM)).streamed == (0,)
     assert kernel_of(x @ x.T).streamed == ()
     places = Tensor(np.arange(64, dtype=np.int32)).realize()
     assert kernel_of(x.flatten().index_add(0, places, x[0])).streamed == ()

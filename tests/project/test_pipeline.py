@@ -27,12 +27,12 @@ NEEDED = {"fusion": KeyError, "kernels": ValueError, "lower": Bug}      # withou
 @pytest.fixture(autouse=True)
 def no_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHE", "0")
-    monkeypatch.setattr(engine, "_known", {})
+    monkeypatch.setattr(engine, "_schedules", {})
     for name in ("CPU", "PYTHON"):
         monkeypatch.setattr(Device[name], "_programs", {})
 
 
-OF_OTHERS = ("joined_remainders", "fewer_products", "flat_scatters", "long_softmax", "loop_rounds",         # GPUs
+OF_OTHERS = ("joined_remainders", "fewer_products", "flat_scatters", "long_softmax", "loop_iteration_limit",  # GPUs
              "recurrent_steps")
 
 

@@ -16,7 +16,7 @@ from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import SCHEDULE, GraphWork, run_passes
-from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
+from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, FusionLimits
 from glassgrad.engine.schedule_key import normalize, with_params
 
 AVX512 = Target("x86_64", 64, 32, frozenset({"avx512f", "avx512bw", "avx512vl", "avx2", "fma", "f16c", "sse4.1"}))
@@ -44,7 +44,7 @@ class Inputs(Values):
 
 
 def run_graph(sinks: Sequence[UOp], leaves: Leaves, compile_kernel: Compile,
-              limits: FusionLimits = OF_A_CPU) -> list[np.ndarray]:
+              limits: FusionLimits = CPU_LIMITS) -> list[np.ndarray]:
     """The sinks' values by way of loop trees, kernel after kernel."""
     normal = normalize(sinks)
     work = GraphWork(*with_params(normal, ()), "CPU", limits=limits)
@@ -77,6 +77,6 @@ def assert_same(got: Sequence[np.ndarray], wanted: Sequence[np.ndarray], sinks: 
 
 
 def check(sinks: Sequence[UOp], leaves: Leaves, compile_kernel: Compile, what: str = "",
-          limits: FusionLimits = OF_A_CPU) -> None:
+          limits: FusionLimits = CPU_LIMITS) -> None:
     """A way of compiling must give what the graph interpreter gives."""
     assert_same(run_graph(sinks, leaves, compile_kernel, limits), interpret(sinks, leaves), sinks, what)

@@ -24,7 +24,7 @@ PART = [          # small tests of values, gradients, memory and captures that n
     "tests/jit/test_jit_in_place.py::test_weights_and_gradients_stay_where_they_are",
     "tests/schedule/test_schedule.py::test_a_copy_stands_alone_between_devices",
     "glassgrad/tensor/methods/reductions.py", "glassgrad/tensor/methods/linalg/products.py",
-    "glassgrad/tensor/methods/shape/joining.py",
+    "glassgrad/tensor/methods/shape/joining_and_splitting.py",
 ]
 NAMED = "only on CPU, and this run is on {}: it shows the default device's name"
 HALF_WAY = "only on CPU and CLANG, and this run is on PYTHON: " \

@@ -38,8 +38,8 @@ def new_process(work: Callable[[], Any]) -> tuple[int, Any]:
         return pipeline.make_schedule(*given, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "_known", {})
-        patch.setattr(engine, "_sizes", SizeFamilies(64))
+        patch.setattr(engine, "_schedules", {})
+        patch.setattr(engine, "_size_families", SizeFamilies(64))
         patch.setattr(engine, "make_schedule", counted)
         result = work()
     return len(made), result
@@ -151,7 +151,7 @@ def test_a_part_that_is_replaced_in_place(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_lines_of_kernels_are_those_of_the_program_that_runs() -> None:
     def lines() -> set[int]:
-        return {line.number for variants in engine._known.values() for item in variants.first.items
+        return {line.number for variants in engine._schedules.values() for item in variants.first.items
                 for line in item.lines if line.file == __file__}
 
     def first() -> set[int]:

@@ -11,7 +11,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_schedule
-from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
+from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, FusionLimits
 from glassgrad.compiler.schedule.kernels import Schedule
 from glassgrad.engine.schedule_key import normalize, with_params
 from glassgrad.nn.optim import autocast
@@ -21,7 +21,7 @@ def ready(*shape: int) -> Tensor:
     return Tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32)).realize()
 
 
-def scheduled(*tensors: Tensor, limits: FusionLimits = OF_A_CPU) -> Schedule:
+def scheduled(*tensors: Tensor, limits: FusionLimits = CPU_LIMITS) -> Schedule:
     """The kernels of results for a device with these limits."""
     normal = normalize([t.uop for t in tensors])
     return make_schedule(*with_params(normal, ()), "CPU", limits=limits)
@@ -62,7 +62,7 @@ def test_pieces_of_a_product_are_views_of_it() -> None:
     assert planned.items[0].results == 1
 
 
-@pytest.mark.parametrize("limits, stored", [(OF_A_CPU, [(8, 4096), (8,)]), (GPU.fusion, [(8,), (8,)])])
+@pytest.mark.parametrize("limits, stored", [(CPU_LIMITS, [(8, 4096), (8,)]), (GPU.fusion, [(8,), (8,)])])
 def test_a_gpu_stores_a_softmaxs_few_values_and_computes_the_rest_again(limits: FusionLimits,
                                                                        stored: list[tuple[int, ...]]) -> None:
     x = ready(8, 4096)

@@ -19,7 +19,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import make_schedule
 from glassgrad.compiler.schedule.fusion import DEEP_ENOUGH, DEEPEST, LARGEST, MANY_BUFFERS, fuse
-from glassgrad.compiler.schedule.inlined_values import OF_A_CPU
+from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS
 from glassgrad.compiler.schedule.kernel_groups import group_results
 from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels
 from glassgrad.engine.schedule_key import normalize, with_params
@@ -304,7 +304,7 @@ def test_a_device_that_takes_few_buffers_gets_more_kernels(buffers: int) -> None
     while len(tree) > 1:
         tree = [x.maximum(y) for x, y in zip(tree[::2], tree[1::2])]
     results = [chain, tree[0], *[(x * tensors[0]).exp() for x in tensors[:9]]]
-    limits = OF_A_CPU._replace(buffers=buffers)
+    limits = CPU_LIMITS._replace(buffers=buffers)
     planned = make_schedule(*with_params(normalize([r.uop for r in results]), ()), "CPU", limits=limits)
     check_schedule(planned)
     assert max(len(item.slots) for item in planned.items) <= buffers

@@ -8,7 +8,7 @@ import pytest
 from glassgrad import Context, Tensor, TinyJit, nn
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_schedule
-from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
+from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, FusionLimits
 from glassgrad.engine.schedule_key import normalize, with_params
 
 
@@ -26,7 +26,7 @@ def test_small_maps_of_one_shape_share_a_kernel_up_to_its_limit_of_values() -> N
     maps = [ready(768, seed=n) * 2 for n in range(40)]
     assert results(*maps) == [32, 8], "two values each, 64 at most"
     assert results(*maps, limits=GPU.fusion._replace(side_by_side=31)) == [15, 15, 10]
-    assert results(*maps, limits=OF_A_CPU) == [1] * 40
+    assert results(*maps, limits=CPU_LIMITS) == [1] * 40
 
 
 def test_other_shapes_and_large_maps_have_kernels_of_their_own() -> None:
@@ -53,7 +53,7 @@ def test_sums_of_the_same_columns_share_a_kernel() -> None:
     g, x = ready(600, 300), ready(600, 300, seed=1)
     assert results(g.sum(0), (g * x).sum(0)) == [2]
     assert results(g.sum(0), x.sum(0)) == [1, 1], "they read nothing that both need"
-    assert results(g.sum(0), (g * x).sum(0), limits=OF_A_CPU) == [1, 1]
+    assert results(g.sum(0), (g * x).sum(0), limits=CPU_LIMITS) == [1, 1]
     mean = g.mean(0, keepdim=True)
     assert results(mean, (g - mean).square().sum(0)) == [1, 1], "one needs the other's result"
 
@@ -63,7 +63,7 @@ def test_long_columns_are_reduced_before_what_reads_their_sums() -> None:
     x = ready(600, 300)
     assert results(x.var(0)) == [1, 1] and results(x.softmax(0)) == [1, 1, 1]
     assert results(x.max(0).sum().gradient(x)[0]) == [1, 1, 1]
-    assert results(x.var(0), limits=OF_A_CPU) == [1]
+    assert results(x.var(0), limits=CPU_LIMITS) == [1]
     assert results(ready(100, 300).var(0)) == [1], "short columns: a launch takes longer"
     many = Tensor.zeros(257, 70_000).contiguous().realize()
     assert results(many.var(0)) == [1], "enough columns for all threads"

@@ -19,7 +19,7 @@ from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import GRAPH, GraphWork, make_schedule, run_passes
 from glassgrad.compiler.schedule import winograd
-from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
+from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, FusionLimits
 from glassgrad.compiler.schedule.winograd import to_coefficients, values_at_points, with_fewer_products
 from glassgrad.engine.schedule_key import normalize, with_params
 
@@ -125,7 +125,7 @@ def large(of: str, image: Shape, weights: Shape, dtype: str = "float32", **optio
 def test_large_convolutions_are_four_kernels_on_a_gpu_and_one_elsewhere(image: Shape, weights: Shape, of: str) -> None:
     out = large(of, image, weights, padding=1)
     assert [len(ast.src) for ast in schedule(out)] == [1, 1, 1, 1], "two transforms, the products, the way back"
-    assert len(schedule(out, OF_A_CPU)) == 1
+    assert len(schedule(out, CPU_LIMITS)) == 1
     with Context(WINOGRAD=0):
         assert len(schedule(out)) == 1
 

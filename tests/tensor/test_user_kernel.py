@@ -7,7 +7,7 @@ import pytest
 
 from glassgrad import GradientError, InputError, Tensor, TinyJit, dtypes
 from glassgrad.base.errors import GlassgradError
-from glassgrad.compat.tinygrad.kernel_nodes import AddrSpace, AxisType, KernelInfo, UOp
+from glassgrad.compat.tinygrad.tinygrad_uop import AddrSpace, AxisType, KernelInfo, UOp
 from glassgrad.runtime.cpu.c_compiler import find_compiler
 from glassgrad.tensor.kernels.placeholder_kernel import loop
 

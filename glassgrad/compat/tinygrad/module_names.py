@@ -34,18 +34,18 @@ _GRAPHS = _of(f"{HERE}.absent_classes", "GraphRunner", "MultiGraphRunner", "grap
 _OPS: Names = {
     **_of(f"{HERE}.older_names", "UnaryOps", "BinaryOps", "TernaryOps", "ReduceOps", "MovementOps", "LoadOps",
           "MetaOps", "BufferOps", "GroupOp", "sym_infer", "resolve", "smax", "smin"),
-    **_of("glassgrad.compiler.graph.ops", "Ops"), **_of(f"{HERE}.kernel_nodes", "UOp", "KernelInfo", "AxisType"),
+    **_of("glassgrad.compiler.graph.ops", "Ops"), **_of(f"{HERE}.tinygrad_uop", "UOp", "KernelInfo", "AxisType"),
     "LazyOp": "glassgrad.compiler.graph.uop:UOp", **_of("glassgrad.device", "Compiled"),
     **_DEVICE_NAME, **_VARIABLE, **_SINT, **_BROADCAST}
 _DEVICE: Names = {
     **_of("glassgrad.device", "Compiled", "Allocator", "LRUAllocator", "MallocAllocator", "Compiler", "Runner",
           "CompileError", "Buffer"),
     **_of(f"{HERE}.older_names", "is_dtype_supported", "canonicalize_device"), **_DEVICE_NAME}
-_LAZY: Names = {**_of(f"{HERE}.kernel_nodes", "LazyBuffer"), **_of(f"{HERE}.older_names", "create_schedule")}
+_LAZY: Names = {**_of(f"{HERE}.tinygrad_uop", "LazyBuffer"), **_of(f"{HERE}.older_names", "create_schedule")}
 _DTYPE: Names = {
     **_TYPES, **_NUMPY_TYPES, "to_dtype": "glassgrad.compiler.graph.dtype:dtype_by_name",
     **_of(f"{HERE}.older_names", "least_upper_dtype", "least_upper_float", "DTypeLike", "ConstType"),
-    **_of(f"{HERE}.kernel_nodes", "AddrSpace"), "sum_acc_dtype": "glassgrad.tensor.formulas.reductions:sum_dtype",
+    **_of(f"{HERE}.tinygrad_uop", "AddrSpace"), "sum_acc_dtype": "glassgrad.tensor.formulas.reductions:sum_dtype",
     **_of(f"{HERE}.absent_classes", "ImageDType", "PtrDType"),
     **_of(f"{HERE}.dtype_functions", "_to_torch_dtype", "_from_torch_dtype")}
 _SCHEDULE: Names = {
@@ -60,7 +60,7 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
     "tinygrad": ((), {
         **_TENSOR, **_of("glassgrad.compiler.graph.dtype", "dtypes"), **_of("glassgrad.jit", "TinyJit"),
         **_DEVICE_NAME, **_COUNTERS, **_VARIABLE, **_of(f"{HERE}.helpers", "Context", "getenv", "fetch"),
-        **_of(f"{HERE}.kernel_nodes", "UOp"), **_of(f"{HERE}.older_names", "function")}),
+        **_of(f"{HERE}.tinygrad_uop", "UOp"), **_of(f"{HERE}.older_names", "function")}),
     "tinygrad.tensor": ((), {
         **_TENSOR, **_FUNCTION, **_TYPES, **_DEVICE_NAME, **_of(f"{HERE}.helpers", "TRAINING", "Context"),
         **_NUMPY_TYPES, **_METADATA, **_of(f"{HERE}.more_helpers", "is_numpy_ndarray"), **_MIXIN, **_BROADCAST}),

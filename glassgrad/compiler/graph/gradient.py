@@ -367,38 +367,38 @@ _DEFERRED = frozenset((o.GRADIENT, o.FORMULA))
 
 
 class _Writing(threading.local):
-    now = False
+    active = False
 
 
 _writing = _Writing()
 
 
 def is_writing_out() -> bool:
-    """Whether this thread writes nodes out now: none are to be deferred in what it writes."""
-    return _writing.now
+    """Whether this thread is inside `written_out`: what is made there is not deferred again."""
+    return _writing.active
 
 
 def written_out(roots: Sequence[UOp], formulas: dict[UOp, UOp] | None = None, stored: Collection[UOp] = ()) \
         -> list[UOp]:
-    """The roots with every GRADIENT and FORMULA in them written out. `formulas` gets the FORMULA that each of the new
-    nodes stands for; those among `stored` get memory in the order of their axes. So does a gradient that is a view of a
-    sum: the kernel that computes it then computes the new value of a parameter too."""
+    """The roots with every GRADIENT and FORMULA in them written out. `formulas` is filled: new node -> the FORMULA that
+    it replaces. A FORMULA among `stored` whose result is a view is made contiguous. So is a gradient that is a view of
+    a sum: the kernel that computes it then computes the new value of a parameter too."""
     order = toposort(roots)
     found = [node for node in order if node.op in _DEFERRED]
     if not found:
         return list(roots)
-    before, _writing.now = _writing.now, True
+    before, _writing.active = _writing.active, True
     try:
         new = _written(order, found, set(stored))
     finally:
-        _writing.now = before
+        _writing.active = before
     if formulas is not None:
         formulas.update((new[node], node) for node in found if node.op is o.FORMULA)
     return [new[root] for root in roots]
 
 
 def _written(order: Sequence[UOp], found: Sequence[UOp], stored: Collection[UOp]) -> dict[UOp, UOp]:
-    """Nodes, sources first, with those that were found to be deferred written out."""
+    """{node: what it becomes} for the nodes in `order`; those in `found`, GRADIENTs and FORMULAs, are written out."""
     new: dict[UOp, UOp] = {}
     for node in order:
         if node.op is o.FORMULA:

@@ -59,9 +59,9 @@ def exact(node: UOp) -> bool:
     return bool(node.dtype.min <= low and high <= node.dtype.max)
 
 
-def span(node: UOp, of: BoundsOf = bounds) -> tuple[int, int]:
+def span(node: UOp, bounds_of: BoundsOf = bounds) -> tuple[int, int]:
     """Bounds of the value as computed: those of its type where the exact result may wrap around."""
-    low, high = of(node)
+    low, high = bounds_of(node)
     exact = node.dtype.kind == "f" or node.dtype.min <= low and high <= node.dtype.max
     return (low, high) if exact else (int(node.dtype.min), int(node.dtype.max))
 
@@ -71,8 +71,8 @@ def fits(low: int, high: int) -> bool:
     return -(1 << 31) <= low and high < 1 << 31
 
 
-def bounds_by(node: UOp, of: BoundsOf) -> tuple[int, int]:
-    """The bounds of an expression, from those of its sources."""
+def bounds_by(node: UOp, bounds_of: BoundsOf) -> tuple[int, int]:
+    """The bounds of an expression, from those that `bounds_of` gives for its sources."""
     op, dtype = node.op, node.dtype
     least, greatest = (-(1 << 62), 1 << 62) if dtype.kind == "f" else (int(dtype.min), int(dtype.max))
     found: tuple[int, int] | None = None
@@ -83,11 +83,11 @@ def bounds_by(node: UOp, of: BoundsOf) -> tuple[int, int]:
     elif op is o.PARAM and isinstance(node.arg, Measure):
         found = node.arg.symbol.low, node.arg.symbol.high
     elif op in _OF_EXACT:
-        found = _OF_EXACT[op](*of(node.src[0]), *of(node.src[1]))
+        found = _OF_EXACT[op](*bounds_of(node.src[0]), *bounds_of(node.src[1]))
     elif op in _OF_COMPUTED:
-        found = _OF_COMPUTED[op](*span(node.src[-2], of), *span(node.src[-1], of))
+        found = _OF_COMPUTED[op](*span(node.src[-2], bounds_of), *span(node.src[-1], bounds_of))
     elif op is o.CAST and dtype.kind in "iu" and node.src[0].dtype.kind in "iub":
-        low, high = span(node.src[0], of)
+        low, high = span(node.src[0], bounds_of)
         found = (low, high) if least <= low and high <= greatest else None
     return found or (least, greatest)
 
@@ -188,11 +188,11 @@ def _rejoin(constant: int, terms: Terms) -> tuple[int, Terms]:
         if atom.op is o.MOD and atom.src[1].op is o.CONST:
             x, c = atom.src
             quotient = divide(x, c.arg)
-            (extra, parts) = linear(quotient)
-            if extra == 0 and len(parts) == 1 and next(iter(parts.values())) == 1:
-                (whole,) = parts
-                if terms.get(whole) == k * c.arg:
-                    rest = {a: n for a, n in terms.items() if a is not atom and a is not whole}
+            (added, parts) = linear(quotient)
+            if added == 0 and list(parts.values()) == [1]:      # x // c is one atom
+                (divided,) = parts
+                if terms.get(divided) == k * c.arg:
+                    rest = {a: n for a, n in terms.items() if a is not atom and a is not divided}
                     shift, more = linear(x)
                     return _rejoin(constant + k * shift, plus(rest, more, k))
     return constant, terms
@@ -361,7 +361,7 @@ def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp]) -
     split into its terms once, not at each ADD."""
     if node in memo:
         return memo[node]
-    whole = any(_is_sum(old) for old in replace)       # a part of a sum is replaced: every ADD is visited
+    visit_each_add = any(_is_sum(old) for old in replace)      # a part of a sum is replaced
     memo.update(replace)
     stack, kind = [node], dtypes.index
     while stack:
@@ -373,7 +373,7 @@ def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp]) -
             memo[top] = top
             stack.pop()
             continue
-        terms = linear(top)[1] if top.dtype is kind and not whole and _is_sum(top) else None
+        terms = linear(top)[1] if top.dtype is kind and not visit_each_add and _is_sum(top) else None
         waiting = [s for s in (top.src if terms is None else terms) if s not in memo]
         if waiting:
             stack += waiting

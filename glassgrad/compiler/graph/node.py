@@ -95,9 +95,9 @@ class Node:
         # constants are keyed by their bits: 1, 1.0 and True differ, and so do 0.0 and -0.0; a NaN equals itself
         key = (op, dtype, src, arg) if op is not _CONST else \
             (op, dtype, src, struct.pack("d", arg) if type(arg) is float else (type(arg), arg))
-        known = _table.get(key)
-        if known is not None:
-            first: Self | None = known()
+        existing = _table.get(key)
+        if existing is not None:
+            first: Self | None = existing()
             if first is not None:
                 return first
         node = _create(cls)
@@ -110,12 +110,12 @@ class Node:
                 source.arg.add_reader(weakref.ref(node))
         if _table.setdefault(key, entry) is not entry:
             with _lock:
-                known = _table.setdefault(key, entry)
-                if known is not entry:
-                    first = known()
+                existing = _table.setdefault(key, entry)
+                if existing is not entry:
+                    first = existing()
                     if first is not None:               # another thread was faster
                         return first
-                    known.remove = _nothing             # a dead one whose callback is still to come
+                    existing.remove = _nothing          # a dead one whose callback is still to come
                     _table[key] = entry
         entry.remove = partial(_remove, key, None)
         return node
@@ -199,7 +199,7 @@ def _layout_of(op: Op, src: tuple[Any, ...], arg: Any) -> tuple[Shape, str | Non
         x = src[0]
         key: Any = (op, arg, x.shape, x.device, x.symbolic)
     else:
-        key = (op, arg if op is not _DETACH else None, *map(_layout, src))      # what is detached is no matter
+        key = (op, arg if op is not _DETACH else None, *map(_layout, src))      # not on a DETACH's argument
     return _layouts.get(key) or _new_layout(op, src, arg, key)
 
 
@@ -208,7 +208,7 @@ def _new_layout(op: Op, src: tuple[Any, ...], arg: Any, key: Any) -> tuple[Shape
     plain numbers, because the next step of a program makes the same nodes."""
     symbolic = any([s.symbolic for s in src]) or op in _SIZED and any(True for _ in lengths_in(arg))
     found = shape_of(op, src, arg), device_of(op, src, arg), symbolic
-    if not symbolic and src and op is not o.CALL:      # of a leaf and a call, the argument is not to be kept
+    if not symbolic and src and op is not o.CALL:      # arguments of leaves and calls may hold memory
         if len(_layouts) >= _MOST_LAYOUTS:
             _layouts.clear()
         _layouts[key] = found
@@ -218,7 +218,7 @@ def _new_layout(op: Op, src: tuple[Any, ...], arg: Any, key: Any) -> tuple[Shape
 def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = None) -> list[N]:
     """Every node under the roots, sources before users, each once.
 
-    `sources` says where to go on from a node: to all its sources, where it is not given.
+    `sources(node)` gives the nodes to visit from a node; without it, all its sources.
     """
     done: dict[N, None] = {}                # in the order in which they are done
     for root in roots:
@@ -229,11 +229,11 @@ def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = No
     return list(done)
 
 
-_DEEP = 64                  # calls inside each other, of which Python allows 1000; they are twice as fast as a stack
+_DEEP = 64                  # nested calls, of which Python allows 1000; they are twice as fast as a stack
 
 
 def _visit(node: N, done: dict[N, None], depth: int) -> None:
-    """Add the nodes under a node, then the node; so many calls may be inside each other."""
+    """Add the nodes under a node, then the node; `depth` is how many more calls may nest."""
     for source in node.src:
         if source not in done:
             if not source.src:
@@ -258,8 +258,8 @@ def _visit_deep(root: N, sources: Callable[[N], Sequence[N]] | None, done: dict[
 
 
 def rebuilt(roots: Sequence[N], rule: Callable[[N, N], N | None]) -> list[N]:
-    """The roots, rebuilt from the leaves up. `rule(node, over)` gives what a node becomes, where `over` is the node
-    over its rebuilt sources; None: that is it. What is made of a node keeps the user's line."""
+    """The roots, rebuilt from the leaves up. `rule(node, over)` gives what a node becomes; `over` is the node over its
+    rebuilt sources, and also the result where the rule gives None. New nodes keep the user's line."""
     new: dict[N, N] = {}
     for node in toposort(roots):
         with one_place(node.place):

@@ -1,4 +1,4 @@
-"""The expression of one element of a node. In: a node and an index. Out: it; the loops it needs, in open blocks.
+"""The value of one element of a node. In: a node and an index. Out: an expression, and loops placed in open blocks.
 
 Movement nodes only change the index (`source_index`), so that nothing is ever copied. A LOAD ends the recursion, and a
 reduction becomes a loop of its own with a register, placed as far out as its index allows. That placement alone gives
@@ -24,7 +24,7 @@ from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, State
                                             ranges_of, register)
 from glassgrad.compiler.lower.one_hot_sums import OneTerm, one_term
 from glassgrad.compiler.lower.transcendental import expand
-from glassgrad.compiler.schedule.fusion import counted
+from glassgrad.compiler.schedule.fusion import scanned_constant
 
 Index = tuple[UOp, ...]
 
@@ -84,12 +84,15 @@ def _regroup(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp]
         number = add(number, times(i, size(step)))
         step = step * n
     out: list[UOp] = []
-    left = sum(n != 1 for n in source)
-    for n in reversed(source):
-        left -= n != 1
-        last = left == 0                             # the rest is already below the first size
-        out.append(index(0) if n in (0, 1) else number if last else operation(o.MOD, number, size(n)))
-        number = number if last or n == 0 else operation(o.IDIV, number, size(n))
+    first = next((axis for axis, n in enumerate(source) if n != 1), 0)
+    for axis, n in reversed([*enumerate(source)]):
+        if n in (0, 1):
+            out.append(index(0))
+        elif axis == first:                          # what is left of the number is below this size
+            out.append(number)
+        else:
+            out.append(operation(o.MOD, number, size(n)))
+            number = operation(o.IDIV, number, size(n))
     return out[::-1]
 
 
@@ -127,7 +130,7 @@ def flatten(at: Index, shape: Shape, size: Callable[[Size], UOp] = index) -> UOp
 
 
 # -- values --------------------------------------------------------------------------------------------------
-_PASSES = (o.CAST, o.BITCAST, o.WHERE)   # done on floats below float32 without widening
+_WITHOUT_WIDENING = (o.CAST, o.BITCAST, o.WHERE)     # done on floats below float32 as they are
 
 Request = tuple[UOp, Index, Any]                  # a node, the index of one of its elements, the gate it is used under
 Computation = Generator[Request, UOp, UOp]        # yields the requests it needs, is sent their values, returns its own
@@ -146,19 +149,19 @@ class Values:
 
     def __init__(self, sink: UOp, kept: dict[UOp, tuple[int, ...]]):
         self.sink, self.kept = sink, kept    # kept: nodes to keep in LOCAL memory, with the axes that index it
-        self.votes: dict[UOp, int] | None = None
+        self.votes: dict[UOp, int] | None = None     # output counter: how many reductions depend on it, if counted
         self.memo: dict[Request, UOp] = {}
-        self.requested: dict[UOp, list[tuple[Index, Any]]] = {}
+        self.requested: dict[UOp, list[tuple[Index, Any]]] = {}        # elementwise node: its indices and gates
         self.kept_at: dict[UOp, tuple[UOp, list[Block], Index]] = {}   # node: its LOCAL, the loops that fill it, where
         self.path: list[Block] = [Block(None)]
-        self.names = 0
-        self.reduced: list[int] = []
+        self.names = 0                        # numbers used in names so far
+        self.reduced: list[int] = []          # sizes of reduced axes, for the kernel's name
         nodes = toposort([sink])
         self.params = sorted((n for n in nodes if n.op is o.PARAM), key=lambda n: n.arg.slot)
         self.reductions = [n for n in nodes if n.op in o.REDUCE]
         self.measures = {p.arg.symbol: p for p in self.params if isinstance(p.arg, Measure)}   # values of variables
         self.extents: dict[UOp, Size] = {}    # counter: the size it counts to, where that is symbolic
-        self.outputs: set[UOp | None] = {None}
+        self.outputs: set[UOp | None] = {None}       # counters of the results
         self.nesting: dict[UOp, int] = {}     # how deep reductions are nested below a node
         for n in nodes:
             self.nesting[n] = max([self.nesting[s] for s in n.src], default=0) + (n.op in o.REDUCE)
@@ -223,8 +226,8 @@ class Values:
             self.requested.setdefault(node, []).append((at, gate))
             if self.is_filled(node):
                 axes = self.kept[node]
-                spot = flatten(tuple(at[a] for a in axes), tuple(node.shape[a] for a in axes))
-                return load(self.kept_at[node][0], spot, gate)
+                position = flatten(tuple(at[a] for a in axes), tuple(node.shape[a] for a in axes))
+                return load(self.kept_at[node][0], position, gate)
             # the source with the deepest reductions first: its loops are the first to need what the others share
             src: dict[UOp, UOp] = {}
             for s in sorted(node.src, key=lambda s: -self.nesting[s]):
@@ -237,33 +240,32 @@ class Values:
                 self.keep(node, at, result)
             return result
         if op in o.MOVEMENT:
-            inner, real = source_index(node, at, self.size)
-            value = yield (node.src[0], inner, both(gate, real))
-            if real is None or (value.op is o.LOAD and len(value.src) == 3) or (value.op is o.CONST and value.arg == 0):
-                return value    # a gated LOAD is 0 outside its gate already
-            return value if real.op is o.CONST and real.arg else real.where(value, const(0, value.dtype))
+            inner, own_gate = source_index(node, at, self.size)
+            value = yield (node.src[0], inner, both(gate, own_gate))
+            is_zero_outside = value.op is o.LOAD and len(value.src) == 3 or value.op is o.CONST and value.arg == 0
+            if own_gate is None or is_zero_outside or own_gate.op is o.CONST and own_gate.arg:
+                return value
+            return own_gate.where(value, const(0, value.dtype))
         if op in o.REDUCE:
             return (yield from self.reduction(node, at, gate))
-        if op is o.PARAM:
-            if node.arg.scalar:
-                return node
-            return _load(node, flatten(at, node.shape, self.size), gate)
-        if op is o.CONST:
+        if op is o.CONST or op is o.PARAM and node.arg.scalar:
             return node
+        if op is o.PARAM:
+            return _load(node, flatten(at, node.shape, self.size), gate)
         if op is o.LENGTH:
             return self.size(node.arg.length).cast(node.dtype)
         if op is o.GATHER:
-            rows, where = node.src
-            picked = yield (where, at[:len(where.shape)], gate)
-            row = self.clamped(picked, rows.shape[0])
-            return (yield (rows, (row, *at[len(where.shape):]), gate))
+            rows, indices = node.src
+            rank = len(indices.shape)
+            picked = yield (indices, at[:rank], gate)
+            return (yield (rows, (self.clamped(picked, rows.shape[0]), *at[rank:]), gate))
         if op is o.IOTA:
             return at[0].cast(node.dtype)
         if op is o.RANDOM:
             seed = yield (node.src[0], (), gate)
             stream = yield (node.src[1], (), gate)
             return philox(seed, stream, flatten(at, node.shape, self.size))
-        step = counted(node)
+        step = scanned_constant(node)
         if step is not None:
             wide = node.dtype.accumulator
             return (add(at[node.arg.axis], index(1)).cast(wide) * step.cast(wide)).cast(node.dtype)
@@ -278,10 +280,11 @@ class Values:
         return max((d for d, block in enumerate(self.path) if block.counter in needed), default=0)
 
     def reduction(self, node: UOp, at: Index, gate: UOp | None) -> Computation:
+        """A loop that accumulates into a register, placed as far out as the index allows."""
         source, axes = node.src[0], node.arg.axes
         combine = node.op.combine
         assert combine is not None
-        carried = node.dtype.accumulator
+        dtype = node.dtype.accumulator
         if any(source.shape[a] == 0 for a in axes):
             return identity(combine, node.dtype)
         chosen = one_term(node) if source.op in (o.WHERE, o.NEG) else None
@@ -294,14 +297,14 @@ class Values:
                     self.votes[block.counter] += 1
         counters = {a: self.counter(f"k{self.fresh()}", source.shape[a]) for a in axes}
         self.reduced += [source.shape[a] for a in axes]
-        total = register(f"acc{self.fresh()}", carried)
+        total = register(f"acc{self.fresh()}", dtype)
         whole_path = self.path
         inner = [Block(counters[a]) for a in axes]
         self.path = whole_path[:depth + 1] + inner
         value = yield (source, tuple(counters.get(a, i) for a, i in enumerate(at)), gate)
         self.path = whole_path
-        body: list[Statement] = [Accumulate(total, combine, value.cast(carried))]
-        self.path[depth].statements += [Assign(total, identity(combine, carried)), *self.closed(inner, LOOP, body)]
+        body: list[Statement] = [Accumulate(total, combine, value.cast(dtype))]
+        self.path[depth].statements += [Assign(total, identity(combine, dtype)), *self.closed(inner, LOOP, body)]
         return total.cast(node.dtype)
 
     def one_element(self, node: UOp, chosen: OneTerm, at: Index, gate: UOp | None) -> Computation:
@@ -332,9 +335,11 @@ class Values:
         placed before one of them, its memory is only partly filled."""
         if node not in self.kept_at:
             return False
-        _, filling, spot = self.kept_at[node]
+        _, filling, at = self.kept_at[node]
         shared = sum(1 for mine, theirs in zip(self.path, filling) if mine is theirs)
-        return shared < len(filling) and filling[shared].closed and not any(b.counter in spot for b in filling[:shared])
+        if shared == len(filling) or not filling[shared].closed:
+            return False
+        return not any(block.counter in at for block in filling[:shared])
 
 
 def _load(memory: UOp, at: UOp, gate: UOp | None) -> UOp:
@@ -347,14 +352,15 @@ def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:
     """One elementwise op on values: floats below float32 by way of float32, transcendental functions as polynomials."""
     op, dtype = node.op, node.dtype
     reduced: DType | None = next((s.dtype for s in src if s.dtype.kind == "f" and s.dtype.bits < 32), None)
-    if reduced is not None and op not in _PASSES:
+    if reduced is not None and op not in _WITHOUT_WIDENING:
         wide = tuple(s.cast(dtypes.float32) if s.dtype is reduced else s for s in src)
         result = _compute(UOp(op, dtypes.float32 if dtype is reduced else dtype, wide, node.arg), wide)
         return result.cast(reduced) if dtype is reduced else result
     if op is o.CAST:
-        if dtype is dtypes.index and src[0].op is o.CAST and src[0].src[0].dtype is dtypes.index and \
-                src[0].dtype.min <= bounds(src[0].src[0])[0] and bounds(src[0].src[0])[1] <= src[0].dtype.max:
-            return src[0].src[0]                                 # an index cast to another type and back
+        if dtype is dtypes.index and src[0].op is o.CAST and src[0].src[0].dtype is dtypes.index:
+            low, high = bounds(src[0].src[0])
+            if src[0].dtype.min <= low and high <= src[0].dtype.max:
+                return src[0].src[0]                             # an index cast to another type and back
         if src[0].dtype.kind == "f" and src[0].dtype.bits < 32 and dtype is not dtypes.float32:
             return src[0].cast(dtypes.float32).cast(dtype)       # reduced precision goes through float32 ...
         if dtype.kind == "f" and dtype.bits < 32 and src[0].dtype not in (dtypes.float32, dtypes.float64):

@@ -27,7 +27,7 @@ def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_B
     """The plain loop tree of a kernel's graph; a task keeps rows of up to `keep_bytes`, and computes softmax(scores)
     times values in these blocks.
 
-    Each round lowers all of it and may find one more value to keep. For a matmul: one round.
+    Lowered again for each value that is worth keeping in LOCAL memory; a matmul has none, and is lowered once.
     """
     chains = in_kernel(sink)
     if chains and isinstance(chains[0], SoftmaxProduct):
@@ -38,10 +38,10 @@ def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_B
     while True:
         lowering = _Lowering(sink, kept)
         kernel = lowering.run()
-        more = lowering.choose_kept(keep_bytes)
-        if more is None:
+        found = lowering.choose_kept(keep_bytes)
+        if found is None:
             return kernel
-        node, axes = more
+        node, axes = found
         kept[node] = axes
 
 
@@ -49,6 +49,7 @@ class _Lowering(Values):
     """One attempt at lowering a kernel, with the given values kept in LOCAL memory."""
 
     def run(self) -> Kernel:
+        """The kernel's loops: one for each axis of the results, around their values and the stores of these."""
         stores = [s for s in self.sink.src if s.op is o.STORE]
         root = stores[0].src[1]
         while root.op is o.RESHAPE and root.src[0].op in (o.RESHAPE, o.SCATTER):     # the same memory
@@ -90,8 +91,7 @@ class _Lowering(Values):
         probe = Values(self.sink, self.kept)
         probe.path += [Block(c) for c in loops]
         probe.extents.update(self.extents)
-        votes = dict.fromkeys(loops, 0)
-        probe.votes = votes
+        votes = probe.votes = dict.fromkeys(loops, 0)
         for value in [s.src[1] for s in self.sink.src if s.op is o.STORE]:
             probe.value_at(value, tuple(index(0) if n == 1 else c for c, n in zip(counters, value.shape)), None)
         return sorted(loops, key=lambda c: -votes[c])
@@ -107,11 +107,11 @@ class _Lowering(Values):
             if _work(node) < KEEP_COST:
                 continue
             varying = tuple(a for a in range(len(node.shape)) if len({at[a] for at, _ in requests}) > 1)
-            whole = all(at[a].op is o.RANGE and self.extents.get(at[a], at[a].arg.size) == node.shape[a]
-                        for at, _ in requests for a in varying)
-            apart = all(len({at[a] for a in varying}) == len(varying) for at, _ in requests)
+            whole_rows = all(at[a].op is o.RANGE and self.extents.get(at[a], at[a].arg.size) == node.shape[a]
+                             for at, _ in requests for a in varying)
+            distinct = all(len({at[a] for a in varying}) == len(varying) for at, _ in requests)
             size = math.prod(most(node.shape[a]) for a in varying) * node.dtype.itemsize
-            if varying and whole and apart and size <= keep_bytes:
+            if varying and whole_rows and distinct and size <= keep_bytes:
                 return node, varying
         return None
 

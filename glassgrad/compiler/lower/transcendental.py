@@ -31,7 +31,7 @@ from glassgrad.compiler.graph.index_algebra import bounds
 # The arg of a WHERE whose last source is costly and needed by few elements. Its condition is an integer below a
 # constant, so that one maximum tells whether any lane needs it: compiler/optimize/moves/loop_moves.py then branches
 # around it.
-RARELY = "rarely"
+COLD_PATH = "rarely"
 
 
 class Layout(NamedTuple):
@@ -221,7 +221,7 @@ def sine(source: UOp) -> UOp:
     # compared as integers, so that inf and nan are large too, and the maximum over lanes is a plain one
     limit = (int(math.log2(_LIMIT[x.dtype])) + layout.bias) << layout.mantissa
     short = size.bitcast(layout.signed) < const(limit, layout.signed)
-    return UOp(o.WHERE, x.dtype, (short, usual, right), RARELY)
+    return UOp(o.WHERE, x.dtype, (short, usual, right), COLD_PATH)
 
 
 def _signed(x: UOp, cosine: bool, rest: UOp, odd: UOp, layout: Layout) -> UOp:

@@ -31,7 +31,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
     """for tasks: nests  ->  phases that store factors; TASK ..: copies, steps and nests      refuses (None): no unit"""
     loops, inner = task_loops(body)
-    plan = HeldPlan.of(inner, target, beside=True)
+    plan = HeldPlan.of(inner, target, asynchronous=True)
     stops = {f.range: f.stop for f in loops if f.stop is not None}
     if plan is None or any(ranges_of(stop) for stop in stops.values()):
         return None

@@ -115,8 +115,8 @@ class BoxedNests(HeldNests):
         twice = any(which < firsts for which, _ in self.lasts)
         self.blocks = BLOCKS + twice
         self.factors = len(self.right)
-        self.beside: dict[UOp, tuple[int, UOp]] = {}  # other loads of the scores, such as masks: which of the boxed
-        for product in parts.firsts:                  # tiles has them, and the columns of their matrix
+        self.other_loads: dict[UOp, tuple[int, UOp]] = {}  # of the scores, such as masks: which of the boxed
+        for product in parts.firsts:                       # tiles has them, and the columns of their matrix
             self.bring(product)
         depths = [self.right[i].depth for i in range(firsts)]
         self.most = min(gpu.MOST_REGISTERS, gpu.REGISTERS // plan.threads) - gpu.STEP_REGISTERS
@@ -138,13 +138,13 @@ class BoxedNests(HeldNests):
             if found is not None and found.along_k and n.dtype is self.unit.left and self.plan.row in ranges_of(n):
                 self.right.append(found)
                 if self.memory_bytes <= gpu.SHARED_BYTES:
-                    self.beside[n] = len(self.right) - 1, self.column[product.store.memory]
+                    self.other_loads[n] = len(self.right) - 1, self.column[product.store.memory]
                 else:
                     self.right.pop()
 
     def new(self, value: UOp, replace: dict[UOp, UOp]) -> UOp:
         block = self.block.get(self.parts.block, index(0)) if self.parts.block is not None else index(0)
-        there = {n: self.tile(which, block).at(self.row, column) for n, (which, column) in self.beside.items()}
+        there = {n: self.tile(which, block).at(self.row, column) for n, (which, column) in self.other_loads.items()}
         return super().new(value, {**replace, **there})
 
     def registers(self, more: int) -> int:
@@ -335,13 +335,13 @@ class BoxedNests(HeldNests):
         scores, reads, made, early, late = self.weighted(later)
         assigned = dict.fromkeys(s.register for s in walk(early) if isinstance(s, (Assign, Accumulate)))
         read = {n for s in walk([*late, *sums.begins]) for e in expressions(s) for n in toposort([e])}
-        beside = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
+        used_later = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
         body: list[Statement] = [
             *scores.begins, *self.await_copies(self.rounds[:1], later), *scores.steps, *sums.steps, *reads,
             AwaitSteps(len(self.lasts), registers_of(scores.steps)), *made,
             *self.refill(self.of_scores, add(later, index(blocks))), *early,
             *self.await_copies(self.rounds[1:], later),     # a loop that waits: compilers move no code across it
-            AwaitSteps(0, registers_of(sums.steps), beside), *self.refill(self.of_sums, add(now, index(blocks))),
+            AwaitSteps(0, registers_of(sums.steps), used_later), *self.refill(self.of_sums, add(now, index(blocks))),
             *late, *sums.begins]
         count = self.parts.count
         return For(loop, LOOP, body, None if count.op is o.CONST else add(count, index(-1)))

@@ -67,8 +67,8 @@ class HeldPlan:
         return int(self.row.arg.size) // self.unit.rows * self.unit.threads
 
     @staticmethod
-    def of(body: list[Statement], target: Target, beside: bool = False) -> HeldPlan | None:
-        """The plan for a unit whose steps run asynchronously (`beside`), or for one whose threads load both factors."""
+    def of(body: list[Statement], target: Target, asynchronous: bool = False) -> HeldPlan | None:
+        """The plan for a unit with `asynchronous` steps, or for one whose threads load both factors."""
         nests = list(_nests(body))
         if any(isinstance(s, If) for s in walk(body)) or not nests:
             return None
@@ -78,7 +78,7 @@ class HeldPlan:
             return None
         [row] = common
         stores = [s for p in products.values() for s in p.epilogue if isinstance(s, Store)]
-        unit = _unit(products.values(), target, beside)
+        unit = _unit(products.values(), target, asynchronous)
         if unit is None or row.arg.size % unit.rows or len(stores) != len(products):
             return None
         matrices = {s.memory: FlatAxis.of(p.n) for s, p in zip(stores, products.values())}
@@ -333,10 +333,10 @@ def _with_rows_left(product: Product | None, rows: set[UOp]) -> Product | None:
     return None
 
 
-def _unit(products: Iterable[Product], target: Target, beside: bool) -> MatrixUnit | None:
+def _unit(products: Iterable[Product], target: Target, asynchronous: bool) -> MatrixUnit | None:
     """A unit that multiplies out of registers, for the types of all of them."""
     for unit in target.units:
-        takes = unit.text is not None and bool(unit.text.held) if beside else unit.loads is not None
+        takes = unit.text is not None and bool(unit.text.held) if asynchronous else unit.loads is not None
         if takes and all(p.total.dtype is unit.total and narrowed(p.right, unit.right) is not None
                                           for p in products):
             return unit

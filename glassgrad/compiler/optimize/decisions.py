@@ -82,10 +82,10 @@ class Choice:
         return found
 
 
-def _near(known: Field[Any], value: Any) -> list[Any]:
+def _near(field_: Field[Any], value: Any) -> list[Any]:
     """The values a search tries instead of this one."""
     if isinstance(value, str):
-        return [word for word in known.metadata.get("words", ()) if word != value]
+        return [word for word in field_.metadata.get("words", ()) if word != value]
     if isinstance(value, bool):
         return [not value]
     return [v for v in dict.fromkeys([2 * value, value // 2, value + 1, value - 1]) if v >= 1 and v != value]
@@ -105,14 +105,14 @@ def read(text: str) -> Choice:
     kind = Choice.kinds.get(match[1]) if match else None
     if match is None or kind is None:
         raise Refused(f"{text!r} is none of the known moves ({', '.join(sorted(Choice.kinds))})")
-    known = {f.name: f for f in kind.shown_fields()}
+    by_name = {f.name: f for f in kind.shown_fields()}
     values: dict[str, Any] = {}
     for part in filter(None, match[2].split(", ")):
         name, _, value = part.partition("=")
-        if name not in known or name in values:
-            raise Refused(f"{name!r} in {text!r} is not a field of {match[1]} ({', '.join(known)})")
-        values[name] = _value(known[name], value, text)
-    missing = [n for n, f in known.items() if n not in values and f.default is MISSING]
+        if name not in by_name or name in values:
+            raise Refused(f"{name!r} in {text!r} is not a field of {match[1]} ({', '.join(by_name)})")
+        values[name] = _value(by_name[name], value, text)
+    missing = [n for n, f in by_name.items() if n not in values and f.default is MISSING]
     if missing:
         raise Refused(f"{text!r} lacks {', '.join(missing)}")
     if any(f.name == "family" for f in fields(kind)):
@@ -120,15 +120,15 @@ def read(text: str) -> Choice:
     return kind(**values)
 
 
-def _value(known: Field[Any], value: str, text: str) -> Any:
-    type_name = known.type if isinstance(known.type, str) else known.type.__name__
+def _value(field_: Field[Any], value: str, text: str) -> Any:
+    type_name = field_.type if isinstance(field_.type, str) else field_.type.__name__
     if type_name == "bool" and value in ("yes", "no"):
         return value == "yes"
     if type_name == "int" and re.fullmatch(r"\d{1,9}", value):
         return int(value)
     if type_name == "str" and re.fullmatch(r"\w+", value):
         return value
-    raise Refused(f"{known.name}={value} in {text!r} is no {type_name}")
+    raise Refused(f"{field_.name}={value} in {text!r} is no {type_name}")
 
 
 class Decisions:

@@ -28,7 +28,7 @@ from glassgrad.compiler.optimize.tasks_of_several_nests import nests
 from glassgrad.compiler.optimize.versions_by_size import condition, run_only_if
 
 # importing this module registers all choices
-__all__ = ["FAR", "Refused", "decide", "optimize", "read", "unoptimized"]
+__all__ = ["STREAM_FROM", "Refused", "decide", "optimize", "read", "unoptimized"]
 
 
 def optimize(kernel: Kernel, target: Target, given: Sequence[str] | None = None) -> Kernel:
@@ -47,10 +47,10 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
             phases += _by_groups(parts, target, decisions)
             continue
         for body in [body for part in parts for body in in_blocks(moves.merge_all(part), target)]:
-            used, body = condition(body)
-            tiled = contraction(body, target, decisions, used is not None) if target.tiled_products else None
-            done = plain(body, target, decisions) if tiled is None else tiled[0]
-            phases += [Phase(run_only_if(used, b)) for b in done]
+            is_run, body = condition(body)
+            tiled = contraction(body, target, decisions, is_run is not None) if target.tiled_products else None
+            bodies = plain(body, target, decisions) if tiled is None else tiled[0]
+            phases += [Phase(run_only_if(is_run, b)) for b in bodies]
             any_tiled = any_tiled or tiled is not None
     streamed = () if any_tiled or target.groups else streamed_slots([p.body for p in phases], target, decisions)
     phases = filled_once(phases) if target.groups else phases
@@ -66,29 +66,30 @@ def _by_groups(parts: list[list[Statement]], target: Target, decisions: Decision
     waiting: list[list[Statement]] = []
     for part in parts:
         blocks = [condition(body) for body in in_blocks(moves.merge_all(part), target)]
-        tiled = [contraction(body, target, decisions, used is not None) for used, body in blocks]
+        tiled = [contraction(body, target, decisions, is_run is not None) for is_run, body in blocks]
         if tiled == [None] * len(blocks):
             waiting.append(part)
             continue
-        for (used, body), found in zip(blocks, tiled):
-            done, rest = ([], body) if found is None else found
-            if used is None:
+        for (is_run, body), found in zip(blocks, tiled):
+            bodies, rest = ([], body) if found is None else found
+            if is_run is None:
                 waiting += [rest] if rest else []
             elif rest:
-                done = [*done, *_plain(moves.merge_all(rest), target, decisions)]
-            phases += [Phase(run_only_if(used, b)) for b in done]
-    alike: dict[tuple[UOp, ...], list[list[Statement]]] = {}
+                bodies = [*bodies, *_plain(moves.merge_all(rest), target, decisions)]
+            phases += [Phase(run_only_if(is_run, b)) for b in bodies]
+    same_loops: dict[tuple[UOp, ...], list[list[Statement]]] = {}
     for nest in waiting:
-        alike.setdefault(tuple([f.range for f in task_loops(nest)[0]]), []).append(nest)
-    for nests_ in alike.values():
-        for nest in side_by_side(nests_):
+        same_loops.setdefault(tuple([f.range for f in task_loops(nest)[0]]), []).append(nest)
+    for alike in same_loops.values():
+        for nest in side_by_side(alike):
             phases += map(Phase, _by_length(moves.merge_all(nest), target, decisions))
     return phases
 
 
 def _by_length(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
-    """The same, with versions for rows of a run-time length."""
-    return [run_only_if(used, phase) for used, version in map(condition, rows_by_length(body))
+    """The phases of a loop nest that is no contraction, on groups of threads; several versions of it for rows of a
+    run-time length."""
+    return [run_only_if(is_run, phase) for is_run, version in map(condition, rows_by_length(body))
             for phase in _plain(version, target, decisions)]
 
 
@@ -126,26 +127,26 @@ def unoptimized(kernel: Kernel) -> Kernel:
 # better left there. On a Xeon with 2 MB of second-level cache, y = 1.5 x and a sum of y, together: 8 MB 11% faster,
 # 16 MB 16%, 64 MB 27%; 4 MB is 30% slower.
 
-FAR = 8        # times the second-level cache: a result of that size is evicted before it is read
+STREAM_FROM = 8        # times the second-level cache: a result of that size is evicted before it is read
 
 
 @dataclass(frozen=True)
-class Past(Choice):
-    """Large results are written by streaming stores, past the caches."""
-    caches: bool
+class Stream(Choice):
+    """Whether large results are written by streaming stores."""
+    results: bool
 
 
 def streamed_slots(bodies: Sequence[list[Statement]], target: Target, decisions: Decisions) -> tuple[int, ...]:
     """The slots of large results that these statements write and never read."""
     statements = [s for body in bodies for s in walk(body)]
     stores = [s for s in statements if isinstance(s, Store) and s.memory.op is o.PARAM]
-    large = {s.memory for s in stores if _bytes(s.memory) >= FAR * target.l2_bytes}
+    large = {s.memory for s in stores if _bytes(s.memory) >= STREAM_FROM * target.l2_bytes}
     if not large:
         return ()
     read = {n.src[0] for body in bodies for n in loads_in(body)}
     changed = {s.memory for s in stores if s.combine is not None}
-    far = sorted(memory.arg.slot for memory in large - read - changed)
-    return tuple(far) if far and decisions.ask(Past(True), lambda c: None).caches else ()
+    slots = sorted(memory.arg.slot for memory in large - read - changed)
+    return tuple(slots) if slots and decisions.ask(Stream(True), lambda c: None).results else ()
 
 
 def _bytes(memory: UOp) -> int:

@@ -204,7 +204,7 @@ class LowLevelWalker(Walker):
         limit = ix.build(d - c, {a: -k for a, k in terms.items() if not self.widths[a]})
         if not ranges_of(wide) or not all(ix.exact(n) for n in (*node.src, wide, limit)):
             return None
-        self.note((wide, limit))
+        self.record_reads((wide, limit))
         return wide, limit
 
     def total(self, constant: int, terms: ix.Terms, dtype: DType) -> Value:

@@ -43,9 +43,7 @@ def jam(phase: Phase, legalize: Callable[[UOp], UOp | None],
     for loop in reversed(loops):
         if loop.stop is not None:      # a task past the stop does nothing
             body = [If(ix.less(loop.range, loop.stop), body)]
-    for loop in loops:
-        if loop.range.arg.size == 1:
-            writer.open[loop.range] = 1
+    writer.open.update((loop.range, 1) for loop in loops if loop.range.arg.size == 1)
     out: list[Statement] = []
     writer.write(body, {}, out)
     tasks = [loop.range for loop in loops]
@@ -53,6 +51,7 @@ def jam(phase: Phase, legalize: Callable[[UOp], UOp | None],
 
 
 class _Jam:
+    """Writes statements out; `binding` has the values of the tile ranges that are decided so far."""
     def __init__(self, legalize: Callable[[UOp], UOp | None], lanes: set[UOp], units: set[UOp],
                  origins: dict[Statement, Statement] | None):
         self.legalize, self.units, self.origins = legalize, units, origins
@@ -63,6 +62,7 @@ class _Jam:
 
     # -- statements ----------------------------------------------------------------------------------------------
     def write(self, body: Iterable[Statement], binding: Binding, out: list[Statement]) -> None:
+        """Append these statements to `out`, each for all values of the tile ranges that it depends on."""
         for statement in body:
             written = len(out)
             if isinstance(statement, For):
@@ -78,8 +78,8 @@ class _Jam:
                         out.extend(inner) if test.op is o.CONST else out.append(If(test, inner))
             elif isinstance(statement, (Assign, Accumulate)):
                 register = statement.register
-                as_it_is = isinstance(statement, Accumulate) and is_step(statement, self.units)
-                value = statement.value if as_it_is else self.prepare(statement.value)
+                is_unit_step = isinstance(statement, Accumulate) and is_step(statement, self.units)
+                value = statement.value if is_unit_step else self.prepare(statement.value)
                 if isinstance(statement, Accumulate):
                     value = self.folded(value, statement.combine, register)
                 for each in self.combinations((register, value), binding):
@@ -134,15 +134,15 @@ class _Jam:
                 if not test.arg:
                     continue
                 test = None
-            same, some = self.split_gate(test)
-            one = Store(statement.memory, self.bind(index, each), self.bind(value, each), statement.combine, some)
+            condition, mask = self.split_gate(test)
+            store = Store(statement.memory, self.bind(index, each), self.bind(value, each), statement.combine, mask)
             last = out[-1] if out else None
-            if same is None:
-                out.append(one)
-            elif isinstance(last, If) and last.condition is same and not _changes(same):
-                last.body.append(one)
+            if condition is None:
+                out.append(store)
+            elif isinstance(last, If) and last.condition is condition and not _changes(condition):
+                last.body.append(store)
             else:
-                out.append(If(same, [one]))
+                out.append(If(condition, [store]))
 
     def folded(self, value: UOp, combine: o.Op, target: UOp) -> UOp:
         """A value folded over the lanes that the target it is combined into does not have."""
@@ -184,14 +184,11 @@ class _Jam:
                 continue
             src = tuple([done[s] for s in node.src])
             new = node if src == node.src else UOp(node.op, node.dtype, src, node.arg, node.place)
-            if new.op is o.FOLD:
-                new = self.unfold(new)
-            else:
-                new = self.legalize(new) or new
-            done[node] = new
+            done[node] = self.unfold(new) if new.op is o.FOLD else self.legalize(new) or new
         return done[root]
 
     def unfold(self, node: UOp) -> UOp:
+        """A FOLD over tile ranges as a tree of its values; a FOLD over lanes stays."""
         value, *wide = node.src
         tiles = [r for r in wide if r not in self.lanes]
         lanes = tuple(r for r in wide if r in self.lanes)

@@ -1,7 +1,7 @@
 """Decide where and in which order values are computed. In: a jammed phase. Out: calls to a renderer's small methods.
 
 Renderers emit text without optimization passes behind them, so a good order is chosen here. A value is computed in
-the outermost open scope where everything it reads is settled: the ranges it depends on are open, and no loop or branch
+the outermost open scope where everything it reads is fixed: the ranges it depends on are open, and no loop or branch
 inside that scope changes a register or memory it reads. It is kept there until one of those is written. A scope is a
 list of lines; while a loop is open, the end of its parent's list is right before the loop: that is where hoisted
 values go.
@@ -19,23 +19,25 @@ from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, Awai
                                             For, If, Prefetch, Statement, Store, Turn, expressions, ranges_of, walk)
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 
-READS = "reads"     # what a load depends on, besides its memory: the branches that make it safe
+HAS_LOAD = "has load"     # among what a value reads: it has a load, which the branches around it may make safe
 NOTHING: frozenset[Any] = frozenset()
 IN_VALUES = (LANE, UNIT)     # loops that are inside one value or instruction: no control
 SUMS = (o.ADD, o.SUB, o.MUL)
-SETTLED = (o.CONST, o.REGISTER, o.RANGE, o.LOCAL)     # have a value without being computed
+NOT_COMPUTED = (o.CONST, o.REGISTER, o.RANGE, o.LOCAL)     # have a value without code for it
 
 
 class Scope:
     """An open loop or branch: its lines so far, and the values that are computed in it."""
-    __slots__ = ("block", "dependents", "depth", "homes", "lines", "values")
+    __slots__ = ("block", "dependents", "depth", "depths", "lines", "range", "undo", "values")
 
-    def __init__(self, depth: int, block: str):
+    def __init__(self, depth: int, block: str, range_: UOp | None = None):
         self.depth, self.block = depth, block             # block: name of the straight piece of code the lines end in
+        self.range = range_                               # of a loop
+        self.undo: dict[Any, int] = {}                    # what `Walker.changing` was before it, for what it changes
         self.lines: list[Any] = []                        # of text, or of instructions
         self.values: dict[Any, Any] = {}
         self.dependents: dict[Any, list[Any]] = {}        # register or memory -> keys of values that go stale with it
-        self.homes: dict[UOp, int] = {}                   # node -> depth of its scope, while this scope is innermost
+        self.depths: dict[UOp, int] = {}                  # node -> depth of its scope, while this scope is innermost
 
 
 class Flow:
@@ -57,16 +59,16 @@ class Walker:
         self.units, self.body = frozenset(jammed.units), jammed.body
         statements = list(walk(jammed.body))
         self.stored = {s.memory for s in statements if isinstance(s, (Store, CopyBoxes))}
-        self.reads: dict[UOp, frozenset[Any]] = {}        # node -> registers and written memories under it, and READS
+        self.reads: dict[UOp, frozenset[Any]] = {}        # node -> registers and written memories in it, HAS_LOAD
         self.widths: dict[UOp, int] = {}                  # node -> lanes, 0 for scalars
         self.roots = [e for s in statements for e in expressions(s)]
-        self.note([*self.roots, *[s.register for s in statements if isinstance(s, (Assign, Accumulate))]])
+        self.record_reads([*self.roots, *[s.register for s in statements if isinstance(s, (Assign, Accumulate))]])
         self.flows: dict[Statement, Flow] = {}
         self._flow(jammed.body)
         self.scopes = [Scope(0, "entry")]
         self.open: dict[UOp, int] = dict.fromkeys(self.lanes, 0)     # range -> depth of its scope
         self.open.update(dict.fromkeys((*jammed.tasks, *jammed.units), 0))
-        self.changing: dict[Any, int] = {}                # register, memory or READS -> depth of its innermost change
+        self.changing: dict[Any, int] = {}                # register, memory, HAS_LOAD -> depth of its innermost change
         self.scope = self.scopes[0]                       # where lines go now
 
     # -- what subclasses provide ---------------------------------------------------------------------------------
@@ -92,8 +94,7 @@ class Walker:
         """The stores from body[at] on that are written as one; usually that one alone."""
         return [body[at]]  # type: ignore[list-item]
 
-    def store_together(self, stores: list[Store]) -> None:
-        raise NotImplementedError
+    def store_together(self, stores: list[Store]) -> None: raise NotImplementedError
 
     def is_matrix(self, register: UOp) -> bool:
         """Whether a register holds a matrix of a matrix unit."""
@@ -101,6 +102,7 @@ class Walker:
 
     # -- statements ----------------------------------------------------------------------------------------------
     def assign(self, statement: Assign) -> None:
+        """Sets a register, for all its lanes."""
         lanes = self.widths[statement.register]
         if self.widths[statement.value] and not lanes:
             raise Bug(f"the register {statement.register.arg} is narrower than the value assigned to it")
@@ -156,15 +158,13 @@ class Walker:
     def enter(self, flow: Flow, block: str, range_: UOp | None = None, guard: bool = False) -> Scope:
         """Opens a scope, one that may run zero times if `guard`; what it changes is stale in the scope around it."""
         around = self.scopes[-1]
-        scope = Scope(around.depth + 1, block)
-        undo = {}
-        changes: Iterable[Any] = (*flow.writes, READS) if guard else flow.writes
+        scope = Scope(around.depth + 1, block, range_)
+        changes: Iterable[Any] = (*flow.writes, HAS_LOAD) if guard else flow.writes
         for what in changes:
-            if what is not READS:
+            if what is not HAS_LOAD:
                 self.changed(what)
-            undo[what] = self.changing.get(what, 0)
+            scope.undo[what] = self.changing.get(what, 0)
             self.changing[what] = scope.depth
-        scope.values[READS] = (undo, range_)
         if range_ is not None:
             self.open[range_] = scope.depth
         self.scopes.append(scope)
@@ -172,10 +172,11 @@ class Walker:
         return scope
 
     def leave(self) -> None:
-        undo, range_ = self.scopes.pop().values[READS]
-        self.changing.update(undo)
-        if range_ is not None:
-            del self.open[range_]
+        """Closes the innermost scope."""
+        scope = self.scopes.pop()
+        self.changing.update(scope.undo)
+        if scope.range is not None:
+            del self.open[scope.range]
         self.scope = self.scopes[-1]
 
     def changed(self, what: UOp) -> None:
@@ -187,27 +188,25 @@ class Walker:
     # -- values --------------------------------------------------------------------------------------------------
     def scope_of(self, node: UOp) -> Scope:
         """The scope in which a node is computed."""
-        homes = self.scopes[-1].homes
-        depth = homes.get(node)
+        depths = self.scopes[-1].depths
+        depth = depths.get(node)
         if depth is None:
             try:
                 depth = max([self.open[r] for r in ranges_of(node)], default=0)
             except KeyError:
                 missing = [r.arg.name for r in ranges_of(node) if r not in self.open]
                 raise Bug(f"{node} reads the ranges {missing}, whose loops are not open here") from None
-            reads = self.reads.get(node)
-            if reads is None:
-                reads = self.note((node,))
+            reads = self.reads[node] if node in self.reads else self.record_reads((node,))
             for what in reads:
-                if what is not READS:
+                if what is not HAS_LOAD:
                     depth = max(depth, self.changing.get(what, 0))
-            if READS in reads and depth < self.changing.get(READS, 0):
+            if HAS_LOAD in reads and depth < self.changing.get(HAS_LOAD, 0):
                 # the branch may be what makes this load safe; but an earlier load outside can be reused
-                for scope in self.scopes[depth:self.changing[READS]]:
+                for scope in self.scopes[depth:self.changing[HAS_LOAD]]:
                     if node in scope.values:
                         return scope
-                return self.scopes[self.changing[READS]]
-            homes[node] = depth
+                return self.scopes[self.changing[HAS_LOAD]]
+            depths[node] = depth
         return self.scopes[depth]
 
     def needs(self, node: UOp) -> Iterable[UOp]:
@@ -240,7 +239,7 @@ class Walker:
         if len(wide) == 1 and (lane := next(iter(wide))) in self.lanes:
             return constant, same, lane, wide[lane]
         apart = build(0, wide)
-        self.note((apart,))
+        self.record_reads((apart,))
         return constant, same, apart, None
 
     def evaluate(self, root: UOp) -> None:
@@ -248,7 +247,7 @@ class Walker:
         resume, scope_of = self.scope, self.scope_of
 
         def missing(node: UOp) -> list[UOp]:
-            return [s for s in self.needs(node) if s.op not in SETTLED and s not in scope_of(s).values]
+            return [s for s in self.needs(node) if s.op not in NOT_COMPUTED and s not in scope_of(s).values]
 
         for top in toposort([root], missing):
             scope = self.scope = scope_of(top)
@@ -260,12 +259,12 @@ class Walker:
         """Remembers a value in its scope until something it reads is written."""
         scope.values[key] = value
         for what in reads:
-            if what is not READS:
+            if what is not HAS_LOAD:
                 scope.dependents.setdefault(what, []).append(key)
         return value
 
     # -- facts ---------------------------------------------------------------------------------------------------
-    def note(self, roots: Iterable[UOp]) -> frozenset[Any]:
+    def record_reads(self, roots: Iterable[UOp]) -> frozenset[Any]:
         """Record what every node under the roots reads, and how wide it is; return the reads of the last node."""
         reads, widths, lanes = self.reads, self.widths, self.lanes
         result = NOTHING
@@ -280,7 +279,7 @@ class Walker:
             if node.op is o.REGISTER:
                 result = frozenset((node,))
             elif node.op is o.LOAD:
-                result = result.union([READS, *([node.src[0]] if node.src[0] in self.stored else [])])
+                result = result.union([HAS_LOAD, *([node.src[0]] if node.src[0] in self.stored else [])])
             reads[node] = result
             wide = [lanes[r] for r in ranges_of(node) if r in lanes] if lanes else []
             if len(wide) > 1:
@@ -289,6 +288,7 @@ class Walker:
         return result
 
     def _flow(self, body: list[Statement]) -> Flow:
+        """What statements do to registers and memory; fills `flows` for the loops and branches inside."""
         flow = Flow()
         for s in body:
             for e in expressions(s):

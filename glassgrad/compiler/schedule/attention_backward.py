@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import UOp, const, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import AxisSet, varies as varies_of
-from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits, below_casts
+from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, FusionLimits, below_casts
 from glassgrad.compiler.schedule.online_softmax import (SoftmaxProduct, StoresScores, WeightedSum, down_to_reductions,
                                                         is_contraction, lifted, result_of, softmax_product, stored_type,
                                                         why_apart)
@@ -44,8 +44,8 @@ class Passes:
     """What is computed block by block in a graph."""
     softmaxes: list[SoftmaxProduct] = field(default_factory=list)
     factors: list[FactorProduct] = field(default_factory=list)
-    beside: dict[UOp, UOp] = field(default_factory=dict)    # stored values of rows -> whose kernel stores them
-    apart: dict[UOp, str] = field(default_factory=dict)     # totals not done in one pass, and why not
+    stored_by: dict[UOp, UOp] = field(default_factory=dict) # stored values of rows -> whose kernel stores them
+    why_not_one_pass: dict[UOp, str] = field(default_factory=dict)       # totals not done in one pass -> why not
     together: dict[UOp, UOp] = field(default_factory=dict)  # results -> the one whose kernel computes them too
 
 
@@ -102,8 +102,8 @@ def _sides(node: UOp, factor: UOp, row_axis: int, axis: int, varies: dict[UOp, A
 
 
 # -- one value per row -----------------------------------------------------------------------------------------------
-def with_one_number(sinks: list[UOp], device: str, stores_scores: StoresScores | None,
-                    limits: FusionLimits) -> list[UOp]:
+def with_log_sums(sinks: list[UOp], device: str, stores_scores: StoresScores | None,
+                  limits: FusionLimits) -> list[UOp]:
     """The same results, with passes over factors of 16 bits reading one value per row instead of two:
 
         exp2((s - m) * rate) / l  ->  exp2(s * rate - (m * rate + log2(l)))
@@ -123,11 +123,11 @@ def with_one_number(sinks: list[UOp], device: str, stores_scores: StoresScores |
 def _with_shift(chain: FactorProduct, softmaxes: list[SoftmaxProduct], new: dict[UOp, UOp]) -> UOp:
     """The total of a gradient's contraction with such weights; the forward pass keeps its own."""
     own: dict[UOp, UOp] = {}
-    known = ChainMap(own, new)
+    rebuilt = ChainMap(own, new)
     mine = {*chain.inside, chain.total}
     for n in toposort([chain.total], lambda n: n.src if n in mine else ()):
         if n in mine:
-            own[n] = _shifted(n, softmaxes, known) or n.over(tuple([known[s] for s in n.src]))
+            own[n] = _shifted(n, softmaxes, rebuilt) or n.over(tuple([rebuilt[s] for s in n.src]))
     return own[chain.total]
 
 
@@ -166,18 +166,18 @@ def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[U
         return Passes()
     results = {n: result_of(n, readers, sinks) for n in order if n.op is o.SUM}
     candidates = _candidates(results, varies)
-    apart: dict[UOp, str] = {}
+    refused: dict[UOp, str] = {}
     for each in candidates:
         shared = isinstance(each, SoftmaxProduct) and any(
             other is not each and isinstance(other, SoftmaxProduct) and other.products == each.products
             for other in candidates)
-        least_rows = (limits if isinstance(each, SoftmaxProduct) else OF_A_CPU).softmax_rows
+        least_rows = (limits if isinstance(each, SoftmaxProduct) else CPU_LIMITS).softmax_rows
         why = READ_BY_OTHERS if shared else why_apart(each, device, stores_scores, least_rows)
         if why is None and least_masked and settings.ONLINE_SOFTMAX == 1 and isinstance(each, FactorProduct):
             why = None if each.weights.shape[each.axis] >= least_masked and _masked(each) else READING_IS_FASTER
         if why is not None:
-            apart[each.total] = why
-    return _kept([each for each in candidates if each.total not in apart], apart, readers, sinks)
+            refused[each.total] = why
+    return _passes([each for each in candidates if each.total not in refused], refused, readers, sinks)
 
 
 def _candidates(results: dict[UOp, UOp], varies: dict[UOp, AxisSet]) -> list[WeightedSum]:
@@ -192,9 +192,11 @@ def _candidates(results: dict[UOp, UOp], varies: dict[UOp, AxisSet]) -> list[Wei
     return [*softmaxes, *factors]
 
 
-def _kept(found: list[WeightedSum], apart: dict[UOp, str], readers: dict[UOp, list[UOp]], sinks: set[UOp]) -> Passes:
-    """The candidates whose scores nothing else reads, and what their kernels store too; `apart`: why others are not."""
-    passes = Passes(apart=apart)
+def _passes(found: list[WeightedSum], refused: dict[UOp, str], readers: dict[UOp, list[UOp]],
+            sinks: set[UOp]) -> Passes:
+    """The candidates whose scores nothing else reads, and what their kernels store too; `refused`: why others
+    are not."""
+    passes = Passes(why_not_one_pass=refused)
     while True:                        # a candidate that is dropped may read the scores of another
         taken = {n for chain in found for n in (*chain.inside, *chain.above)}
         taken |= _read_within({n for chain in found if isinstance(chain, FactorProduct) for n in chain.between},
@@ -206,14 +208,14 @@ def _kept(found: list[WeightedSum], apart: dict[UOp, str], readers: dict[UOp, li
                                                               for n in chain.reads)]
         if not others:
             break
-        passes.apart.update((chain.total, READ_BY_OTHERS) for chain in others)
+        passes.why_not_one_pass.update((chain.total, READ_BY_OTHERS) for chain in others)
         found = [chain for chain in found if chain not in others]
     passes.softmaxes = [chain for chain in found if isinstance(chain, SoftmaxProduct)]
     passes.factors = [chain for chain in found if isinstance(chain, FactorProduct)]
     for chain in passes.softmaxes:
         numbers = {chain.maximum, *chain.row_sums}
         for factor in passes.factors:
-            passes.beside.update((n, chain.result) for n in _of_rows(factor, numbers))
+            passes.stored_by.update((n, chain.result) for n in _of_rows(factor, numbers))
     passes.together = _together(passes.factors)
     return passes
 

@@ -23,7 +23,7 @@ from glassgrad.compiler.graph import UOp, const, dtypes, full, identity, ops as 
 from glassgrad.compiler.graph.binary_search import passing_prefix
 from glassgrad.compiler.graph.node import rebuilt
 from glassgrad.compiler.graph.op_arguments import Iota, Scan, Scatter
-from glassgrad.compiler.schedule.fusion import counted
+from glassgrad.compiler.schedule.fusion import scanned_constant
 from glassgrad.compiler.schedule.inlined_values import FusionLimits
 
 FEWEST = 1 << 14         # indices: a kernel that looks through fewer is short
@@ -53,7 +53,7 @@ def _pays(node: UOp) -> bool:
     if not all(isinstance(n, int) for n in (*base.shape, *index.shape)) or math.prod(base.shape[1:]) != 1:
         return False
     computed = toposort([index], lambda n: n.src if n.op in o.ELEMENTWISE or n.op in o.MOVEMENT else ())
-    batch = any(n.op is o.IOTA or counted(n) is not None for n in computed)
+    batch = any(n.op is o.IOTA or scanned_constant(n) is not None for n in computed)
     return FEWEST <= index.elements < 1 << 30 and base.shape[0] > 1 and not batch
 
 

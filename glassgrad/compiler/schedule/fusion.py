@@ -38,7 +38,7 @@ from typing import NamedTuple
 from glassgrad.compiler.graph import UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, nontrivial
 from glassgrad.compiler.schedule.attention_backward import SCORES_AGAIN, Passes, find
-from glassgrad.compiler.schedule.inlined_values import (CONSTANT, FEWER, LEAVES, NOTHING, OF_A_CPU, SEEN_THROUGH,
+from glassgrad.compiler.schedule.inlined_values import (CONSTANT, CPU_LIMITS, FEWER, LEAVES, NOTHING, SEEN_THROUGH,
                                                         FusionLimits, Inlined, InlinedValues, below_casts, widens)
 from glassgrad.compiler.schedule.online_softmax import ONE_PASS, StoresScores, WeightedSum
 
@@ -52,10 +52,10 @@ IN_PARTS = "few rows and long: each reduction is cut into parts, in a kernel of 
 LONG_ENOUGH = f"a kernel of {LARGEST} operations is long enough"
 DEEP_ENOUGH = f"a kernel of {DEEPEST} reductions, each of what the one before it left, is deep enough"
 MANY_BUFFERS = "with its reader it reads more buffers than a kernel can be given"
-NOT_READ = 3           # of a kernel's buffers are no inputs: its result, partial sums, rows of its groups
+OTHER_BUFFERS = 3      # arguments of a kernel besides its inputs: its result, partial sums, rows of its groups
 
 
-def counted(node: UOp) -> UOp | None:
+def scanned_constant(node: UOp) -> UOp | None:
     """The constant that a SCAN adds up: then element i is (i + 1) times it, and needs no scan. None otherwise."""
     if node.op is not o.SCAN or node.arg.combine is not o.ADD or node.dtype.kind == "b":
         return None
@@ -68,11 +68,11 @@ def counted(node: UOp) -> UOp | None:
 class Stored(NamedTuple):
     """What gets memory."""
     reasons: dict[UOp, str]        # the nodes, sources before users, each with the reason
-    beside: dict[UOp, UOp]         # nodes that another node's kernel stores -> that node
+    stored_by: dict[UOp, UOp]      # nodes that another node's kernel stores -> that node
 
 
 def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None = None,
-         limits: FusionLimits = OF_A_CPU) -> Stored:
+         limits: FusionLimits = CPU_LIMITS) -> Stored:
     """Every node that gets memory. `limits` are those of the device.
 
     A first pass may find out late that a mean or a maximum is needed by several kernels, after its early readers were
@@ -82,12 +82,12 @@ def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None 
     plan = _Plan(order, limits)
     plan.one_pass(find(order, plan.varies, plan.readers, set(sinks), device, stores_scores, limits))
     plan.walk(order, set(sinks))
-    if plan.few:
-        plan.again()
+    if plan.small_reductions:
+        plan.start_again()
         plan.walk(order, set(sinks))
     stored = {node: plan.reasons[node] for node in order if node in plan.reasons and
               (node.op is not o.SCATTER or node in sinks or not plan.is_stored_by_reader(node))}
-    return Stored(stored, plan.results_beside() if plan.beside else {})
+    return Stored(stored, plan.stored_by_others() if plan.stored_by else {})
 
 
 class _Plan(InlinedValues):
@@ -104,10 +104,11 @@ class _Plan(InlinedValues):
         for chain in chains:
             for p, factor in zip(chain.products, chain.keys):
                 self.read_again.setdefault(p, []).append(factor)
-        self.beside, self.apart = passes.beside, passes.apart       # apart: totals not in one pass, and why not
+        self.stored_by, self.why_not_one_pass = passes.stored_by, passes.why_not_one_pass
         self.together = passes.together                  # results that share a kernel
 
     def walk(self, order: list[UOp], wanted: set[UOp]) -> None:
+        """Apply the rules to every node, sources first; `wanted` are the outputs."""
         self.wanted = wanted
         for node in order:
             self.visit(node)
@@ -116,20 +117,20 @@ class _Plan(InlinedValues):
                     self.store(node, "an output")
                 elif node in self.chain_results:
                     self.store(node, self.chain_results[node])
-                elif node in self.beside:
+                elif node in self.stored_by:
                     self.store(node, OF_EACH_ROW)
-                elif node in self.known and self.inlined[node].rows is not None:
-                    self.store(node, self.known[node])
+                elif node in self.stored_at_once and self.inlined[node].rows is not None:
+                    self.store(node, self.stored_at_once[node])
         self.separate_shared(order)
 
-    def results_beside(self) -> dict[UOp, UOp]:
+    def stored_by_others(self) -> dict[UOp, UOp]:
         """Stored nodes -> the node whose kernel stores them too; each as the node that has the memory, below views."""
         def memory(node: UOp) -> UOp:
             while node not in self.reasons:
                 node = node.src[0]
             return node
 
-        return {memory(node): memory(main) for node, main in {**self.beside, **self.together}.items()}
+        return {memory(node): memory(main) for node, main in {**self.stored_by, **self.together}.items()}
 
     def is_stored_by_reader(self, node: UOp) -> bool:
         """Whether the only reader of a node is a CONTIGUOUS, perhaps through reshapes: both are the same memory."""
@@ -141,6 +142,7 @@ class _Plan(InlinedValues):
 
     # -- what each kind of node does with what is inlined in its sources -------------------------------------
     def visit(self, node: UOp) -> None:
+        """Record what is inlined in a node, by its kind, and give memory to sources that it cannot compute."""
         if node in self.inside or node in self.totals:
             self.inlined[node] = self.in_one_pass(node)
         elif node.op in LEAVES:
@@ -157,7 +159,7 @@ class _Plan(InlinedValues):
             self.inlined[node] = CONSTANT
         elif node.op is o.RANDOM:
             self.inlined[node] = Inlined(60, 0, None, False, node.size)
-        elif counted(node) is not None:
+        elif scanned_constant(node) is not None:
             self.inlined[node] = Inlined(2, 0, None, False, node.size)
         elif node.op is o.GATHER:
             rows, where = node.src
@@ -176,9 +178,9 @@ class _Plan(InlinedValues):
                     self.store_computed(s, f"read by {node.op.name.lower()}")
             self.inlined[node] = NOTHING
             if node.op is not o.CONTIGUOUS or node.src[0].op not in LEAVES:
-                reasons = {o.CONTIGUOUS: "contiguous() asks for memory", o.COPY: "copied to another device"}
-                self.store(node, "an output" if node.op is o.CONTIGUOUS and node in self.wanted else
-                           reasons.get(node.op, f"{node.op.name.lower()} writes memory"))
+                reasons = {o.CONTIGUOUS: "an output" if node in self.wanted else "contiguous() asks for memory",
+                           o.COPY: "copied to another device"}
+                self.store(node, reasons.get(node.op, f"{node.op.name.lower()} writes memory"))
 
     def recurrence(self, node: UOp) -> Inlined:
         """All steps of a recurrence, each of which reads and writes memory."""
@@ -208,6 +210,7 @@ class _Plan(InlinedValues):
         return Inlined(node.op.cost, 0, None, False, node.size)
 
     def elementwise(self, node: UOp) -> Inlined:
+        """What is inlined in an elementwise node: that of all its sources, if their reductions fit one kernel."""
         self.read_fewer_buffers(node)
         rows: AxisSet | None = None
         contraction = False
@@ -245,11 +248,12 @@ class _Plan(InlinedValues):
             inside = toposort([node], lambda n: () if n in self.reasons else n.src)
             return sum(n in self.reasons or n.op in (o.BUFFER, o.PARAM) for n in inside)
 
-        most = max(self.limits.buffers - NOT_READ, len(node.src))
+        most = max(self.limits.buffers - OTHER_BUFFERS, len(node.src))
         while most < LARGEST and read(node) > most:
             self.store(max(node.src, key=read), MANY_BUFFERS)
 
     def movement(self, node: UOp) -> Inlined:
+        """What is inlined in a view: that of its source, unless the view would have it computed again."""
         source = node.src[0]
         inside = self.inlined[source]
         repeats = node.op in (o.WINDOW, o.UNWINDOW) or (node.op is o.EXPAND and node.size > source.size)
@@ -313,6 +317,7 @@ class _Plan(InlinedValues):
         return max(1, most(node.shape[-1]) // node.arg.stride)
 
     def reduction(self, node: UOp) -> Inlined:
+        """What is inlined in a reduction, after reductions under it that do not fit its loops got memory."""
         source = node.src[0]
         inside = self.inlined[source]
         axes = frozenset(node.arg.axes)
@@ -320,17 +325,17 @@ class _Plan(InlinedValues):
         if contraction:
             for factor in below_casts(source).src:
                 if self.inlined[factor].rows is not None:
-                    apart = f"; not in one pass: {self.apart[node]}" if node in self.apart else ""
-                    self.store(factor, "a factor of a sum of products, with a reduction inside" + apart)
+                    why = self.why_not_one_pass.get(node)
+                    self.store(factor, "a factor of a sum of products, with a reduction inside" +
+                               (f"; not in one pass: {why}" if why else ""))
         elif inside.rows is not None:
-            small = inside.elements <= self.limits.small and not inside.contraction
             if inside.contraction:
                 self.cut(source, "a sum of products under another reduction")
-            elif axes & inside.rows and not small:
+            elif axes & inside.rows and inside.elements > self.limits.small:
                 self.cut(source, "its rows are reduced in turn")
             elif not axes & inside.rows and nontrivial(source.shape) - axes - inside.rows:
-                few, large, between = self.reductions_under(source)
-                self.store_under(few + large, between, "computed for fewer axes than its reader has")
+                small_values, reductions, between = self.reductions_under(source)
+                self.store_under(small_values + reductions, between, "computed for fewer axes than its reader has")
         if self.inlined[source].depth >= DEEPEST:
             self.store(source, DEEP_ENOUGH)
         inside = self.inlined[source]
@@ -345,12 +350,12 @@ class _Plan(InlinedValues):
             x = a @ b;  y = x.relu();  y.sum()        cut(y)  ->  y gets memory
             and x.sum(0) besides                      cut(y)  ->  x gets memory, relu is computed by its reader
         """
-        few, large, between = self.reductions_under(node)
-        shared = [self.first_shared(n, between) for n in large]
+        small_values, reductions, between = self.reductions_under(node)
+        shared = [self.first_shared(n, between) for n in reductions]
         if node in shared or len(shared) > 1 or sum(n.op.cost for n in between) >= self.limits.costly:
             self.store(node, reason)
         else:
-            self.store_under(few + shared, between, reason)
+            self.store_under(small_values + shared, between, reason)
 
     def store_under(self, chosen: list[UOp], between: set[UOp], reason: str) -> None:
         """Give memory to the chosen nodes and visit those between them and the reader again."""
@@ -371,23 +376,24 @@ class _Plan(InlinedValues):
                 owner[node] = node
             elif (len(readers) > 1 or None in readers) and node.op not in LEAVES and node not in self.inside and \
                     self._worth_sharing(node):
-                self.note(node, "used by several kernels, and costly to compute again")
+                self.mark_stored(node, "used by several kernels, and costly to compute again")
                 owner[node] = node
             else:
                 owner[node] = one
 
     def _worth_sharing(self, node: UOp) -> bool:
+        """Whether to store a value that several kernels read; if not, each computes it."""
         inside = self.inlined[node]
         if node.op in o.MOVEMENT or node.op is o.DETACH or widens(node):
             return False                        # its source comes next, and is not larger
         if self.limits.stores_factors and node.dtype.itemsize == 2 and self.is_factor(node):
             return True                         # a sum of products would store it for itself alone
         if inside.rows is not None and self.limits.costly_with_rows and self.memory_read(node) < MANY_INPUTS:
-            few, large, between = self.reductions_under(node)
-            shared = [self.first_shared(n, between) for n in large]
+            small_values, reductions, between = self.reductions_under(node)
+            shared = [self.first_shared(n, between) for n in reductions]
             cost = sum(n.op.cost for n in between)
             if node not in shared and len(shared) <= 1 and cost < self.limits.costly_with_rows:
-                self.few.update((value, "used by several kernels, and few") for value in few)
+                self.small_reductions.update(dict.fromkeys(small_values, "used by several kernels, and few"))
                 return False                    # these are stored instead, and every kernel recomputes the rest
         if inside.rows is None and self.limits.costly_with_rows:
             return self.exact_cost(node) >= self.limits.costly or self.memory_read(node) >= MANY_INPUTS

@@ -26,19 +26,19 @@ class FusionLimits(NamedTuple):
     costly: int = 12               # vector instructions above which a value is stored rather than computed twice
     costly_with_rows: int = 0      # the same for values computed from reductions, where those are stored instead
     stores_factors: bool = False   # whether 16-bit factors of contractions are stored that other kernels read too
-    small: int = 16 * 1024         # elements, up to which one kernel that does it all beats two
-    few_rows: int = 0              # a reduction of fewer rows than this, and of at least
-    long_rows: int = 1 << 17       # this many elements, is split into parts, unless
-    held_row: int = 0              # a row has at most this many: then the registers of a thread group hold it
-    few_columns: int = 0           # the same as `few_rows` for columns, of which each thread reduces one alone, and
-    long_column: int = 256         # the elements of a column from which a kernel of its own is the shorter way
+    small: int = 16 * 1024         # elements up to which one kernel with chained reductions is faster than two kernels
+    few_rows: int = 0              # a reduction is split into parts if it has fewer rows than `few_rows`
+    long_rows: int = 1 << 17       # and at least `long_rows` elements, unless a row has at most
+    held_row: int = 0              # `held_row` elements: then the registers of a thread group hold it
+    few_columns: int = 0           # a reduction of columns, each by one thread, is split if it has fewer columns
+    long_column: int = 256         # than `few_columns`, of at least `long_column` elements each
     buffers: int = 1 << 30         # the most arguments of a kernel
     pads_as_read: bool = False     # whether a window's image is stored without its padding
     side_by_side: int = 0          # the most values that a kernel of small, unrelated maps reads and writes; 0: none
     products_per_byte: int = 0     # float32 products in the time to store a byte: what saving products may cost
     unit_products: int = 0         # the same for 16 bits, by a matrix unit; 0: there is none
-    softmax_rows: int = 32         # that share keys, from which a softmax's scores are not stored
-    masked_keys: int = 256         # from which the gradient of a masked softmax recomputes scores; 0: always
+    softmax_rows: int = 32         # rows with the same keys from which a softmax's scores are recomputed, not stored
+    masked_keys: int = 256         # keys from which the gradient of a masked softmax recomputes scores; 0: always
 
     def products_of(self, dtype: DType) -> int:
         """How many products of a type the device does in the time to store a byte."""
@@ -47,7 +47,7 @@ class FusionLimits(NamedTuple):
         return self.products_per_byte or self.unit_products // 2             # tf32 has half the unit's rate
 
 
-OF_A_CPU = FusionLimits()
+CPU_LIMITS = FusionLimits()
 
 
 class Inlined(NamedTuple):
@@ -91,8 +91,8 @@ class InlinedValues:
 
     def __init__(self, order: list[UOp], limits: FusionLimits):
         self.limits = limits
-        self.few: dict[UOp, str] = {}           # stored reductions that are much smaller than what they reduce
-        self.again()
+        self.small_reductions: dict[UOp, str] = {}      # stored ones, much smaller than what they reduce -> the reason
+        self.start_again()
         self.varies = varies(order)
         self.number = {node: i for i, node in enumerate(order)}
         self.readers: dict[UOp, list[UOp]] = {}
@@ -100,9 +100,9 @@ class InlinedValues:
             for s in node.src:
                 self.readers.setdefault(s, []).append(node)
 
-    def again(self) -> None:
-        """Reset all decisions, except that the `few` values found so far are stored from the start."""
-        self.known, self.few = self.few, {}     # what gets memory unconditionally
+    def start_again(self) -> None:
+        """Reset all decisions, except that the small reductions found so far are stored as soon as they are visited."""
+        self.stored_at_once, self.small_reductions = self.small_reductions, {}
         self.inlined: dict[UOp, Inlined] = {}
         self.reasons: dict[UOp, str] = {}
 
@@ -116,7 +116,7 @@ class InlinedValues:
         if base.op in LEAVES or reason == "an output":
             base = node
         if base.op not in LEAVES:
-            self.note(base, reason)
+            self.mark_stored(base, reason)
             while node is not base:          # views of memory read it
                 self.inlined[node] = NOTHING
                 node = node.src[0]
@@ -126,10 +126,11 @@ class InlinedValues:
         """Whether a node is one of several slices of a contraction: it is stored whole, and they are views."""
         return node.op is o.SHRINK and self.inlined[node.src[0]].contraction and len(self.readers[node.src[0]]) > 1
 
-    def note(self, node: UOp, reason: str) -> None:
+    def mark_stored(self, node: UOp, reason: str) -> None:
+        """Record that a node gets memory, and whether it is a small reduction."""
         inside = self.inlined[node]
         if inside.rows is not None and not inside.contraction and node.size * FEWER <= inside.elements:
-            self.few.setdefault(node, reason)
+            self.small_reductions.setdefault(node, reason)
         self.reasons.setdefault(node, reason)
 
     def store_computed(self, node: UOp, reason: str) -> None:
@@ -147,14 +148,14 @@ class InlinedValues:
         return [s for s in node.src if s not in self.reasons and s.op not in LEAVES]
 
     def cost_of_views(self, node: UOp) -> int:
-        """The same, with each operation once for each view that reads it: a value and the same value shifted are
-        different elements. A chain of x + shifted x doubles it with each step."""
-        known: dict[UOp, int] = {}
+        """The cost of what is inlined in a node, each operation once for each view that reads it: a value and the same
+        value shifted are different elements. A chain of x + shifted x doubles it with each step."""
+        costs: dict[UOp, int] = {}
         for top in toposort([node], self.computed_sources):
             if top is node or top.op in SHIFTS:
-                inside = toposort([top], lambda n: [] if n in known else self.computed_sources(n))
-                known[top] = sum(known.get(n, n.op.cost) for n in inside)
-        return known[node]
+                inside = toposort([top], lambda n: [] if n in costs else self.computed_sources(n))
+                costs[top] = sum(costs.get(n, n.op.cost) for n in inside)
+        return costs[node]
 
     def memory_read(self, node: UOp) -> int:
         """How many values as large as a node are read from memory for it, each counted once."""
@@ -195,8 +196,8 @@ class InlinedValues:
 
     def reductions_under(self, node: UOp) -> tuple[list[UOp], list[UOp], set[UOp]]:
         """The reductions inlined in a node: small values that it broadcasts, other reductions, the nodes above them."""
-        few: list[UOp] = []
-        large: list[UOp] = []
+        small_values: list[UOp] = []
+        reductions: list[UOp] = []
         between: set[UOp] = set()
         stack, seen = [node], set()
         while stack:
@@ -205,14 +206,14 @@ class InlinedValues:
                 continue
             seen.add(n)
             if n.op in o.REDUCE:
-                large.append(n)
+                reductions.append(n)
                 continue
             between.add(n)
             if n.op is o.EXPAND and n.size >= FEWER * n.src[0].size:
-                few.append(n.src[0])
+                small_values.append(n.src[0])
             else:
                 stack.extend(n.src)
-        return few, large, between
+        return small_values, reductions, between
 
     def first_shared(self, reduction: UOp, between: set[UOp]) -> UOp:
         """The first value from a reduction upwards with several readers; removes what is below it from `between`."""

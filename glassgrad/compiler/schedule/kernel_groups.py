@@ -19,8 +19,8 @@ from operator import or_
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import Shape, UOp, most, ops as o, toposort
-from glassgrad.compiler.schedule.fusion import LONG_ENOUGH, NOT_READ
-from glassgrad.compiler.schedule.inlined_values import LEAVES, OF_A_CPU, OUT_OF_ORDER, FusionLimits
+from glassgrad.compiler.schedule.fusion import LONG_ENOUGH, OTHER_BUFFERS
+from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, LEAVES, OUT_OF_ORDER, FusionLimits
 from glassgrad.compiler.schedule.partial_updates import part_of
 
 MOST_RESULTS = 8      # of one kernel, if they are related
@@ -55,24 +55,24 @@ class ReducedRows(NamedTuple):
         return {r for r in reads if size * 3 // 4 < most(r.size) <= size}
 
 
-def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, UOp],
-                  limits: FusionLimits = OF_A_CPU) -> list[KernelGroup]:
-    """The stored nodes by kernel, kernels in execution order. `outputs` outlive the run; `beside` says which nodes the
-    kernel of another one stores. From `few_rows` rows on, if that is not 0, reductions of the same rows share a kernel:
-    a group of threads reads a row from memory once. A kernel has at most `buffers` arguments; one of small maps reads
-    and writes at most `side_by_side` values."""
+def group_results(reasons: dict[UOp, str], outputs: set[UOp], stored_by: dict[UOp, UOp],
+                  limits: FusionLimits = CPU_LIMITS) -> list[KernelGroup]:
+    """The stored nodes by kernel, kernels in execution order. `outputs` outlive the run; `stored_by` says which nodes
+    the kernel of another one stores. From `few_rows` rows on, if that is not 0, reductions of the same rows share a
+    kernel: a group of threads reads a row from memory once. A kernel has at most `buffers` arguments; one of small
+    maps reads and writes at most `side_by_side` values."""
     few_rows, buffers, side_by_side = limits.few_rows, limits.buffers, limits.side_by_side
     groups: list[KernelGroup] = []
     group_of: dict[UOp, KernelGroup] = {}
     by_shape: dict[Shape, list[KernelGroup]] = {}
     recurrences: dict[Any, KernelGroup] = {}         # all results of one recurrence are one group
-    for node in _kernels_in_order(reasons, beside) if beside else reasons:
+    for node in _kernels_in_order(reasons, stored_by) if stored_by else reasons:
         steps = (node.src, node.arg._replace(result=0)) if node.op is o.RECURRENCE else None
         if steps in recurrences:
             recurrences[steps].roots.append(node)
             group_of[node] = recurrences[steps]
             continue
-        roots = [*[n for n, result in beside.items() if result is node], node]
+        roots = [*[n for n, result in stored_by.items() if result is node], node]
         reads, reduces = _reads(node, reasons)
         for other in roots[:-1]:
             reads.update((r, reads.get(r, True) and plain) for r, plain in _reads(other, reasons)[0].items())
@@ -149,14 +149,14 @@ def _values(group: KernelGroup) -> int:
     return len(group.roots) + len(group.reads)
 
 
-def _kernels_in_order(reasons: dict[UOp, str], beside: dict[UOp, UOp]) -> list[UOp]:
-    """The stored nodes without those that are stored beside others, each after all that its kernel reads."""
+def _kernels_in_order(reasons: dict[UOp, str], stored_by: dict[UOp, UOp]) -> list[UOp]:
+    """The stored nodes without those that other nodes' kernels store, each after all that its kernel reads."""
     def read(node: UOp) -> list[UOp]:
-        roots = [*[n for n, result in beside.items() if result is node], node]
-        return [beside.get(r, r) for root in roots for r in _reads(root, reasons)[0]
-                if r in reasons and beside.get(r) is not node]
+        roots = [*[n for n, result in stored_by.items() if result is node], node]
+        return [stored_by.get(r, r) for root in roots for r in _reads(root, reasons)[0]
+                if r in reasons and stored_by.get(r) is not node]
 
-    return toposort([node for node in reasons if node not in beside], read)
+    return toposort([node for node in reasons if node not in stored_by], read)
 
 
 def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp, KernelGroup],
@@ -169,8 +169,8 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
             _row_by_row(node, r, reasons) for r in inside))
         if len(group.roots) >= MOST_RESULTS or fresh.reduces and not same_rows:
             continue
-        given = len(group.roots) + len({*group.reads, *fresh.reads}) + NOT_READ
-        if group.roots[0].device != node.device or given > limits.buffers:
+        arguments = len(group.roots) + len({*group.reads, *fresh.reads}) + OTHER_BUFFERS
+        if group.roots[0].device != node.device or arguments > limits.buffers:
             continue
         if any(reasons[r] == LONG_ENOUGH for r in inside):
             continue                      # the kernel was ended there on purpose

@@ -91,8 +91,7 @@ def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str
         place[node] = len(slots)
         slots.append(Slot(node.shape, node.dtype, node.device))
     sizes = {p.arg.symbol: p for p in inputs if isinstance(p.arg, Measure)}
-    wanted = set(sinks)
-    wanted.update(r for group in groups for r in group.reads)      # what only its own kernel reads needs no memory
+    wanted = {*sinks, *[r for group in groups for r in group.reads]}      # others are read by their own kernel alone
     memory = _Memory(place, reasons, slots)
     planned = Schedule([], slots, len(inputs), {s: place[s] for s in sinks})
     for group in groups:
@@ -120,8 +119,8 @@ def _plan_update(planned: Schedule, root: UOp, part: Part, memory: _Memory, size
     copy = part.whole.reshape((size,)).shrink(((0, length),))
     value = UOp(o.DETACH, part.value.dtype, (part.value,), None, root.place)
     place[copy] = place[value] = place[root]
-    own = memory.knowing({copy: "the rest of what a part is written into", value: why})
-    planned.items += [_item([copy], [copy], own, sizes), _item([value], [value], own, sizes, part)]
+    with_part = memory.with_stored({copy: "the rest of what a part is written into", value: why})
+    planned.items += [_item([copy], [copy], with_part, sizes), _item([value], [value], with_part, sizes, part)]
     planned.updates.append(Update(place[part.whole], place[root], slot, size))
 
 
@@ -133,11 +132,11 @@ class _Memory:
         self.place, self.reasons, self.slots = place, reasons, slots
         self.pieces: dict[tuple[int, int, Shape], int] = {}
 
-    def knowing(self, reasons: dict[UOp, str]) -> _Memory:
-        """The same, for kernels for which these nodes have memory too."""
-        more = _Memory(self.place, {**self.reasons, **reasons}, self.slots)
-        more.pieces = self.pieces
-        return more
+    def with_stored(self, reasons: dict[UOp, str]) -> _Memory:
+        """The same memory, for kernels that find these nodes stored too."""
+        extended = _Memory(self.place, {**self.reasons, **reasons}, self.slots)
+        extended.pieces = self.pieces
+        return extended
 
     def holds(self, node: UOp, roots: list[UOp]) -> bool:
         """Whether a kernel that computes `roots` finds a node in memory."""
@@ -228,15 +227,15 @@ def _recurrence(stored: list[UOp], memory: _Memory, inputs: list[UOp]) -> Item:
 
 def _with_variables(sink: UOp, slots: list[int], size_slots: dict[Symbol, int]) -> UOp:
     """The kernel with its variables added to `slots` and named by them, so that equal kernels are equal graphs."""
-    measured: dict[Symbol, Symbol] = {}      # variables, and what they are called in the kernel
+    renamed: dict[Symbol, Symbol] = {}       # variables, by what they are called in the kernel
     measures: list[UOp] = []
 
     def measure(symbol: Symbol) -> Symbol:
-        if symbol not in measured:
+        if symbol not in renamed:
             slots.append(size_slots[symbol])
-            name = measured[symbol] = symbol._replace(name=f"n{len(slots) - 1}")
+            name = renamed[symbol] = symbol._replace(name=f"n{len(slots) - 1}")
             measures.append(UOp(o.PARAM, dtypes.index, (), Measure(len(slots) - 1, name)))
-        return measured[symbol]
+        return renamed[symbol]
 
     named: dict[UOp, UOp] = {}
     for node in toposort(sink.src):
@@ -285,22 +284,22 @@ def place_on_devices(planned: Schedule, default: str) -> None:
 def _with_copies(planned: Schedule) -> list[Item]:
     """The items, each after copies of what it reads from another device."""
     slots, computed = planned.slots, {slot for item in planned.items for slot in item.slots[:item.results]}
-    brought: dict[tuple[int, str | None], int] = {}
+    copies: dict[tuple[int, str | None], int] = {}       # (slot, device) -> the slot of its copy there
     out: list[Item] = []
     for item in planned.items:
         for slot in item.slots[item.results:] if item.ast.op is not o.COPY else ():
             source = slots[slot]
-            own = slot if source.whole is None else source.whole
-            if own not in computed or source.device == item.device:      # inputs need no copy
+            whole = slot if source.whole is None else source.whole
+            if whole not in computed or source.device == item.device:      # inputs need no copy
                 continue
-            if (slot, item.device) not in brought:
-                brought[slot, item.device] = len(slots)
+            if (slot, item.device) not in copies:
+                copies[slot, item.device] = len(slots)
                 slots.append(Slot(source.shape, source.dtype, item.device))
                 ast = UOp(o.COPY, source.dtype, (UOp(o.PARAM, source.dtype, (), Param(1, source.shape)),),
                           OnDevice(str(item.device)))
                 why = ("read on another device too",)
                 out.append(Item(ast, (len(slots) - 1, slot), 1, item.device, why, item.lines))
-            there = brought[slot, item.device]
-            item.slots = tuple([there if s == slot else s for s in item.slots])
+            copy = copies[slot, item.device]
+            item.slots = tuple([copy if s == slot else s for s in item.slots])
         out.append(item)
     return out

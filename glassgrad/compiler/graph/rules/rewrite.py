@@ -265,26 +265,26 @@ def rewrite(roots: Sequence[UOp], rules: RuleSet) -> list[UOp]:
     True
     """
     table, noting = rules.table(), _noting
-    settled: dict[UOp, UOp] = {}       # node -> what it becomes in the end
-    becomes: dict[UOp, UOp] = {}       # node -> what it was replaced by, while that is not settled itself
+    final: dict[UOp, UOp] = {}       # node -> what it becomes, to which no rule applies
+    becomes: dict[UOp, UOp] = {}       # node -> what it was replaced by, while that may still be replaced
     trail: deque[str] = deque(maxlen=12)
     stack = list(roots)
     while stack:
         top = stack[-1]
-        if top in settled:
+        if top in final:
             stack.pop()
             continue
         if top in becomes:
-            if becomes[top] not in settled:
+            if becomes[top] not in final:
                 raise Bug(f"rewrite rules go in a circle at {top}: {' -> '.join(trail)}")
-            settled[top] = settled[becomes.pop(top)]
+            final[top] = final[becomes.pop(top)]
             stack.pop()
             continue
-        waiting = [s for s in top.src if s not in settled]
+        waiting = [s for s in top.src if s not in final]
         if waiting:
             stack += waiting
             continue
-        sources = tuple([settled[s] for s in top.src])
+        sources = tuple([final[s] for s in top.src])
         if sources != top.src:
             becomes[top] = top.over(sources)
             stack.append(becomes[top])
@@ -304,6 +304,6 @@ def rewrite(roots: Sequence[UOp], rules: RuleSet) -> list[UOp]:
                 stack.append(result)
                 break
         else:
-            settled[top] = top
+            final[top] = top
             stack.pop()
-    return [settled[r] for r in roots]
+    return [final[r] for r in roots]

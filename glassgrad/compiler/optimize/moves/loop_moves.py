@@ -17,7 +17,7 @@ from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, d
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, WIDE, Accumulate, Assign, For, If, Statement, Store,
                                             counter, expressions, fold, left_of, load, loads_in, local, nested,
                                             nodes_in, one, ranges_of, register, rewritten, walk, with_body)
-from glassgrad.compiler.lower.transcendental import RARELY
+from glassgrad.compiler.lower.transcendental import COLD_PATH
 from glassgrad.compiler.optimize.moves.move_limit import move
 
 Replace = dict[UOp, UOp]
@@ -107,19 +107,19 @@ def merge_all(body: list[Statement]) -> list[Statement]:
 
 
 @move(lambda loop, *_, **__: [loop])
-def wide(loop: For, tile: int, lanes: int, copies: bool = True, beside: bool = False) -> list[Statement]:
+def wide(loop: For, tile: int, lanes: int, copies: bool = True, consecutive: bool = False) -> list[Statement]:
     """for i in n: S  ->  for o in n/(t*v): TILE u in t: LANE l in v: S[i = (o*t + u)*v + l]; and the rest the same way
 
     For loops of independent iterations. Registers that begin inside become one per (u, l), and so does LOCAL memory
-    that is written inside; without `copies`, it is indexed by i already. With `beside`, i = (o*v + l)*t + u: a lane has
-    t consecutive iterations, which a GPU's thread loads together.
+    that is written inside; without `copies`, it is indexed by i already. With `consecutive`, i = (o*v + l)*t + u: a
+    lane has t consecutive iterations, which a GPU's thread loads together.
     """
     out: list[Statement] = []
-    for step in wide_steps(loop, tile, lanes, beside):
+    for step in wide_steps(loop, tile, lanes, consecutive):
         memories = _private_rows(loop.body, step.width) if copies else {}
-        body = step.of(loop)
+        body = step.body_of(loop)
         if memories:
-            body = _spread_rows(body, memories, step.width, step.inside)
+            body = _spread_rows(body, memories, step.width, step.number)
         out += step.loop(step.tiled(body), loop.kind)
     return out
 
@@ -133,7 +133,7 @@ class WideStep:
     tile: int
     lanes: int
     stop: UOp | None
-    beside: bool = False      # whether a lane has consecutive iterations; else a vector has
+    consecutive: bool = False      # whether a lane has consecutive iterations; else a vector has
     end: UOp | None = None    # the loop's end, where some lanes may be past it
 
     def __post_init__(self) -> None:
@@ -141,8 +141,8 @@ class WideStep:
         self.over, self.lane = counter(self.name + "u", self.tile), counter(self.name + "l", self.lanes)
         self.axes = [r for r in (self.over, self.lane) if r.arg.size > 1]
         self.width = self.tile * self.lanes
-        self.inside = add(multiply(one(self.over), self.lanes), one(self.lane))
-        place = add(multiply(one(self.lane), self.tile), one(self.over)) if self.beside else self.inside
+        self.number = add(multiply(one(self.over), self.lanes), one(self.lane))       # of the iteration in its step
+        place = add(multiply(one(self.lane), self.tile), one(self.over)) if self.consecutive else self.number
         self.at = add(self.start, add(multiply(one(self.outer), self.width), place))
 
     @property
@@ -150,10 +150,10 @@ class WideStep:
         """The condition that a lane is not past the loop's end: one for all its consecutive iterations if possible."""
         if self.end is None:
             return None
-        together = self.beside and self.end.op is o.CONST and self.end.arg % self.tile == 0
+        together = self.consecutive and self.end.op is o.CONST and self.end.arg % self.tile == 0
         return less(substitute_index(self.at, {self.over: index(0)}, {}) if together else self.at, self.end)
 
-    def of(self, loop: For) -> list[Statement]:
+    def body_of(self, loop: For) -> list[Statement]:
         """The loop's body for one step: registers that begin inside become one for each of its iterations."""
         names: Replace = {r: register(r.arg + f"_{self.name}", r.dtype, (*r.src, *self.axes))
                           for r in assigned(loop.body)}
@@ -169,20 +169,20 @@ class WideStep:
         return [For(self.outer, kind, body, self.stop)] if self.count > 1 or self.stop is not None else body
 
 
-def wide_steps(loop: For, tile: int, lanes: int, beside: bool = False) -> list[WideStep]:
+def wide_steps(loop: For, tile: int, lanes: int, consecutive: bool = False) -> list[WideStep]:
     """A loop's iterations as steps: whole tiles, then the vectors left over, then the lanes left over.
 
     With a run-time bound: whole tiles, then vectors some of whose lanes may be past the end: those are masked off.
     """
     name, n, stop = loop.range.arg.name, loop.range.arg.size, loop.stop
     if stop is None:
-        return [WideStep(name, index(start), count, t, v, None, beside)
+        return [WideStep(name, index(start), count, t, v, None, consecutive)
                 for start, count, t, v in _steps(n, tile, lanes)]
     stop = within(stop, n)
     whole, left = divide(stop, tile * lanes), modulo(stop, tile * lanes)
     vectors = divide_up(left, lanes)
-    steps = [WideStep(name, index(0), n // (tile * lanes), tile, lanes, whole, beside),
-             WideStep(name, multiply(whole, tile * lanes), tile, 1, lanes, vectors, beside,
+    steps = [WideStep(name, index(0), n // (tile * lanes), tile, lanes, whole, consecutive),
+             WideStep(name, multiply(whole, tile * lanes), tile, 1, lanes, vectors, consecutive,
                       stop if lanes > 1 else None)]
     return [step for step in steps if step.count > 0]
 
@@ -326,7 +326,7 @@ def below(at: UOp, size: int) -> UOp | None:
 
 @move(lambda body, *_: body)
 def branch(body: list[Statement], wide: tuple[For, ...] = (), names: list[UOp] | None = None) -> list[Statement]:
-    """S[v < limit ? usual : seldom]  ->  r = usual; if max over lanes of v >= limit: r = that WHERE; S[r]
+    """S[v < limit ? usual : cold]  ->  r = usual; if max over lanes of v >= limit: r = that WHERE; S[r]
 
     refuses: what is inside a FOLD, whose lanes are not in scope where it is computed
     """
@@ -338,17 +338,17 @@ def branch(body: list[Statement], wide: tuple[For, ...] = (), names: list[UOp] |
             out.append(with_body(s, branch(s.body, inner, names)))
         else:
             nodes = toposort(expressions(s))
-            marked = [] if any(n.op is o.FOLD for n in nodes) else [n for n in nodes if _is_rare(n)]
+            branched = [] if any(n.op is o.FOLD for n in nodes) else [n for n in nodes if _has_cold_path(n)]
             replace: dict[UOp, UOp] = {}
-            for node in marked:
-                condition, usual, seldom = (substitute_index(source, replace, {}) for source in node.src)
+            for node in branched:
+                condition, usual, cold = (substitute_index(source, replace, {}) for source in node.src)
                 axes = [loop.range for loop in wide if loop.range in ranges_of(node)]
                 lanes = [loop.range for loop in wide if loop.kind == LANE]
                 value = register(f"rare{len(names)}", node.dtype, axes)
                 names.append(value)
                 measure, limit = condition.src
                 needed = const(limit.arg - 1, limit.dtype) < fold(measure, o.MAX, lanes)
-                out += [Assign(value, usual), If(needed, [Assign(value, condition.where(usual, seldom))])]
+                out += [Assign(value, usual), If(needed, [Assign(value, condition.where(usual, cold))])]
                 replace[node] = value
             out += rebuild([s], replace) if replace else [s]
     return out
@@ -356,8 +356,8 @@ def branch(body: list[Statement], wide: tuple[For, ...] = (), names: list[UOp] |
 
 def usual_nodes(root: UOp) -> list[UOp]:
     """Every node under the root that is not on a cold path."""
-    return toposort([root], lambda node: node.src[:2] if _is_rare(node) else node.src)
+    return toposort([root], lambda node: node.src[:2] if _has_cold_path(node) else node.src)
 
 
-def _is_rare(node: UOp) -> bool:
-    return node.op is o.WHERE and node.arg == RARELY
+def _has_cold_path(node: UOp) -> bool:
+    return node.op is o.WHERE and node.arg == COLD_PATH

@@ -70,18 +70,18 @@ def _one_nest(first: For, other: For) -> For | None:
 
 
 @move(lambda loop, *_, **__: None)
-def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0, beside: bool = False) -> list[Statement] | None:
+def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0, consecutive: bool = False) -> list[Statement] | None:
     """for k in n: r += f(k)  ->  v[u,l] = 0; for o: TILE u: LANE l: v[u,l] += f((o*t + u)*v + l); r += fold(v); rest
 
-    With a chunk, at most that many elements go into one v before it is folded: long sums stay accurate. With `beside`,
-    a lane has consecutive elements, f((o*v + l)*t + u), which a GPU's thread loads together.
+    With a chunk, at most that many elements go into one v before it is folded: long sums stay accurate. With
+    `consecutive`, a lane has consecutive elements, f((o*v + l)*t + u), which a GPU's thread loads together.
     refuses: a branch inside, or a register accumulated here is read here, or accumulated in a loop inside
     """
     if not folds(loop):
         return None
     if chunk and loop.range.arg.size > chunk:
-        return _in_chunks(loop, chunk, lambda part: wide_reduce(part, tile, lanes, beside=beside) or [part])
-    steps = enumerate(wide_steps(loop, tile, lanes, beside))
+        return _in_chunks(loop, chunk, lambda part: wide_reduce(part, tile, lanes, consecutive=consecutive) or [part])
+    steps = enumerate(wide_steps(loop, tile, lanes, consecutive))
     return [s for number, step in steps for s in reduce_step(loop, step, LOOP, number)]
 
 
@@ -90,7 +90,7 @@ def reduce_step(loop: For, step: WideStep, kind: str, number: int = 0) -> list[S
     totals = accumulated(loop.body)
     parts = {r: register(f"{r.arg}_{number}v", r.dtype, (*r.src, *step.axes)) for r in totals}
     return [*step.tiled([Assign(parts[r], identity(combine, r.dtype)) for r, combine in totals.items()]),
-            *step.loop(step.tiled(_into(step.of(loop), parts)), kind),
+            *step.loop(step.tiled(_into(step.body_of(loop), parts)), kind),
             *[Accumulate(r, combine, fold(parts[r], combine, step.axes)) for r, combine in totals.items()]]
 
 

@@ -73,9 +73,9 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     loops, inner = task_loops(body)
     total = work(body)
     lanes = target.lanes(_itemsize(body))
-    of_groups = apart_or_scanned(loops, inner, total, target, decisions) if target.groups else None
-    if of_groups is not None:
-        return of_groups
+    for_groups = scatter_or_scan(loops, inner, total, target, decisions) if target.groups else None
+    if for_groups is not None:
+        return for_groups
     free = _lane_loops(loops, inner)
     if _stores_in_order(inner):
         return [in_order(loops, inner, total, target, decisions)]
@@ -84,52 +84,60 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         return [nest(blocks[0], blocks[1], total, target, decisions)]
     columns = bool(free) and columns_cost(free, inner, lanes) <= rows_cost(inner, lanes)
     tile = vectors_in_flight(inner)
-    apart = math.prod(f.range.arg.size for f in loops)
+    possible_tasks = math.prod(f.range.arg.size for f in loops)
     if columns:
-        across = free[_lane_loop(free, inner)].range.arg.size
         along = free[_lane_loop(free, inner)].range
-        beside = neighbours(inner, along) if target.groups else 0
-        if arithmetic(inner) and apart >= LONG_ROW * lanes * target.few_tasks and _odd_rows(inner, along):
-            beside = 0
+        size = along.arg.size
+        consecutive = neighbours(inner, along) if target.groups else 0
+        if arithmetic(inner) and possible_tasks >= LONG_ROW * lanes * target.few_tasks and _odd_rows(inner, along):
+            consecutive = 0
         if target.groups and tile > 1:
             tile = max(tile, AT_ONCE)
-        tile, lanes = _whole_groups(across, beside, lanes) if beside else (tile, lanes)
-        apart = apart // across * -(-across // (tile * lanes))
+        tile, lanes = _whole_groups(size, consecutive, lanes) if consecutive else (tile, lanes)
+        possible_tasks = possible_tasks // size * -(-size // (tile * lanes))
     row = Row.of(inner) if target.groups and not columns else None
-    if total >= target.cut_steps and apart < target.few_tasks and (row is None or row.lanes(apart, target) is None):
+    in_registers = row is not None and row.lanes(possible_tasks, target) is not None
+    if total >= target.cut_steps and possible_tasks < target.few_tasks and not in_registers:
         least = LEAST_READ if columns else LEAST_FOLDED * lanes
-        parts = grouped(loops, inner, total, apart * lanes // target.lanes(4), least, target, decisions)
+        parts = grouped(loops, inner, total, possible_tasks * lanes // target.lanes(4), least, target, decisions)
         if parts is not None:
             return [b for part in parts for b in plain(part, target, decisions)]
     if columns:
-        if beside:
-            tile, lanes = _more_groups(apart, min(target.few_tasks // 2, total // target.task_steps), tile, lanes)
+        if consecutive:
+            wanted = min(target.few_tasks // 2, total // target.task_steps)
+            tile, lanes = _more_groups(possible_tasks, wanted, tile, lanes)
         chosen = ask_lanes(decisions, free, _lane_loop(free, inner), tile, lanes)
         loop = next(f for f in free if f.range.arg.name == chosen.loop)
         loops.remove(loop)
-        slices = None if beside else along_slices(loop, inner, chosen.tile, chosen.lanes, target, decisions)
+        slices = None if consecutive else along_slices(loop, inner, chosen.tile, chosen.lanes, target, decisions)
         if slices is not None:
-            return [nest([*loops, slices[0]], slices[1], total, target, decisions, apart=False)]
+            return [nest([*loops, slices[0]], slices[1], total, target, decisions, independent=False)]
         body = moves.wide(For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop), chosen.tile, chosen.lanes,
-                          beside=beside > 0)
-        if beside and arithmetic(inner) >= LONG_ARITHMETIC and apart >= AHEAD_TASKS * target.few_tasks:
+                          consecutive=consecutive > 0)
+        if consecutive and arithmetic(inner) >= LONG_ARITHMETIC and possible_tasks >= AHEAD_TASKS * target.few_tasks:
             body = read_ahead(body)
-        body = read_first(body, least=2 if beside else 1) if target.groups else body
+        body = read_first(body, least=2 if consecutive else 1) if target.groups else body
         return [nest(loops, body, total, target, decisions)]
+    return [_rows(loops, inner, row, possible_tasks, total, lanes, target, decisions)]
+
+
+def _rows(loops: list[For], inner: list[Statement], row: Row | None, possible_tasks: int, total: int, lanes: int,
+          target: Target, decisions: Decisions) -> list[Statement]:
+    """The nest with lanes along the loops of a row; of several rows at once, where enough tasks are left."""
     rows = rows_at_once(loops, inner, target)
     if rows is not None and target.groups and (rows.row.range.arg.size // rows.count < target.few_tasks
                                                or work(inner) >= gpu.LONG_ROW):
         rows = None                                      # more groups are better
     if rows is not None and rows.row.range.arg.size < FEW_ROWS and \
-            apart // (rows.count * rows.width) < min(target.few_tasks, total // target.task_steps):
+            possible_tasks // (rows.count * rows.width) < min(target.few_tasks, total // target.task_steps):
         rows = None                                      # tasks would be few
     if rows is None:
-        again = None if row is None else row_in_steps(row, apart, row_neighbours(inner), target, decisions)
-        return [nest(loops, again or along_rows(inner, lanes, decisions, target), total, target, decisions)]
+        steps = None if row is None else row_in_steps(row, possible_tasks, row_neighbours(inner), target, decisions)
+        return nest(loops, steps or along_rows(inner, lanes, decisions, target), total, target, decisions)
     # sums of all these rows take half of the registers
     most = max(1, target.vector_registers // (2 * rows.count * rows.width))
     wide = rows.together(along_rows(inner, lanes, decisions, target, most), target, decisions)
-    return [nest([f for f in loops if f not in (rows.row, rows.few)], wide, total, target, decisions)]
+    return nest([f for f in loops if f not in (rows.row, rows.few)], wide, total, target, decisions)
 
 
 def in_order(loops: list[For], inner: list[Statement], total: int, target: Target, decisions: Decisions) \
@@ -139,20 +147,21 @@ def in_order(loops: list[For], inner: list[Statement], total: int, target: Targe
     lane = loops[-1].range if loops and loops[-1] in _lane_loops(loops, inner) else None
     if lane is not None and (target.groups or not scattered_along(inner, lane) and
                              access_cost(inner, lane, lanes) < access_cost(inner, lane, 1)):
-        beside = neighbours(inner, lane) if target.groups and lane.arg.size >= 4 * lanes else 0
-        beside = 0 if _odd_rows(inner, lane) else beside
-        tile = max(1, beside)
+        consecutive = neighbours(inner, lane) if target.groups and lane.arg.size >= 4 * lanes else 0
+        consecutive = 0 if _odd_rows(inner, lane) else consecutive
+        tile = max(1, consecutive)
         if target.groups and lane.arg.size > tile * lanes:
             groups = math.prod(f.range.arg.size for f in loops[:-1]) * -(-lane.arg.size // (tile * lanes))
             tile, lanes = _more_groups(groups, target.few_tasks, tile, lanes)
         chosen = ask_lanes(decisions, loops[-1:], 0, tile, lanes)
         inner = read_ahead_of_totals(inner, chosen.tile) if target.groups else inner
-        body = moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes, beside=beside > 0)
-        return nest(loops[:-1], body, total, target, decisions, apart=target.groups)
-    return nest(loops, inner, total, target, decisions, apart=False)
+        loop = For(lane, LOOP, inner, loops[-1].stop)
+        body = moves.wide(loop, chosen.tile, chosen.lanes, consecutive=consecutive > 0)
+        return nest(loops[:-1], body, total, target, decisions, independent=target.groups)
+    return nest(loops, inner, total, target, decisions, independent=False)
 
 
-def apart_or_scanned(loops: list[For], inner: list[Statement], total: int, target: Target, decisions: Decisions) \
+def scatter_or_scan(loops: list[For], inner: list[Statement], total: int, target: Target, decisions: Decisions) \
         -> list[list[Statement]] | None:
     """The phases of a scatter-add or a scan, on groups of threads; refuses (None) other loops."""
     found = rows_apart(loops, inner, target, target.lanes(_itemsize(inner)))
@@ -181,11 +190,11 @@ def ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes:
     return decisions.ask(Lanes(names[at], tile, lanes), refuses, lambda: [Lanes(n, tile, lanes) for n in names])
 
 
-def grouped(loops: list[For], inner: list[Statement], total: int, apart: int, read: int, target: Target,
+def grouped(loops: list[For], inner: list[Statement], total: int, possible_tasks: int, read: int, target: Target,
             decisions: Decisions) -> tuple[list[Statement], list[Statement]] | None:
     """Partial results over chunks of the reduced axis, and their combination; the chunks depend on the shape alone. On
-    a GPU they are short enough that, with `apart` groups of threads for each chunk, all processors are busy, but have
-    at least `read` elements."""
+    a GPU they are short enough that, with `possible_tasks` groups of threads for each chunk, all processors are busy,
+    but have at least `read` elements."""
     reduced = next((s for s in inner if isinstance(s, For)), None)
     if reduced is None or reduced.kind != LOOP or any(f.stop is not None for f in (*loops, *walk(reduced.body))
                                                       if isinstance(f, For)):
@@ -200,7 +209,7 @@ def grouped(loops: list[For], inner: list[Statement], total: int, apart: int, re
         inside = int(max(times for _, times in weighed(reduced.body)))
         if n * inside <= target.least_chunk:
             return None
-        busy = n * inside * max(apart, 1) // target.few_tasks
+        busy = n * inside * max(possible_tasks, 1) // target.few_tasks
         least = -(-max(read, min(target.least_chunk, busy)) // inside)
     else:
         least = max(target.least_chunk, target.cut_steps // 4 * n // max(total, 1))
@@ -245,14 +254,15 @@ def along_rows(body: list[Statement], lanes: int, decisions: Decisions, target: 
         if any(isinstance(x, For) for x in s.body):
             out.append(For(s.range, LOOP, along_rows(s.body, lanes, decisions, target, most), s.stop))
             continue
-        beside = neighbours(s.body, s.range) if target.groups and s.stop is None else 0
-        beside = beside if s.range.arg.size % (max(beside, 1) * lanes) == 0 else 0
+        consecutive = neighbours(s.body, s.range) if target.groups and s.stop is None else 0
+        consecutive = consecutive if s.range.arg.size % (max(consecutive, 1) * lanes) == 0 else 0
         if s.kind == TASK:
-            chosen = ask_lanes(decisions, [s], 0, beside or vectors_in_flight(s.body), lanes)
-            out += moves.wide(For(s.range, LOOP, s.body, s.stop), chosen.tile, chosen.lanes, beside=beside > 0)
+            chosen = ask_lanes(decisions, [s], 0, consecutive or vectors_in_flight(s.body), lanes)
+            loop = For(s.range, LOOP, s.body, s.stop)
+            out += moves.wide(loop, chosen.tile, chosen.lanes, consecutive=consecutive > 0)
         else:
-            tile = beside or min(most, vectors_in_flight(s.body))
-            wide = sum_moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes, beside=beside > 0)
+            tile = consecutive or min(most, vectors_in_flight(s.body))
+            wide = sum_moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes, consecutive=consecutive > 0)
             if wide is not None:
                 decisions.ask(FoldedLanes(s.range.arg.name, tile, lanes), lambda c: None)
             out += wide or [s]
@@ -260,15 +270,16 @@ def along_rows(body: list[Statement], lanes: int, decisions: Decisions, target: 
 
 
 def nest(loops: list[For], body: list[Statement], total: int, target: Target, decisions: Decisions,
-         apart: bool = True) -> list[Statement]:
+         independent: bool = True) -> list[Statement]:
     """The outer loops around the body, the outermost of them as tasks of a worthwhile size. Where these are few, the
-    first loop of the body becomes tasks too, if it is independent of the rest (`apart`)."""
+    first loop of the body becomes tasks too, if it is `independent` of the rest."""
     rows = math.prod(f.range.arg.size for f in loops)
-    pieces = rows * (body[0].range.arg.size if apart and body and isinstance(body[0], For) else 1)
+    pieces = rows * (body[0].range.arg.size if independent and body and isinstance(body[0], For) else 1)
     most = pieces if target.free_tasks else target.most_tasks
     wanted = decisions.ask(Tasks(max(1, min(most, total // target.task_steps))),
                            lambda c: f"at most {most} tasks" if c.count > max(1, most) else None).count
-    if apart and wanted > 1 and rows < (SPREAD_ROWS * target.few_tasks if target.groups else 16) and len(body) > 0:
+    few_rows = SPREAD_ROWS * target.few_tasks if target.groups else 16
+    if independent and body and wanted > 1 and rows < few_rows:
         body = moves.spread(body, max(1, wanted // max(rows, 1)), target.groups)
     done = 1
     shaped: list[tuple[For, int]] = []       # each loop with the number of tasks it becomes; 0 stays a loop

@@ -118,18 +118,18 @@ def _can_be_wide(loop: For) -> bool:
     return loop.kind == TASK or loop.kind == LOOP and sum_moves.folds(loop) and bool(moves.accumulated(loop.body))
 
 
-def row_in_steps(row: Row, rows: int, beside: int, target: Target, decisions: Decisions) -> list[Statement] | None:
+def row_in_steps(row: Row, rows: int, consecutive: int, target: Target, decisions: Decisions) -> list[Statement] | None:
     """The loops over one of `rows` rows, all in the same steps: with the row in registers; or, where it is too long,
     with few rows in flight, so that they are still cached when they are read again. Refuses (None) other rows. A thread
-    takes `beside` consecutive elements, where these are aligned."""
+    takes `consecutive` consecutive elements, where these are aligned."""
     lanes = row.lanes(rows, target)
     held = lanes is not None
     if lanes is None and row.size >= gpu.LONG_ROW and row.stop is None:
         lanes = target.most_threads // (2 if row.bytes <= gpu.ROW_OF_TWO else 1)
     if not lanes:
         return None
-    wide = beside > 0 and row.size >= beside * lanes and _even(row, beside)
-    tile = beside if wide else min(4, row.size // lanes)
+    wide = consecutive > 0 and row.size >= consecutive * lanes and _even(row, consecutive)
+    tile = consecutive if wide else min(4, row.size // lanes)
     steps = -(-row.size // (tile * lanes))
     if not held and steps > gpu.MOST_ROW_STEPS:
         return None
@@ -156,7 +156,7 @@ def hold(row: Row, step: WideStep, kind: str) -> list[Statement]:
         if not isinstance(s, For):
             out.append(s)
             continue
-        loops = step.loop(step.tiled(step.of(s)), kind) if s.kind == TASK else sum_moves.reduce_step(s, step, kind)
+        loops = step.loop(step.tiled(step.body_of(s)), kind) if s.kind == TASK else sum_moves.reduce_step(s, step, kind)
         for loop in loops:
             inside = set(nodes_in([loop]))
             first = [Assign(held[n], n) for n in waiting if n in inside]

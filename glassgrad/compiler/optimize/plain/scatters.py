@@ -150,8 +150,8 @@ def rows_apart(loops: list[For], inner: list[Statement], target: Target, lanes: 
 def _by_elements(loops: list[For], found: _Scatter, target: Target, lanes: int) -> list[Statement] | None:
     """Rows of one element: a group has all of an example of a batch, or some of them, or those of a bin."""
     examples = math.prod(f.range.arg.size for f in loops)
-    beside = bool(loops) and linear(found.store.index)[1].get(loops[-1].range) == 1
-    if found.update() is None or beside and examples >= lanes * target.few_tasks:
+    contiguous = bool(loops) and linear(found.store.index)[1].get(loops[-1].range) == 1
+    if found.update() is None or contiguous and examples >= lanes * target.few_tasks:
         return None
     around = [f.range for f in loops]
     if found.stop is not None:                                   # a bin is one group's

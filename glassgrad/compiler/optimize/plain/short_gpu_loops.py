@@ -42,7 +42,7 @@ PHASE_STEPS = 24         # cost of one more phase, in steps
 GROUPS = 4               # times `few_tasks`: groups that run at the same time, and that parts of a sum should fill
 LEAST_PART = 64          # steps of a thread that are worth a part, where threads go along results
 LONG_FOLDED = 32         # steps along a sum from which there are twice as many parts: fewer processors idle at the end
-LEAST_BESIDE = 4         # elements that a thread of a long sum loads together, else one at a time: two were slower
+LEAST_CONSECUTIVE = 4         # elements that a thread of a long sum loads together, else one at a time: two were slower
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ def in_threads(body: list[Statement], target: Target, decisions: Decisions) -> l
     row = Row.of(task_loops(body)[1]) if few and len(found.sums) > 1 else None
     if row is not None and row.lanes(found.results, target) is not None:
         return None                                  # one group for each row reads it once
-    pixels = any(part.loops and part.beside > 1 for part in found.sums)     # rows of several loops, read in pieces
-    beside = 1 if found.sums or not found.loops else divided(found.inner, found.loops[-1])
-    used = 0.0 if few or pixels or shared_loops(found, target) else lanes_used(body, target.lanes(4) * beside)
+    pixels = any(part.loops and part.consecutive > 1 for part in found.sums)     # rows of several loops, read in pieces
+    consecutive = 1 if found.sums or not found.loops else divided(found.inner, found.loops[-1])
+    used = 0.0 if few or pixels or shared_loops(found, target) else lanes_used(body, target.lanes(4) * consecutive)
     if used >= FULL or len(found.loops) < 2 and not found.sums:
         return None
     return phases(found, target, decisions)
@@ -77,7 +77,7 @@ class Sums:
     """Initialized registers, and the loop that adds to them: perfectly nested loops are flattened into one."""
     begins: list[Assign]
     loop: For
-    beside: int = 1                # contiguous elements that a thread loads together
+    consecutive: int = 1                # contiguous elements that a thread loads together
     loops: For | None = None       # the original loops, where they were several
 
     @staticmethod
@@ -94,12 +94,12 @@ class Sums:
     @property
     def is_wide(self) -> bool:
         """Whether a thread loads contiguous elements together, where threads go along the sum."""
-        return self.depth % self.beside == 0 and self.beside >= LEAST_BESIDE
+        return self.depth % self.consecutive == 0 and self.consecutive >= LEAST_CONSECUTIVE
 
     @property
     def tile(self) -> int:
         """How many elements a thread adds up in one step."""
-        return self.beside if self.is_wide else min(4, vectors_in_flight(self.loop.body))
+        return self.consecutive if self.is_wide else min(4, vectors_in_flight(self.loop.body))
 
 
 @dataclass
@@ -242,13 +242,14 @@ def along_results(found: GroupNest, target: Target, decisions: Decisions) -> lis
     flat = counter(loops[0].arg.name if loops else "i", axis.size)
     inner = [wide for s in moves.serial(inner) for wide in _by_neighbours(s)]
     last = loops[-1] if loops and not found.sums else None
-    beside = divided(inner, last) if last is not None else 1
+    consecutive = divided(inner, last) if last is not None else 1
     most = axis.size // (lanes * target.few_tasks) if axis.size == found.results else 1
-    tile = beside if beside > 1 else max(1, min(vectors_in_flight(inner), most))
+    tile = consecutive if consecutive > 1 else max(1, min(vectors_in_flight(inner), most))
     loop = For(flat, LOOP, sum_moves.chunks(moves.rebuild(inner, axis.apart(flat)), ADDS))
     chosen = ask_lanes(decisions, [loop], 0, tile, lanes)
     total = count(f.range for f in found.outer) * axis.size * work(inner)
-    return nest(found.outer, moves.wide(loop, chosen.tile, chosen.lanes, beside=beside > 1), total, target, decisions)
+    body = moves.wide(loop, chosen.tile, chosen.lanes, consecutive=consecutive > 1)
+    return nest(found.outer, body, total, target, decisions)
 
 
 def in_strips(found: GroupNest, target: Target, decisions: Decisions) -> tuple[list[UOp], list[Statement]]:
@@ -343,8 +344,8 @@ def _written_out(body: list[Statement]) -> list[Statement]:
 
 def _by_neighbours(s: Statement) -> list[Statement]:
     """for k: r += x[i, k]  ->  for k by 8: TILE u: r += x[i, k + u]      (loads of 16 bytes)"""
-    beside = neighbours(s.body, s.range) if isinstance(s, For) else 0
-    return moves.wide(s, beside, 1) if isinstance(s, For) and beside and s.range.arg.size % beside == 0 else [s]
+    width = neighbours(s.body, s.range) if isinstance(s, For) else 0
+    return moves.wide(s, width, 1) if isinstance(s, For) and width and s.range.arg.size % width == 0 else [s]
 
 
 def along_sum(found: GroupNest, target: Target, decisions: Decisions) -> list[Statement]:
@@ -355,7 +356,7 @@ def along_sum(found: GroupNest, target: Target, decisions: Decisions) -> list[St
     for part in found.sums:
         tile = part.tile
         decisions.ask(FoldedLanes(part.loop.range.arg.name, tile, lanes), lambda c: None)
-        wide = sum_moves.wide_reduce(part.loop, tile, lanes, chunk=ADDS * tile * lanes, beside=part.is_wide)
+        wide = sum_moves.wide_reduce(part.loop, tile, lanes, chunk=ADDS * tile * lanes, consecutive=part.is_wide)
         inner += [*part.begins, *(wide or [part.loop])]
     inner += moves.serial(found.rest)
     window = next((r for r in reversed(found.loops) if found.results // r.arg.size >= target.few_tasks
@@ -379,7 +380,7 @@ def in_parts(found: GroupNest, parts: int, step: int, decisions: Decisions) -> t
     least = -(-sums.depth // (parts * step)) * step
     near = [*range(least, min(2 * least, sums.depth), step), max(sums.depth // parts, step),
             *range(least, min(least * 5 // 4, sums.depth))]
-    chunk = next((c for c in near if sums.depth % c == 0 and c % sums.beside == 0), least)
+    chunk = next((c for c in near if sums.depth % c == 0 and c % sums.consecutive == 0), least)
     cut = sum_moves.group(found.inner, found.loops, chunk)
     assert cut is not None
     decisions.ask(PartialSums(sums.loop.range.arg.name, chunk), lambda c: None)
@@ -388,7 +389,7 @@ def in_parts(found: GroupNest, parts: int, step: int, decisions: Decisions) -> t
     for body, around in ((inner, [For(outer.range, LOOP, [])]), (cut[1], [])):
         _, loop, *rest = body[len(sums.begins) - 1:]
         assert isinstance(loop, For)
-        nests.append(GroupNest(found.loops, [Sums(sums.begins, loop, sums.beside if around else 1)], rest, around))
+        nests.append(GroupNest(found.loops, [Sums(sums.begins, loop, sums.consecutive if around else 1)], rest, around))
     return nests[0], nests[1]
 
 

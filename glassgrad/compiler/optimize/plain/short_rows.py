@@ -167,7 +167,7 @@ class ShortRows:
         copy = Store(place, near, load(memory, far, gate)) if memory in self.read else \
             Store(memory, far, load(place, near), None, gate)
         return moves.wide(For(each, LOOP, [copy]), width if width > 1 else COPIES, threads, copies=False,
-                          beside=width > 1)
+                          consecutive=width > 1)
 
     def is_row(self, row: UOp) -> UOp | None:
         """The condition that a row exists; None where it always does."""

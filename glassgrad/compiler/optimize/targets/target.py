@@ -8,7 +8,7 @@ from typing import Any
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.lower.attention.attention_blocks import BOX_BLOCKS, GROUP_BLOCKS, SCORE_BLOCKS, ScoreBlocks
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit, units_of
-from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
+from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, FusionLimits
 
 MOST_COLUMNS = 128     # of a result that stays in registers of a thread group between blocks of scores
 
@@ -39,7 +39,7 @@ class Target:
     few_tasks: int = 8                        # fewer leave workers idle: a sum is split into parts then,
     cut_steps: int = 128 << 10                # if it is this long,
     least_chunk: int = 16                     # and a part has at least this many steps
-    fusion: FusionLimits = OF_A_CPU           # which values are recomputed, and which are stored
+    fusion: FusionLimits = CPU_LIMITS           # which values are recomputed, and which are stored
 
     @staticmethod
     def of(host: Any) -> Target:

@@ -20,7 +20,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import NAMES, SPELLED, CArithmetic, CValue, Definitions, width
 from glassgrad.compiler.render.launch_info import LaunchInfo, LocalLayout, function_name, launch_info, slot_of
 from glassgrad.compiler.render.unroll_and_jam import Jammed
-from glassgrad.compiler.render.value_placement import READS, SUMS, Flow, Walker
+from glassgrad.compiler.render.value_placement import HAS_LOAD, SUMS, Flow, Walker
 
 LONGEST = 72       # characters of an expression before it gets a name
 
@@ -42,7 +42,7 @@ class CFunction(CArithmetic, Walker):
         self.definitions, self.name, self.tasks, self.matrix_units = definitions, name, jammed.tasks, target.units
         self.offsets, self.slots = places.offsets, places.slots
         self.taken: set[str] = {"args", "task", "scratch", *_KEYWORDS}
-        self.given: dict[Any, str] = {}
+        self.names: dict[Any, str] = {}                  # of a loop, register or value
         self.registers: dict[UOp, str] = {}
         self.values_named = 0
         self.pointers: list[str] = []
@@ -52,6 +52,7 @@ class CFunction(CArithmetic, Walker):
             self.uses[node] = self.uses.get(node, 0) + 1
 
     def text(self) -> str:
+        """The whole function."""
         self.type(dtypes.int64)
         head = f"void {self.name}(void **args, i64 task, void *scratch) {{"
         self.take_apart_task()
@@ -80,7 +81,7 @@ class CFunction(CArithmetic, Walker):
     # -- names ---------------------------------------------------------------------------------------------------
     def named(self, key: Any, preferred: str) -> str:
         """A name for a loop, register or value: the preferred one, or with a number behind it if that is taken."""
-        found = self.given.get(key)
+        found = self.names.get(key)
         if found is None:
             preferred = "".join(c if c.isalnum() else "_" for c in preferred)
             preferred = preferred if preferred[:1].isalpha() else "v" + preferred
@@ -89,7 +90,7 @@ class CFunction(CArithmetic, Walker):
                 n += 1
                 found = f"{preferred}_{n}"
             self.taken.add(found)
-            self.given[key] = found
+            self.names[key] = found
         return found
 
     def line(self, text: str) -> None:
@@ -97,8 +98,8 @@ class CFunction(CArithmetic, Walker):
 
     def base(self, memory: UOp) -> str:
         """The pointer to a param's or LOCAL's first element, declared on top."""
-        if ("base", memory) in self.given:
-            return self.given["base", memory]
+        if ("base", memory) in self.names:
+            return self.names["base", memory]
         kind = self.unit(memory) if memory in self.stored else f"const {self.unit(memory)}"
         param = memory.op is o.PARAM
         name = self.named(("base", memory), f"data{memory.arg.slot}" if param else memory.arg.name)
@@ -157,14 +158,15 @@ class CFunction(CArithmetic, Walker):
         target, lanes = self.register(register), self.widths[register]
         if combine is o.ADD and value.op is o.MUL and register.dtype.kind == "f":
             x, y = self.operand(value.src[0]), self.operand(value.src[1])      # one fused instruction
-            both = self.infix("*", x, y, register.dtype)
-            self.line(f"{target.text} += {both.text if lanes == both.lanes else self.wide(both, lanes).text};")
+            product = self.infix("*", x, y, register.dtype)
+            product = product if lanes == product.lanes else self.wide(product, lanes)
+            self.line(f"{target.text} += {product.text};")
             return
-        more = self.operand(value, lanes)
+        operand = self.operand(value, lanes)
         if combine is o.ADD and register.dtype.bits >= 32:
-            self.line(f"{target.text} += {more.text};")
+            self.line(f"{target.text} += {operand.text};")
         else:
-            self.line(f"{target.text} = {self.apply(combine, register.dtype, more, target).text};")
+            self.line(f"{target.text} = {self.apply(combine, register.dtype, operand, target).text};")
 
     def operand(self, node: UOp, lanes: int | None = None) -> CValue:
         """The value of a node: a scalar or as wide as the node is, or with the given lanes."""
@@ -183,6 +185,7 @@ class CFunction(CArithmetic, Walker):
         return CValue(f"({full}){{{', '.join(str(i) for i in range(node.arg.size))}}}", node.dtype, node.arg.size)
 
     def make(self, node: UOp) -> CValue:
+        """Write a node's value, with a name where it is used more than once; return how it is spelled."""
         value = self._expression(node)
         name = self.name_for(node, value)
         if not name:
@@ -200,7 +203,7 @@ class CFunction(CArithmetic, Walker):
         if node.op is o.PARAM:
             return self.named(node, f"scalar{node.arg.slot}")
         if self.uses.get(node, 1) > 1 and not _is_name(value.text) and not self._is_index(node) \
-                or len(value.text) > LONGEST or self.scope is not self.scopes[-1] and READS in self.reads[node]:
+                or len(value.text) > LONGEST or self.scope is not self.scopes[-1] and HAS_LOAD in self.reads[node]:
             self.values_named += 1
             return self.named(("value", self.values_named), f"v{self.values_named}")
         return ""
@@ -284,7 +287,7 @@ class CFunction(CArithmetic, Walker):
         kind, full = self.unit(memory), self.unit(memory, lanes)
         place = self.place(memory, scalar)
         masked = test is not None and test.lanes > 0
-        takes, check, more, suffix = self._mask(full, lanes, gate if masked else None)
+        mask_parameter, lane_test, mask, suffix = self._mask(full, lanes, gate if masked else None)
         if step == 1 and not masked and lanes == width(lanes):
             name = self.define(f"load_{full}", full, f"const {kind} *p", self._unaligned(memory, full),
                                "return *(const any *)p;")
@@ -292,9 +295,9 @@ class CFunction(CArithmetic, Walker):
         else:
             parameter, at = self._lane_index(step, lanes)
             name = self.define(f"gather_{suffix}" if step is None else f"load_{suffix}_step", full,
-                               f"const {kind} *p, {parameter}{takes}", f"{full} r = {{0}};",
-                               f"for (int i = 0; i < {lanes}; i++) {check}r[i] = p[{at}];", "return r;")
-            text = f"{name}({place}, {self.operand(wide).text if step is None else step}{more})"
+                               f"const {kind} *p, {parameter}{mask_parameter}", f"{full} r = {{0}};",
+                               f"for (int i = 0; i < {lanes}; i++) {lane_test}r[i] = p[{at}];", "return r;")
+            text = f"{name}({place}, {self.operand(wide).text if step is None else step}{mask})"
         if test is not None and not masked:
             text = f"({test.inside} ? {text} : ({full}){{0}})"
         if dtype is dtypes.bool:
@@ -318,17 +321,17 @@ class CFunction(CArithmetic, Walker):
         if dtype is dtypes.bool:
             value = self.cast(value, dtypes.uint8)
         kind, full, place = self.unit(memory), self.unit(memory, lanes), self.place(memory, scalar)
-        takes, check, more, suffix = self._mask(full, lanes, statement.gate)
-        if step == 1 and not takes and lanes == width(lanes):
+        mask_parameter, lane_test, mask, suffix = self._mask(full, lanes, statement.gate)
+        if step == 1 and not mask and lanes == width(lanes):
             name = self.define(f"store_{full}", "void", f"{kind} *p, {full} v",
                                self._unaligned(memory, full), "*(any *)p = v;")
             self.line(f"{name}({place}, {value.text});")
         else:
             parameter, at = self._lane_index(step, lanes)
             name = self.define(f"scatter_{suffix}" if step is None else f"store_{suffix}_step", "void",
-                               f"{kind} *p, {parameter}, {full} v{takes}",
-                               f"for (int i = 0; i < {lanes}; i++) {check}p[{at}] = v[i];")
-            self.line(f"{name}({place}, {self.operand(wide).text if step is None else step}, {value.text}{more});")
+                               f"{kind} *p, {parameter}, {full} v{mask_parameter}",
+                               f"for (int i = 0; i < {lanes}; i++) {lane_test}p[{at}] = v[i];")
+            self.line(f"{name}({place}, {self.operand(wide).text if step is None else step}, {value.text}{mask});")
 
     def _lane_index(self, step: int | None, lanes: int) -> tuple[str, str]:
         """A helper's parameter for the lanes' positions, and the index of lane i: by a stride or an index per lane."""

@@ -368,7 +368,7 @@ class Asynchronous:
 
     # -- values --------------------------------------------------------------------------------------------------
     def value(self, node: UOp) -> str:
-        self.f.note((node,))
+        self.f.record_reads((node,))
         return self.f.operand(node).inside
 
     def spot(self, memory: UOp, at: UOp) -> str:

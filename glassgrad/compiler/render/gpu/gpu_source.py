@@ -267,8 +267,8 @@ class GpuFunction(GpuArithmetic, GroupThreads):
 
     # -- memory --------------------------------------------------------------------------------------------------
     def base(self, memory: UOp) -> str:
-        if ("base", memory) in self.given:
-            return self.given["base", memory]
+        if ("base", memory) in self.names:
+            return self.names["base", memory]
         kind, d = self.unit(memory), self.dialect
         if memory.op is o.PARAM:
             return self.named(("base", memory), f"data{memory.arg.slot}")

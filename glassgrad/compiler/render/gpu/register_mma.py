@@ -71,7 +71,7 @@ class RegisterSteps:
         own_position, own_k = lines(lane)
         own_position = own_position if first is None else add(first, own_position)
         where = substitute_index(at, {position: own_position, depth: own_k}, {})
-        self.f.note((where,))
+        self.f.record_reads((where,))
         text = self.f.operand(where).inside
         address = self.f.define("shared_address", "u32", "const void *p", "return (u32)__cvta_generic_to_shared(p);")
         return f"{address}({self.f.base(memory)} + {text})"

@@ -235,11 +235,11 @@ class WgslFunction(GroupThreads):
         place, array = self.sum(*ix.linear(index), 0, dtypes.int32), self.arrays[memory]
         if not array.begin:
             return place.text
-        if array not in self.given:
+        if array not in self.names:
             name = self.named(array, f"{array.name}_at")
             begin = array.begin.format(offset=self.offsets.get(memory))
             self.pointers.append(f"let {name} = {begin} / {memory.dtype.itemsize};")
-        return self.given[array] if place.constant == 0 else f"{self.given[array]} + {place.text}"
+        return self.names[array] if place.constant == 0 else f"{self.names[array]} + {place.text}"
 
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> CValue:
         array, dtype, place = self.arrays[memory], memory.dtype, self._place(memory, index)
