@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -451,3 +455,16 @@ def test_messages(mistake: Callable[[], object], message: str) -> None:
     with pytest.raises(GlassgradError) as error:
         mistake()
     assert str(error.value).partition("\n  at: ")[0] == message
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_a_length_from_another_process_is_found_among_those_of_this_one(seed: str) -> None:
+    """Names hash differently there, and a schedule on disk comes from such a process."""
+    made = "import pickle, sys; from glassgrad import Variable; n = Variable('n', 1, 10).bind(3); " \
+        "sys.stdout.buffer.write(pickle.dumps((n, 2 * n + 1)))"
+    there = subprocess.run([sys.executable, "-c", made], capture_output=True, check=True,
+                           env={**os.environ, "PYTHONHASHSEED": seed}).stdout
+    n = Variable("n", 1, 10).bind(3)
+    variable, length = pickle.loads(there)
+    assert variable == n and variable in {n} and isinstance(variable, Variable)
+    assert length == 2 * n + 1 and length in {2 * n + 1}

@@ -20,10 +20,13 @@ def shape_of(op: Op, src: tuple[Any, ...], arg: Any) -> Shape:
     """The shape of `op` applied to the nodes `src`."""
     kind = op.kind
     if kind in (Kind.BINARY, Kind.TERNARY):
-        shapes: set[Shape] = {s.shape for s in src} - {()}
-        if len(shapes) > 1:
-            raise Bug(f"{op.name} was built from different shapes: {[s.shape for s in src]}")
-        return shapes.pop() if shapes else ()
+        shape: Shape = ()
+        for s in src:
+            if s.shape != shape and s.shape != ():
+                if shape != ():
+                    raise Bug(f"{op.name} was built from different shapes: {[s.shape for s in src]}")
+                shape = s.shape
+        return shape
     if kind == Kind.UNARY or kind == Kind.MEMORY:
         return tuple(src[0].shape)
     if kind == Kind.REDUCE:
@@ -83,8 +86,11 @@ def device_of(op: Op, src: tuple[Any, ...], arg: Any) -> str | None:
         return device
     if op is o.COPY:
         return str(arg.device)
-    devices: list[str] = list(dict.fromkeys([s.device for s in src if s.device is not None]))
-    if len(devices) > 1:
-        raise DeviceError("operands live on different devices", given=f"{devices[0]} and {devices[1]}",
-                          expected="one device", fix=f'move one: x.to("{devices[0]}")')
-    return devices[0] if devices else None
+    found: str | None = None
+    for s in src:
+        if s.device is not None and s.device != found:
+            if found is not None:
+                raise DeviceError("operands live on different devices", given=f"{found} and {s.device}",
+                                  expected="one device", fix=f'move one: x.to("{found}")')
+            found = s.device
+    return found

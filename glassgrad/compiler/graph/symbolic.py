@@ -89,6 +89,12 @@ class Length:
     def __hash__(self) -> int:
         return self._hash
 
+    def __getstate__(self) -> tuple[tuple[Monomial, int], ...]:
+        return self.terms                          # not the hash: those of names differ between processes
+
+    def __setstate__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms, self._hash = terms, hash(terms)
+
     def __repr__(self) -> str:
         text = " + ".join("*".join([*([str(k)] if k != 1 or not m else []), *[_name(a) for a in m]])
                           for m, k in sorted(self.terms, key=lambda t: not t[0])).replace("+ -", "- ")
