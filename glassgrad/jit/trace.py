@@ -241,7 +241,8 @@ class TracedCall:
         near = {id(t) for t in (*self.left, *reached, *grads)}
 
         def surviving() -> list[Tensor]:
-            return [t for t in (r() for r in self.trace.made) if t is not None and id(t) not in near]
+            alive = [t for t in (r() for r in self.trace.made) if t is not None and id(t) not in near]
+            return [t for t in alive if t.uop.op is not o.CONST]     # functions with gradients of their own hold one
         if surviving():
             gc.collect()
         return surviving()
