@@ -1,7 +1,7 @@
 """WebAssembly: the bytes and the text of modules, and the device WASM with its memory, its errors and without NumPy.
 
-Every op, every cast and random loop trees run as WebAssembly in test_render.py, test_render_memory.py, test_render_ops.py and
-test_render_fuzz.py, beside LLVM IR and C. The whole suite does with `DEVICE=WASM ./dev test`.
+Every op, every cast and random loop trees run as WebAssembly in test_render.py, test_render_memory.py,
+test_render_ops.py and test_render_fuzz.py, beside LLVM IR and C. The whole suite does with `DEVICE=WASM ./dev test`.
 """
 
 from __future__ import annotations
