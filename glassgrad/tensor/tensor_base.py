@@ -76,6 +76,7 @@ class TensorBase:
         self._device = place
         if isinstance(data, UOp):
             self.uop = data
+            self._device = place or (None if on_disk(data.device) else data.device)
         elif isinstance(data, TensorBase):
             self.uop = data.uop
             self._device = place or data._device
@@ -149,8 +150,8 @@ class TensorBase:
         """The only tensor of a BUFFER; `leaves` is the list of the node's leaves. The jit's replays make
         their results by this, in one call."""
         made = _create(cls)
-        made.uop = uop
-        made._grad = made._requires_grad = made._device = made._storage = None
+        made.uop, made._device = uop, uop.arg.device
+        made._grad = made._requires_grad = made._storage = None
         leaves[:] = (ref(made),)
         uop.arg.add_reader(leaves[0])
         return made

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings as hypothesis_settings, strategies as st
 from scripts import run_script
 
 from glassgrad import Context, Device, GlobalCounters, MemoryLimitError, Tensor
+from glassgrad.compiler.graph import ops as o
 from glassgrad.engine.memory_plan import ALIGNMENT, Lifetime, assign_offsets, stack_of, stacked
 from glassgrad.engine.realize import forgotten_schedules
 
@@ -85,6 +88,15 @@ def test_an_exported_array_does_not_change() -> None:
     computed = (w + 1).numpy()
     computed[:] = 0
     assert (w + 1).tolist() == [26.0, 51.0], "an array that is handed out is the caller's"
+
+
+@pytest.mark.parametrize("shape, axis", [((4, 6), 1), ((3, 5, 7), 1), ((3, 5, 7), 2)])
+def test_elements_looked_up_are_stored_in_the_order_of_the_axes(shape: tuple[int, ...], axis: int) -> None:
+    x, chosen = np.arange(math.prod(shape)).reshape(shape), [3, 0, 4, 4]
+    taken = Tensor(x).index_select(axis, Tensor(chosen)).realize()
+    np.testing.assert_array_equal(taken.numpy(), x.take(chosen, axis))
+    assert taken.uop.op is o.BUFFER and taken.uop.shape == taken.shape
+    np.testing.assert_array_equal(taken.transpose(0, axis).realize().numpy(), x.take(chosen, axis).swapaxes(0, axis))
 
 
 def test_many_steps_take_no_more_memory() -> None:

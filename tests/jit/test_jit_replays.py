@@ -339,3 +339,18 @@ def test_a_wrong_replay_is_reported_with_its_program(monkeypatch: pytest.MonkeyP
     """The generator can fail: a replay that assigns nothing is found."""
     monkeypatch.setattr(CapturedCall, "_leave", lambda self, found, holders, bases: found[0])
     assert "def f(x):" in jit_fuzzer.check(0) + jit_fuzzer.check(1)
+
+
+# -- devices -------------------------------------------------------------------------------------------------
+def test_what_depends_on_no_value_of_an_argument_is_computed_on_its_device() -> None:
+    def gradient(x: Tensor) -> Tensor:
+        x = x.detach()
+        x.requires_grad = True
+        (x * 3).sum().backward()
+        assert x.grad is not None
+        return x.grad.realize()
+
+    step, x = TinyJit(gradient), Tensor([1.0, 2.0], device="PYTHON").realize()
+    for _ in range(4):
+        assert step(x).device == "PYTHON"
+    assert step(x).zero_().device == "PYTHON"

@@ -13,13 +13,13 @@ from loop_kernels import AVX512
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import add, index, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, index, less, multiply, substitute_index
 from glassgrad.compiler.graph.op_arguments import Measure, Param
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Kernel, Phase, Statement,
                                             Store, around, counter, flat_index, left_of, load, local, loops_around,
-                                            nested, one, register, walk)
+                                            nested, nodes_in, one, register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.pipeline import make_source
@@ -72,6 +72,20 @@ def test_wide(n: int, tile: int, lanes: int, rng: np.random.Generator) -> None:
     compare(params, [loop], [after], rng)
     kinds = {s.kind for s in walk(after) if isinstance(s, For)}
     assert kinds <= {LOOP, TILE, LANE} and (LANE in kinds) == (lanes > 1 and n > 1)
+
+
+@pytest.mark.parametrize("n", RAGGED)
+@pytest.mark.parametrize("step", [1, -1, 3, -3])
+def test_cut_at_gates(n: int, step: int, rng: np.random.Generator) -> None:
+    out, x, i = param(0, n), param(1, n), counter("i", n)
+    at = multiply(i, step)
+    edges = [less(at, index(limit)) for limit in (step * 5 + 1, step * 12)]
+    loop = For(i, LOOP, [Store(out, i, edges[0].where(load(x, i), edges[1].where(load(x, i) * 2.0, -load(x, i))))])
+    pieces = moves.cut_at_gates(loop, 2)
+    compare([out, x], [loop], [list(pieces)], rng)
+    assert len(pieces) == 1 + sum(0 < cut < n for cut in ((6, 12) if step > 0 else (5, 13)))
+    assert len(pieces) == 1 or not [n for n in nodes_in(pieces) if n.op in (o.WHERE, o.CMPLT)], "no piece compares"
+    assert len(pieces) == 1 or moves.cut_at_gates(loop, 0) == [loop]
 
 
 @pytest.mark.parametrize("n", RAGGED)

@@ -177,6 +177,7 @@ REWRITES = {
     "recognize.flat_tasks": "test_optimize_windows.py::test_every_part_keeps_its_answer",
     "loop_moves.merge": "test_optimize.py::test_merge",
     "loop_moves.wide": "test_optimize.py::test_wide",
+    "loop_moves.cut_at_gates": "test_optimize.py::test_cut_at_gates",
     "reduction_moves.wide_reduce": "test_optimize.py::test_wide_reduce",
     "reduction_moves.chunks": "test_optimize.py::test_chunks",
     "reduction_moves.sums_together": "test_optimize.py::test_sums_together",

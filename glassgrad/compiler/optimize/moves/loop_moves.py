@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import UOp, const, dtypes, identity, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, modulo, multiply,
-                                                    operation, substitute_index)
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, linear, modulo,
+                                                    multiply, operation, substitute_index)
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, WIDE, Accumulate, Assign, For, If, Statement, Store,
                                             counter, expressions, fold, left_of, load, loads_in, local, nested,
                                             nodes_in, one, ranges_of, register, rewritten, walk, with_body)
@@ -122,6 +122,29 @@ def wide(loop: For, tile: int, lanes: int, copies: bool = True, consecutive: boo
             body = _spread_rows(body, memories, step.width, step.number)
         out += step.loop(step.tiled(body), loop.kind)
     return out
+
+
+@move(lambda loop, most: [loop])
+def cut_at_gates(loop: For, most: int) -> list[For]:
+    """for i in n: S if i < c else T  ->  for i in c: S;  for i in n - c: T[i = i + c]      refuses: more than `most` cuts
+
+    For loops of independent iterations, whose conditions compare i alone with constants, as in `cat` and `pad`.
+    """
+    i, n = loop.range, loop.range.arg.size
+    conditions = (x for x in nodes_in(loop.body) if x.op is o.CMPLT and x.src[0].dtype is dtypes.index)
+    cuts = {cut for x in conditions if 0 < (cut := _first_change(x, i)) < n}
+    if loop.stop is not None or len(cuts) > most:
+        return [loop]
+    ends = sorted({0, n, *cuts})
+    return [For(part := counter(i.arg.name, end - start), loop.kind, rebuild(loop.body, {i: add(index(start), part)}))
+            for start, end in zip(ends, ends[1:])] if cuts else [loop]
+
+
+def _first_change(condition: UOp, i: UOp) -> int:
+    """The first number of the counter i for which a condition is not what it was for the one before; 0: none is."""
+    below, steps = linear(add(condition.src[0], multiply(condition.src[1], -1)))     # it is below + step * i < 0
+    step = steps.get(i, 0) if len(steps) == 1 else 0
+    return -(below // step) if step > 0 else below // -step + 1 if step < 0 else 0
 
 
 @dataclass

@@ -36,6 +36,7 @@ FEW_ROWS = 16           # below which rows are jammed only where enough tasks ar
 LEAST_READ = 16         # elements that a GPU thread adds up for a part of a sum;
 LEAST_FOLDED = 8        # the same where the threads of a group share the part, and fold their sums
 SPREAD_ROWS = 64        # times `few_tasks`: up to this many rows, a GPU splits each row into several tasks
+MOST_CUTS = 8           # of a row at its conditions: `pad` has two, `cat` of nine has eight
 AT_ONCE = 4             # strided elements that a GPU thread loads before it computes
 
 
@@ -79,7 +80,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     free = _lane_loops(loops, inner)
     if _stores_in_order(inner):
         return [in_order(loops, inner, total, target, decisions)]
-    blocks = transposed(loops, inner, lanes, decisions)
+    blocks = None if target.groups else transposed(loops, inner, lanes, decisions)
     if blocks is not None:
         return [nest(blocks[0], blocks[1], total, target, decisions)]
     columns = bool(free) and columns_cost(free, inner, lanes) <= rows_cost(inner, lanes)
@@ -112,8 +113,9 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         slices = None if consecutive else along_slices(loop, inner, chosen.tile, chosen.lanes, target, decisions)
         if slices is not None:
             return [nest([*loops, slices[0]], slices[1], total, target, decisions, independent=False)]
-        body = moves.wide(For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop), chosen.tile, chosen.lanes,
-                          consecutive=consecutive > 0)
+        whole = For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop)
+        pieces = [whole] if target.groups else moves.cut_at_gates(whole, MOST_CUTS)
+        body = [s for piece in pieces for s in moves.wide(piece, chosen.tile, chosen.lanes, consecutive=consecutive > 0)]
         if consecutive and arithmetic(inner) >= LONG_ARITHMETIC and possible_tasks >= AHEAD_TASKS * target.few_tasks:
             body = read_ahead(body)
         body = read_first(body, least=2 if consecutive else 1) if target.groups else body

@@ -141,7 +141,7 @@ def transposed(loops: list[For], inner: list[Statement], lanes: int, decisions: 
         return None
     along = stored[-1]
     read = [f for f in loops if f is not along and f.range.arg.size >= lanes
-            and any(stride_along(at, f.range) == 1 for at in places)
+            and any(stride_along(at, f.range) == 1 and stride_along(at, along.range) != 0 for at in places)
             and all(stride_along(at, f.range) in (0, 1) and stride_along(at, along.range) != 1 for at in places)]
     if not read:
         return None
