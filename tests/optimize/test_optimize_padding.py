@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from glassgrad.compiler.graph.rules.reductions import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LOOP, TILE, Accumulate, Assign, For, If, Kernel, Phase, Store, counter,
-                                            load, local, register, walk)
+                                            load, local, register, task_loops, walk)
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.moves import padding_copy as zeros
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges
@@ -179,3 +180,12 @@ def test_a_branch_on_an_inner_tile_binds_every_range_to_its_own_value() -> None:
         if isinstance(s, Accumulate):
             at_a, at_b = (r.arg for r in s.register.src)
             assert s.value.src[1] is add(index(100 * at_a + 10 * at_b), k)
+
+
+def test_a_copy_with_zeros_is_a_task_for_thousands_of_elements() -> None:
+    x, w = Tensor.empty(8, 64, 56, 56).contiguous(), Tensor.empty(64, 8, 3, 3).contiguous()
+    *_, item = x.conv2d(w, padding=1, groups=8).schedule()
+    copy, *_ = optimize(lower(item.ast), AVX512).phases
+    loops, _ = task_loops(copy.body)
+    tasks, elements = math.prod(loop.range.arg.size for loop in loops), 8 * 64 * 58 * 58
+    assert AVX512.workers <= tasks <= 2 * elements // zeros.TASK_ELEMENTS

@@ -486,3 +486,11 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+@pytest.mark.parametrize("workers, slices", [(2, 4), (16, 20)])
+def test_a_vector_times_a_matrix_keeps_all_workers_busy(workers: int, slices: int) -> None:
+    [item] = (Tensor.rand(2000).realize() @ Tensor.rand(2000, 1500).realize()).schedule()
+    kernel = optimize(lower(item.ast), replace(AVX512, workers=workers))
+    [loop], _ = task_loops(kernel.phases[0].body)
+    assert loop.range.arg.size == slices, kernel.moves

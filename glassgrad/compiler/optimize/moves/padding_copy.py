@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from glassgrad.compiler.graph import DType, UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import (Terms, add, all_of, below_limit, both, bounds, build, index, less,
                                                     linear, multiply)
-from glassgrad.compiler.lower.loops import (LOOP, TASK, For, Statement, Store, counter, load, local, loops_around,
-                                            ranges_of)
+from glassgrad.compiler.lower.loops import LOOP, For, Statement, Store, counter, load, local, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.recognize import Product, stride_along
 
 REREAD = 2          # least times that a window reads each element of the copy
+TASK_ELEMENTS = 8192    # that a task copies: claiming one costs as much as copying some hundreds
 
 
 @dataclass
@@ -75,7 +75,7 @@ def _copy(name: str, factor: UOp, lanes: int) -> tuple[list[Statement], UOp] | N
     for dtype in dtypes_above:
         value = value.cast(dtype)
     body: list[Statement] = moves.wide(For(last, LOOP, [Store(memory, place, value)]), 1, lanes)
-    return loops_around(outer, body, TASK), load(memory, there)
+    return moves.share_out(outer, body, -(-memory.arg.size // TASK_ELEMENTS)), load(memory, there)
 
 
 def _image(factor: UOp) -> tuple[UOp, list[DType]]:

@@ -110,7 +110,9 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         chosen = ask_lanes(decisions, free, _lane_loop(free, inner), tile, lanes)
         loop = next(f for f in free if f.range.arg.name == chosen.loop)
         loops.remove(loop)
-        slices = None if consecutive else along_slices(loop, inner, chosen.tile, chosen.lanes, target, decisions)
+        others = math.prod(f.range.arg.size for f in loops)
+        slices = None if consecutive else \
+            along_slices(loop, inner, chosen.tile, chosen.lanes, others, target, decisions)
         if slices is not None:
             return [nest([*loops, slices[0]], slices[1], total, target, decisions, independent=False)]
         whole = For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop)

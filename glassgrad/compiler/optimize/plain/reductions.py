@@ -112,21 +112,22 @@ class RowsAtOnce:
         return moves.wide(For(self.row.range, LOOP, wide), chosen.count, 1)
 
 
-def along_slices(loop: For, inner: list[Statement], tile: int, lanes: int, target: Target, decisions: Decisions) \
-        -> tuple[For, list[Statement]] | None:
+def along_slices(loop: For, inner: list[Statement], tile: int, lanes: int, others: int, target: Target,
+                 decisions: Decisions) -> tuple[For, list[Statement]] | None:
     """A sum over columns as (loop over slices, the statements of one slice). Refuses (None) what is small or of another
-    form."""
+    form. `others`: how often the loop runs. Each column is summed in the same order, whatever the width of a slice."""
     reduction = Reduction.of(inner)
     if reduction is None or loop.stop is not None:
         return None
     size, k = loop.range.arg.size, reduction.loop.range
     depth = k.arg.size
-    nearest = [w for w in range(min(cpu.SLICE, size // 4), cpu.LEAST_SLICE - 1, -1) if size % w == 0]
+    widths = [w for w in range(min(cpu.SLICE, size // 4), cpu.NARROWEST_SLICE - 1, -1) if size % w == 0]
+    busy = [w for w in widths if others * (size // w) >= target.workers]
     far = [at for at in _reads(reduction) if stride_along(at, loop.range) == 1 and (stride_along(at, k) or 0) >= size]
-    if not nearest or not far or size * depth * 4 < target.l2_bytes or \
+    if not widths or widths[0] < cpu.LEAST_SLICE or not far or size * depth * 4 < target.l2_bytes or \
             not 8 * cpu.READ_ROWS <= depth <= cpu.LONGEST_COLUMN * cpu.READ_ROWS:
         return None
-    chosen = decisions.ask(Slices(loop.range.arg.name, nearest[0], cpu.READ_ROWS), lambda c: None)
+    chosen = decisions.ask(Slices(loop.range.arg.name, busy[0] if busy else widths[0], cpu.READ_ROWS), lambda c: None)
     return _slices(loop, reduction, chosen.width, chosen.rows, tile, lanes)
 
 

@@ -106,6 +106,7 @@ LEAST_ROW = 64           # elements of a row that are worth a stream
 LONGEST_COLUMN = 1024    # sums of READ_ROWS products each that one element of memory adds up: more would be inaccurate
 SLICE = 1024             # elements of a row that one task reads: a page of float32
 LEAST_SLICE = 256
+NARROWEST_SLICE = 64     # where wider ones would leave workers without one
 
 # -- windows and lanes along the sum ---------------------------------------------------------------------------------
 LEAST_OUTER = 8          # images and channels that are tasks; fewer are left to families that split rows or sums
