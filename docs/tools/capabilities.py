@@ -11,6 +11,7 @@ CAPABILITIES = {
         "compiler/optimize/tasks_of_several_nests.py"),
     "convolutions in Winograd's tiles": ("compiler/schedule/winograd.py",),
     "remainders of strided convolutions as one product": ("compiler/schedule/joined_remainders.py",),
+    "sums over pairs that are no products": ("compiler/optimize/product/pairs.py",),
     "matrix units of GPUs": (
         "compiler/optimize/product/gpu_matrix_unit", "compiler/optimize/product/gpu_warp_tile.py",
         "compiler/optimize/product/conv_window_copies.py", "compiler/optimize/product/conv_line_copies.py",

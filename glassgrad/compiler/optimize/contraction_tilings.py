@@ -27,7 +27,7 @@ from glassgrad.compiler.optimize.product.gpu_warp_tile import on_warps
 from glassgrad.compiler.optimize.product.matrix_unit_tile import on_matrix_unit
 from glassgrad.compiler.optimize.product.packing import unit_for
 from glassgrad.compiler.optimize.product.recognize import (Product, count, few_rows, footprint, recognize,
-                                                           recognize_with_run_time_bounds)
+                                                           recognize_pairs, recognize_with_run_time_bounds)
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
@@ -46,7 +46,7 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions,
     """The phases of a contraction, and the loop nest that plain loops still have to do: on a GPU with split K the sum
     of the parts, else empty. `by_rows`: for a range of row counts. Refuses (None) what no family accepts."""
     bounded_axes = _with_run_time_axes(body) if by_rows or target.groups else None
-    product = bounded_axes or recognize(body)
+    product = bounded_axes or recognize(body) or recognize_pairs(body)
     if product is None:
         return None
     if target.groups:
@@ -89,7 +89,7 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
     if not product.n:
         return windows(product, target, decisions) or taps(product, target, decisions)
     before: Phases = []
-    if not product.stops and not of_matrices(product):
+    if not product.stops and product.pair is None and not of_matrices(product):
         in_place = direct(product, target, decisions) or taps_of_channels(product, target, decisions)
         if in_place is None and (copied := with_zeros(product, target.lanes(product.total.dtype.itemsize))) is not None:
             before, product = copied

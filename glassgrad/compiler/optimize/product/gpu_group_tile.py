@@ -39,7 +39,7 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
         -> tuple[list[list[Statement]], list[Statement]] | None:
     """The phases as tiles of thread groups, and the loops that add up parts of K; refuses (None) what is not of floats,
     and what is so thin that plain loops, which read both factors for each product, are as fast."""
-    if not product.n:
+    if not product.n or product.pair is not None and not product.pair.adds_nothing_past_the_end:
         return None
     product = product.with_lanes_right()
     m, outside_m = flat_axis(product.m, product.epilogue, "m")
@@ -227,8 +227,8 @@ class GroupTile:
         k = counter("k", self.c.k_block)
 
         def multiplied(stage: int) -> list[Statement]:
-            product = left.at(self.in_m, k, stage) * right.at(self.in_n, k, stage)
-            return [For(k, LOOP, self.for_all([Accumulate(self.total, o.ADD, product)]))]
+            added = p.added(left.at(self.in_m, k, stage), right.at(self.in_n, k, stage))
+            return [For(k, LOOP, self.for_all([Accumulate(self.total, o.ADD, added)]))]
         first, body = copied_steps(left, right, self.first_k, self.begin_k, multiplied)
         loop: list[Statement] = [*first, For(self.step, LOOP, body, self.stop)]
         start = self.for_all([Assign(self.total, identity(o.ADD, self.total.dtype))])

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, linear, modulo, multiply,
@@ -19,6 +20,7 @@ from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, around, counter,
                                             loops_around, nodes_in, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.product.pairs import Pair, pair_of
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
@@ -27,7 +29,7 @@ from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThreshol
 @dataclass
 class Product:
     """out[batch, m, n] = epilogue(sum over k of left[m, k] * right[k, n]). Without loops of N it is a depthwise window:
-    `left` is an image, `right` its few weights."""
+    `left` is an image, `right` its few weights. With a `pair`, anything else of the two is added up (pairs.py)."""
     left: UOp
     right: UOp
     m: list[UOp]
@@ -38,6 +40,11 @@ class Product:
     epilogue: list[Statement]
     stops: dict[UOp, UOp] = field(default_factory=dict)   # run-time bounds of loops of the batch or of K; of M and N
                                                           # only from `recognize_with_run_time_bounds`
+    pair: Pair | None = None
+
+    def added(self, left: UOp, right: UOp) -> UOp:
+        """What the sum adds for an element of each factor."""
+        return left * right if self.pair is None else self.pair.of(left, right)
 
     @property
     def k_stop(self) -> UOp | None:
@@ -69,7 +76,8 @@ class Product:
 
     def swapped(self) -> Product:
         """The same with the factors exchanged."""
-        return Product(self.right, self.left, self.n, self.m, self.batch, self.k, self.total, self.epilogue, self.stops)
+        return replace(self, left=self.right, right=self.left, m=self.n, n=self.m,
+                       pair=None if self.pair is None else self.pair.swapped())
 
     def with_lanes_right(self) -> Product:
         """The same, or with the factors exchanged where the output is contiguous along a loop of the left one."""
@@ -133,6 +141,16 @@ def recognize(body: list[Statement]) -> Product | None:
     return found if found.m else found.swapped()
 
 
+def recognize_pairs(body: list[Statement]) -> Product | None:
+    """The body as a sum over pairs that is no contraction, or None."""
+    found = _sum_in(body)
+    sides = None if found is None else pair_of(found.step.value, found.loops)
+    if found is None or sides is None:
+        return None
+    product = found.of(sides[0], sides[1])
+    return replace(product, pair=sides[2]) if product is not None and product.m and product.n else None
+
+
 def recognize_with_run_time_bounds(body: list[Statement]) -> Product | None:
     """As `recognize`, but loops with run-time bounds may belong to M and N; `stops` has the bounds."""
     loops, inner = task_loops(body)
@@ -163,6 +181,30 @@ def _groups_apart(body: list[Statement]) -> list[Statement] | None:
 
 
 def _recognize(body: list[Statement]) -> Product | None:
+    found = _sum_in(body)
+    return found.of(*found.step.value.src) if found is not None and found.step.value.op is o.MUL else None
+
+
+class _SumNest(NamedTuple):
+    """A nest that only adds up: r = 0; for k: r += step; epilogue."""
+    loops: list[UOp]
+    stops: dict[UOp, UOp]
+    k: list[UOp]
+    step: Accumulate
+    epilogue: list[Statement]
+
+    def of(self, left: UOp, right: UOp) -> Product | None:
+        """The sum with these factors; None where K is not in both."""
+        in_left, in_right = ranges_of(left), ranges_of(right)
+        if not all(r in in_left and r in in_right for r in self.k):
+            return None
+        m = [r for r in self.loops if r in in_left and r not in in_right and r not in self.stops]
+        n = [r for r in self.loops if r in in_right and r not in in_left and r not in self.stops]
+        batch = [r for r in self.loops if r not in m and r not in n]
+        return Product(left, right, m, n, batch, self.k, self.step.register, self.epilogue, self.stops)
+
+
+def _sum_in(body: list[Statement]) -> _SumNest | None:
     around, body = task_loops(body)
     loops = [f.range for f in around]
     stops = {f.range: f.stop for f in around if f.stop is not None}      # not in M or N: tiles need constant sizes
@@ -183,16 +225,9 @@ def _recognize(body: list[Statement]) -> Product | None:
     if len(inner.body) != 1 or not isinstance(inner.body[0], Accumulate):
         return None
     step = inner.body[0]
-    if step.register is not total or step.combine is not o.ADD or step.value.op is not o.MUL:
+    if step.register is not total or step.combine is not o.ADD:
         return None
-    left, right = step.value.src
-    in_left, in_right = ranges_of(left), ranges_of(right)
-    if not all(r in in_left and r in in_right for r in k):
-        return None
-    m = [r for r in loops if r in in_left and r not in in_right and r not in stops]
-    n = [r for r in loops if r in in_right and r not in in_left and r not in stops]
-    batch = [r for r in loops if r not in m and r not in n]
-    return Product(left, right, m, n, batch, k, total, body[2:], stops)
+    return _SumNest(loops, stops, k, step, body[2:])
 
 
 # -- axes ------------------------------------------------------------------------------------------------------------

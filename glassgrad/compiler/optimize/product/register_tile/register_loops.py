@@ -127,7 +127,7 @@ class RegisterTile(PanelBlocks):
             b = moves.edge_gate(self.right_at(self.at_n, k), self.read_gate)
         else:
             b = load(self.right.memory, self.right.place(self.right_panel, k, self.column))
-        return Accumulate(self.total, o.ADD, a * b)
+        return Accumulate(self.total, o.ADD, self.product.added(a, b))
 
     def right_at(self, n: UOp, k: UOp) -> UOp:
         return substitute_index(self.product.right, {**self.n.apart(n), self.product.k[0]: k}, {})
@@ -182,7 +182,7 @@ class RegisterTile(PanelBlocks):
         """The sums over windows of an image: every tap is a vector read from the image itself, at a constant offset."""
         a = load(self.left.memory, self.left.place(self.panel_m, flat_index(self.product.k), one(self.row)))
         b = moves.edge_gate(substitute_index(self.product.right, self.n.apart(self.at_n), {}), self.gate_n)
-        body: list[Statement] = [Accumulate(self.total, o.ADD, a * b)]
+        body: list[Statement] = [Accumulate(self.total, o.ADD, self.product.added(a, b))]
         count = 1
         for r in reversed(self.product.k):
             count *= r.arg.size

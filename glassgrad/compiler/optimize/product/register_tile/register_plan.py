@@ -107,9 +107,9 @@ class RegisterPlan(FactorAccess):
 
     def registers(self, rows: int, vectors: int, left: str) -> int:
         """How many registers a tile takes: its sums, a step of the right factor, elements of the left one, and one for
-        what is loaded next. Where a multiply-add takes one lane of a vector, these elements are vectors: of rows, or of
-        steps of K for each row."""
-        elements = 1
+        what is loaded next; one more for what joins a pair. Where a multiply-add takes one lane of a vector,
+        these elements are vectors: of rows, or of steps of K for each row."""
+        elements = 1 if self.product.pair is None else 2
         if self.target.multiplies_by_lane:
             elements = rows if left == "in_place" and not self.left_along_m else -(-rows // self.lanes)
         return rows * vectors + vectors + elements + 1
