@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -427,3 +428,11 @@ def test_the_table_of_a_gpu_is_written_into_its_page_from_the_file_of_results(tm
     assert not any("leaves out" in line for line in lines)
     with pytest.raises(ValueError, match="the page has no place for the table"):
         gpu_all.page("nothing", {})
+
+
+@pytest.mark.parametrize("only", ["pad by reflect", "gradient: gather"])
+def test_an_op_is_measured_beside_pytorch(only: str, torch: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    from benchmarks.ops import main
+    main(["--only", only])
+    [_, _, row] = capsys.readouterr().out.splitlines()
+    assert row.startswith(f"| {only} | ") and row.endswith(" |  |"), row
