@@ -126,9 +126,10 @@ def wide(loop: For, tile: int, lanes: int, copies: bool = True, consecutive: boo
 
 @move(lambda loop, most: [loop])
 def cut_at_gates(loop: For, most: int) -> list[For]:
-    """for i in n: S if i < c else T  ->  for i in c: S;  for i in n - c: T[i = i + c]      refuses: more than `most` cuts
+    """for i in n: S if i < c else T  ->  for i in c: S;  for i in n - c: T[i = i + c]
 
-    For loops of independent iterations, whose conditions compare i alone with constants, as in `cat` and `pad`.
+    For loops of independent iterations whose conditions compare i alone with constants, as in `cat` and `pad`. Refuses
+    (returns the loop) where there would be more than `most` cuts.
     """
     i, n = loop.range, loop.range.arg.size
     conditions = (x for x in nodes_in(loop.body) if x.op is o.CMPLT and x.src[0].dtype is dtypes.index)

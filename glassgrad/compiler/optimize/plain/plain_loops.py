@@ -117,7 +117,8 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
             return [nest([*loops, slices[0]], slices[1], total, target, decisions, independent=False)]
         whole = For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop)
         pieces = [whole] if target.groups else moves.cut_at_gates(whole, MOST_CUTS)
-        body = [s for piece in pieces for s in moves.wide(piece, chosen.tile, chosen.lanes, consecutive=consecutive > 0)]
+        body = [s for piece in pieces
+                for s in moves.wide(piece, chosen.tile, chosen.lanes, consecutive=consecutive > 0)]
         if consecutive and arithmetic(inner) >= LONG_ARITHMETIC and possible_tasks >= AHEAD_TASKS * target.few_tasks:
             body = read_ahead(body)
         body = read_first(body, least=2 if consecutive else 1) if target.groups else body
