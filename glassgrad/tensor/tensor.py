@@ -39,9 +39,11 @@ from glassgrad.tensor.methods.elementwise import ElementwiseMixin
 from glassgrad.tensor.methods.linalg.factorizations import FactorizationsMixin
 from glassgrad.tensor.methods.linalg.products import ProductsMixin
 from glassgrad.tensor.methods.neural.activations import ActivationsMixin
+from glassgrad.tensor.methods.neural.attention import AttentionMixin
 from glassgrad.tensor.methods.neural.convolution import ConvolutionMixin
 from glassgrad.tensor.methods.neural.images import ImagesMixin
 from glassgrad.tensor.methods.neural.losses import LossesMixin
+from glassgrad.tensor.methods.neural.normalization import NormalizationMixin
 from glassgrad.tensor.methods.random import RandomMixin
 from glassgrad.tensor.methods.reductions import ReductionsMixin
 from glassgrad.tensor.methods.shape.einsum import EinsumMixin
@@ -58,9 +60,10 @@ from glassgrad.tensor.tinygrad_methods import TinygradNamesMixin
 
 
 class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, ElementwiseMixin, FactorizationsMixin,
-             ProductsMixin, ActivationsMixin, ConvolutionMixin, ImagesMixin, LossesMixin, PredicatesMixin, RandomMixin,
-             ReductionsMixin, EinsumMixin, IndexingMixin, JoiningMixin, MovementMixin, PaddingMixin, ScatterMixin,
-             SortingMixin, SpecialFunctionsMixin, InteropMixin, TinygradNamesMixin, metaclass=TrainingSwitch):
+             ProductsMixin, ActivationsMixin, AttentionMixin, ConvolutionMixin, ImagesMixin, LossesMixin,
+             NormalizationMixin, PredicatesMixin, RandomMixin, ReductionsMixin, EinsumMixin, IndexingMixin,
+             JoiningMixin, MovementMixin, PaddingMixin, ScatterMixin, SortingMixin, SpecialFunctionsMixin,
+             InteropMixin, TinygradNamesMixin, metaclass=TrainingSwitch):
     """A block of numbers of one type, computed when needed.
 
     >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]])

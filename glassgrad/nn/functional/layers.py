@@ -10,8 +10,8 @@ from glassgrad.base.errors import ShapeError
 from glassgrad.base.settings import Context
 from glassgrad.base.source_lines import one_place
 from glassgrad.nn.functional.fixed_arguments import public_functions, with_fixed
-from glassgrad.tensor.formulas.neural.activations import weighted
 from glassgrad.tensor.formulas.neural.convolution import Windows, padding_in_numbers
+from glassgrad.tensor.formulas.neural.normalization import weighted
 from glassgrad.tensor.jit_access import computed_from
 from glassgrad.tensor.tensor import Tensor
 

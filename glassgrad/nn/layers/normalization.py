@@ -15,7 +15,7 @@ from glassgrad.nn.functional import layers as F
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.nn.modules.layer import FunctionLayer, Layer
 from glassgrad.nn.modules.new_parameters import ones, running_statistics, scale_and_shift
-from glassgrad.tensor.formulas.neural.activations import scaled_norm
+from glassgrad.tensor.formulas.neural.normalization import scaled_norm
 from glassgrad.tensor.tensor import Tensor
 
 
