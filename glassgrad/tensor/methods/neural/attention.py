@@ -1,4 +1,4 @@
-"""Attention. In: queries, keys, values, a mask: tensors. Out: a tensor."""
+"""Attention by scaled dot products. In: queries, keys, values and a mask, as tensors. Out: a tensor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from glassgrad.tensor.methods import Self, TensorBase, arguments, share
 
 
 class AttentionMixin(TensorBase):
-    """Attention."""
+    """Attention by scaled dot products."""
     __slots__ = ()
 
     def scaled_dot_product_attention(self, key: Self, value: Self, attn_mask: Self | None = None,
