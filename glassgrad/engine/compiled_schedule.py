@@ -84,8 +84,8 @@ class CompiledSchedule:
         return found
 
     def _segments(self, programs: Sequence[Any]) -> list[Segment]:
-        """The kernels, compiled: runs of them on one device, and copies between. Memory that all tasks of a kernel share
-        is one more slot, which lives while that kernel runs."""
+        """The kernels, compiled: runs of them on one device, and copies between. Memory that all tasks of a kernel
+        share is one more slot, which lives while that kernel runs."""
         found = []
         for span in one_device_each(self.items):
             segment = Segment([self.items[i] for i in span], self.slots, self.planned, programs[span.start:span.stop])

@@ -142,3 +142,14 @@ def test_statistics_of_float16_are_taken_in_float32():
     for layer in (nn.LayerNorm(400), nn.GroupNorm(1, 3), nn.InstanceNorm(3), nn.RMSNorm(400)):
         out = layer(x)
         assert np.isfinite(out.numpy().astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_the_layer_and_the_function_build_one_graph(rng, affine):
+    x, layer = Tensor(numbers(rng, 4, 3, 5)), nn.BatchNorm(3, affine=affine)
+    with Tensor.train():
+        of_layer = layer(x)
+    of_function = nn.functional.batch_norm(x, Tensor.zeros(3), Tensor.ones(3), layer.weight, layer.bias, training=True)
+    assert of_function.uop is of_layer.uop
+    assert nn.functional.batch_norm(x, layer.running_mean, layer.running_var, layer.weight,
+                                    layer.bias).uop is layer(x).uop

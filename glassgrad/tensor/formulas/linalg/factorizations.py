@@ -16,8 +16,8 @@ from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.custom_gradient import JointResults, gradient_is, own_gradient
 from glassgrad.tensor.broadcast import broadcast_shape
-from glassgrad.tensor.formulas import (any_true, cat, elementary, eye, gather_known, matrix_transpose, pad_axis, part,
-                                       product, sign, square, squeeze, total, tril, unsqueeze)
+from glassgrad.tensor.formulas import (add, any_true, cat, elementary, eye, gather_known, matrix_transpose, mul,
+                                       pad_axis, part, product, sign, square, squeeze, total, tril, unsqueeze)
 from glassgrad.tensor.formulas.linalg import factorization_algorithms as algorithms
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.sorting import key_of, order_of
@@ -227,6 +227,22 @@ def _vector_gradient(g: UOp, a: UOp, values: UOp, v: UOp) -> UOp:
     gaps = unsqueeze(values, 1) - unsqueeze(values, 2) + one
     inner = matmul(matrix_transpose(v), g) / gaps * (1 - one)
     return _symmetric(matmul(matmul(v, inner), matrix_transpose(v)))
+
+
+def newton_schulz(x: UOp, steps: int, params: Sequence[float], kept: Callable[[UOp], UOp]) -> UOp:
+    """A matrix of norm 1 with its singular values brought toward 1: `steps` times p0 x + (p1 A + p2 A^2 + ..) x, where
+    A = x x^T. `kept` is applied to each matrix between products: it stores, or rounds."""
+    p0, p1, *others = params if len(params) > 1 else (*params, 0.0)
+    tall = x.shape[-2] > x.shape[-1]
+    x = matrix_transpose(x) if tall else x                        # the smaller side first: its products are smaller
+    for _ in range(steps):
+        power = gram = kept(matmul(x, matrix_transpose(x)))
+        polynomial = mul(gram, p1)
+        for p in others:
+            power = matmul(power, gram)
+            polynomial = add(polynomial, mul(power, p))
+        x = kept(add(mul(x, p0), matmul(kept(polynomial), x)))
+    return matrix_transpose(x) if tall else x
 
 
 # -- stacks of matrices --------------------------------------------------------------------------------------

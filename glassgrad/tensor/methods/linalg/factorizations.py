@@ -188,16 +188,7 @@ class FactorizationsMixin(TensorBase):
         x = self.uop
         two_axes("newton_schulz", x.shape)
         x = divide(x, add(total(mul(x, x), (-2, -1), keepdim=True).sqrt(), eps))
-        tall = x.shape[-2] > x.shape[-1]
-        x = matrix_transpose(x) if tall else x
-        for _ in range(steps):
-            gram = matmul(x, matrix_transpose(x))
-            power, result = x, mul(x, params[0])
-            for p in params[1:]:
-                power = matmul(gram, power)
-                result = add(result, mul(power, p))
-            x = result.contiguous()
-        return self._with(matrix_transpose(x) if tall else x)
+        return self._with(factors.newton_schulz(x, steps, params, UOp.contiguous))
 
     # -- symmetric -------------------------------------------------------------------------------------------
     def eigh(self, UPLO: str = "L") -> tuple[Self, Self]:
