@@ -11,11 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import AxisError, InputError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes, promote
-from glassgrad.compiler.graph.op_arguments import Shape
-from glassgrad.compiler.graph.symbolic import Length
-from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph import DType, Length, Shape, UOp, const, dtypes, ops as o, promote
 
 Axis = int | Sequence[int] | None
 

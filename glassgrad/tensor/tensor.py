@@ -12,12 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, GradientError, NoAxesError, ShapeError
-from glassgrad.compiler.graph.dtype import dtype_by_name
+from glassgrad.compiler.graph import UOp, dtype_by_name, full, sizes_now, toposort
 from glassgrad.compiler.graph.gradient import at_once, deferred, passes_to
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import BUFFER
-from glassgrad.compiler.graph.symbolic import sizes_now
-from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.capture import wants_whole_graphs
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.tensor import realize_and_read as running

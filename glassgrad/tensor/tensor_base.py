@@ -14,10 +14,7 @@ from weakref import ref
 
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
 from glassgrad.base.source_lines import one_place
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
-from glassgrad.compiler.graph.symbolic import Length
-from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph import DType, Length, UOp, const, dtype_by_name, dtypes, ops as o
 from glassgrad.engine import capture
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd import no_grad as no_gradient

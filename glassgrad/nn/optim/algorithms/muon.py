@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph import DType, dtypes
 from glassgrad.nn.optim.optimizer import Group, Optimizer, Parameters
 from glassgrad.tensor import checks
 from glassgrad.tensor.formulas.linalg.factorizations import newton_schulz

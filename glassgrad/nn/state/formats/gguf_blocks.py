@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph import dtypes
 from glassgrad.tensor.tensor import Tensor
 
 SUPER = 256                      # weights in a block of the K kinds

@@ -13,7 +13,7 @@ import zlib
 from functools import cache
 from typing import NamedTuple
 
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph import DType, dtypes
 from glassgrad.nn.state.formats.gguf_blocks import SUPER, Blocks, half, spread
 from glassgrad.tensor.formulas import take
 from glassgrad.tensor.jit_access import computed_from

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from glassgrad.base.errors import ShapeError
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (add, divide, eye, largest, less, matrix_transpose, mul, total, tril, triu,
                                        unsqueeze, where)
