@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import DType, UOp, dtype_by_name
-from glassgrad.tensor.broadcast import shape_from, whole
+from glassgrad.tensor.broadcast import broadcasts_to, shape_from, whole
 from glassgrad.tensor.tensor_base import TensorBase
 
 
@@ -238,8 +238,7 @@ def several(what: str, spelling: dict[str, Any], **own: Any) -> tuple[Any, ...]:
 
 def broadcast_to(what: str, node: UOp, shape: tuple[Any, ...]) -> UOp:
     """A node broadcast to a shape; an error if it cannot be."""
-    extra = len(shape) - len(node.shape)
-    if extra < 0 or any(n not in (1, m) for n, m in zip(node.shape, shape[extra:])):
+    if not broadcasts_to(node.shape, shape):
         raise ShapeError(f"an argument of {what} does not fit", given=f"shape {node.shape} for {shape}",
                          expected=f"shape {shape}, or one that broadcasts to it", fix="reshape it first")
     return node.broadcast(shape)

@@ -7,9 +7,8 @@ from typing import Any
 from glassgrad.nn.functional.layers import interpolate, upsample_bilinear, upsample_nearest
 from glassgrad.nn.functional.pooling import (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d,
                                              adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d, avg_pool2d,
-                                             lp_pool2d, max_pool2d)
-from glassgrad.nn.modules.layer import FunctionLayer, Layer
-from glassgrad.tensor.formulas.neural.convolution import each
+                                             lp_pool2d, max_pool2d, max_unpool2d)
+from glassgrad.nn.modules.layer import FunctionLayer
 from glassgrad.tensor.tensor import Tensor
 
 _SHOWN = "kernel_size", "stride", "padding"
@@ -43,18 +42,11 @@ class MaxPool3d(FunctionLayer, rank=3, **_MAX):
     """
 
 
-class _MaxUnpool(Layer):
+class _MaxUnpool(FunctionLayer, function=max_unpool2d, settings=_SHOWN):
     """The base: puts values back at the indices of a max pool."""
-    shows = _SHOWN
-
-    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0):
-        self.kernel_size = each(kernel_size, self.rank, "kernel_size")
-        self.stride = self.kernel_size if stride is None else each(stride, self.rank, "stride")
-        self.padding = each(padding, self.rank, "padding", 0)
 
     def forward(self, x: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
-        self._check_space(x)
-        return x.max_unpool2d(indices, self.kernel_size, self.stride, 1, self.padding, output_size)
+        return super().forward(x, indices, output_size=output_size)
 
 
 class MaxUnpool2d(_MaxUnpool, rank=2):

@@ -23,7 +23,8 @@ from glassgrad.tensor.formulas import (add, as_node, ceil, counting, divide, ele
 from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, uniform, waiting_times
 from glassgrad.tensor.memory.disk import on_disk, write
 from glassgrad.tensor.memory.storage import applied, is_shared, leave, storage_of
-from glassgrad.tensor.methods import REQUIRED, Self, TensorBase, arguments, broadcast_to, of_kind, spelled, working_axis
+from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_to, broadcasts_to, of_kind,
+                                      spelled, working_axis)
 
 # methods that have an in-place form: a tensor and arguments for their examples, and their names
 _IN_PLACE = (
@@ -75,8 +76,7 @@ class AssignmentMixin(TensorBase):
                            dtype=self.dtype)  # type: ignore[assignment]
         node = self.uop
         if new.uop.shape != node.shape:
-            extra = self.ndim - new.ndim
-            if extra < 0 or any(n not in (1, m) for n, m in zip(new.shape, self.shape[extra:])):
+            if not broadcasts_to(new.shape, self.shape):
                 raise ShapeError("cannot assign a value of another shape", given=f"{new.shape} to {self.shape}",
                                  expected=f"shape {self.shape}, or one that broadcasts to it",
                                  fix="reshape the value first")

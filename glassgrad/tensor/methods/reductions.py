@@ -211,8 +211,7 @@ class ReductionsMixin(TensorBase):
         >>> Tensor([0, 3, 5]).count_nonzero().item()
         2
         """
-        axis, = arguments("count_nonzero", spelling, axis=axis)
-        return self._with(reductions.total(self.uop.cast(dtypes.bool), axis))
+        return computed(self, lambda x, axis: total(x.cast(dtypes.bool), axis), "count_nonzero", spelling, axis=axis)
 
     # -- running ---------------------------------------------------------------------------------------------
     def cumsum(self, axis: int = 0, *, dtype: DType | str | None = None, **spelling: Any) -> Self:
