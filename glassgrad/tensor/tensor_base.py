@@ -417,6 +417,10 @@ class TensorBase:
             return value.uop
         return self._beside(value).uop if hasattr(value, "__len__") else plain_number(value, beside)
 
+    def _table(self, values: Any, dtype: DType = dtypes.int32) -> UOp:
+        """Values of a formula's own, stored on this tensor's device."""
+        return self.__class__(values, device=self.device, dtype=dtype).uop
+
     def _beside(self, value: Any) -> Self:
         """A tensor from what the user wrote next to this one."""
         if isinstance(value, TensorBase):

@@ -258,11 +258,10 @@ class RandomMixin(TensorBase):
                              fix="Tensor(b'...') or x.bitcast(dtypes.uint8)")
         rate, domain, length = hash_parameters(cfg)
         rows, n = math.prod(self.shape[:-1]), self.shape[-1]
-        tail = self.__class__(padding_bytes(n, rate, domain), device=self.device).uop
+        tail = self._table(padding_bytes(n, rate, domain), dtypes.uint8)
         rotations, moves = lane_tables()
-        state = absorb(self.uop.reshape((rows, n)), tail, rate,
-                       self.__class__(rotations, device=self.device, dtype=dtypes.uint64).uop,
-                       self.__class__(moves, device=self.device, dtype=dtypes.int32).uop, self.device)
+        state = absorb(self.uop.reshape((rows, n)), tail, rate, self._table(rotations, dtypes.uint64),
+                       self._table(moves), self.device)
         return self._with(state.shrink(((0, rows), (0, length))).reshape((*self.shape[:-1], length)))
 
     def hash(self) -> Self:

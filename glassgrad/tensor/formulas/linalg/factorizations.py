@@ -246,12 +246,17 @@ def newton_schulz(x: UOp, steps: int, params: Sequence[float], kept: Callable[[U
 
 
 # -- stacks of matrices --------------------------------------------------------------------------------------
-def matrices(x: UOp, what: str, square: bool = True) -> tuple[UOp, tuple[int, ...]]:
-    """A node as (batch, m, n) of float32 or float64, and its axes before the last two."""
+def refuse_other_shapes(x: UOp, what: str, square: bool = True) -> None:
+    """Raise if a node is no stack of matrices, or of square ones."""
     if len(x.shape) < 2 or square and x.shape[-1] != x.shape[-2]:
         raise ShapeError(f"{what} needs a {'square ' if square else ''}matrix", given=f"shape {x.shape}",
                          expected="(.., n, n)" if square else "(.., m, n)",
                          fix="check the tensor's shape: print(x.shape)")
+
+
+def matrices(x: UOp, what: str, square: bool = True) -> tuple[UOp, tuple[int, ...]]:
+    """A node as (batch, m, n) of float32 or float64, and its axes before the last two."""
+    refuse_other_shapes(x, what, square)
     if x.dtype.kind != "f":
         raise DTypeError(f"{what} needs floats", given=f"{x.dtype.name} values", expected="a float tensor",
                          fix="cast first: x.float()")

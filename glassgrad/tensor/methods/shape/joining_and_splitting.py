@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import AxisError, InputError, ShapeError
-from glassgrad.compiler.graph import UOp, dtypes
+from glassgrad.compiler.graph import UOp
 from glassgrad.tensor.formulas import (at, cat, diagonal, diagonal_matrix, flatten, movement, pad_axis, part, roll,
                                        stack, take, total, unsqueeze)
 from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_shape, broadcasts_to, choice,
@@ -197,8 +197,7 @@ class JoiningMixin(TensorBase):
         rows = list(choose(range(self.shape[0]), r))
         if not rows or not r:
             return self._with(part(self.uop, 0, 0, 0).reshape((0,) if not r else (0, r)))
-        chosen = self.__class__(rows, dtype=dtypes.int32, device=self.device)
-        return self._with(take(self.uop, 0, chosen.uop), chosen)
+        return self._with(take(self.uop, 0, self._table(rows)))
 
     # -- apart -----------------------------------------------------------------------------------------------
     def _pieces(self, axis: int, cuts: Sequence[tuple[int, int]]) -> tuple[Self, ...]:
