@@ -15,6 +15,7 @@ _SHOWN = "kernel_size", "stride", "padding"
 # the rank of windows is the length of `kernel_size`; the constructor has the last two settings in another order
 _MAX: Any = {"function": max_pool2d, "shows": _SHOWN,
              "settings": (*_SHOWN, "dilation", "return_indices", "ceil_mode")}
+_UNPOOL: Any = {"function": max_unpool2d, "settings": _SHOWN}
 
 
 class MaxPool2d(FunctionLayer, rank=2, **_MAX):
@@ -42,14 +43,14 @@ class MaxPool3d(FunctionLayer, rank=3, **_MAX):
     """
 
 
-class _MaxUnpool(FunctionLayer, function=max_unpool2d, settings=_SHOWN):
-    """The base: puts values back at the indices of a max pool."""
+class _WithOutputSize:
+    """The base of layers that may be given the size of their output, after the indices."""
 
     def forward(self, x: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
-        return super().forward(x, indices, output_size=output_size)
+        return super().forward(x, indices, output_size=output_size)  # type: ignore[misc,no-any-return]
 
 
-class MaxUnpool2d(_MaxUnpool, rank=2):
+class MaxUnpool2d(_WithOutputSize, FunctionLayer, rank=2, **_UNPOOL):
     """Values back at the indices that `MaxPool2d(.., return_indices=True)` gave, zeros elsewhere.
 
     >>> pool, back = MaxPool2d(2, return_indices=True), MaxUnpool2d(2)
@@ -58,7 +59,7 @@ class MaxUnpool2d(_MaxUnpool, rank=2):
     """
 
 
-class MaxUnpool1d(_MaxUnpool, rank=1):
+class MaxUnpool1d(_WithOutputSize, FunctionLayer, rank=1, **_UNPOOL):
     """`MaxUnpool2d` over one axis.
 
     >>> MaxUnpool1d(2)(*MaxPool1d(2, return_indices=True)(Tensor([[[1.0, 2.0]]]))).tolist()
@@ -66,7 +67,7 @@ class MaxUnpool1d(_MaxUnpool, rank=1):
     """
 
 
-class MaxUnpool3d(_MaxUnpool, rank=3):
+class MaxUnpool3d(_WithOutputSize, FunctionLayer, rank=3, **_UNPOOL):
     """`MaxUnpool2d` over three axes.
 
     >>> MaxUnpool3d(2)(*MaxPool3d(2, return_indices=True)(Tensor.ones(1, 1, 2, 2, 2))).sum().item()
