@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="PyTorch, the reference of layers, i
 
 from nn_reference import close, compare, copy_weights, to_torch  # noqa: E402
 
-from glassgrad import Tensor, dtypes, nn  # noqa: E402
+from glassgrad import ShapeError, Tensor, dtypes, nn  # noqa: E402
 from glassgrad.nn.modules import pending_statistics as pending  # noqa: E402
 from glassgrad.nn.state import get_state_dict  # noqa: E402
 
@@ -153,3 +153,12 @@ def test_the_layer_and_the_function_build_one_graph(rng, affine):
     assert of_function.uop is of_layer.uop
     assert nn.functional.batch_norm(x, layer.running_mean, layer.running_var, layer.weight,
                                     layer.bias).uop is layer(x).uop
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_norm_over_channels_refuses_another_number_of_weights(count):
+    x, weight, bias = Tensor.ones(2, 3, 4), Tensor.ones(count), Tensor.zeros(count)
+    with pytest.raises(ShapeError, match="the number of elements changes"):
+        nn.functional.batch_norm(x, None, None, weight, bias)
+    with pytest.raises(ShapeError, match="the number of elements changes"):
+        nn.functional.group_norm(x, 3, weight, bias)

@@ -110,13 +110,13 @@ def _last(input: Tensor, normalized_shape: Sizes) -> tuple[int, ...]:
 def group_norm(input: Tensor, num_groups: int, weight: Maybe = None, bias: Maybe = None, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(variance + eps) over groups of channels."""
     grouped = input.reshape(input.shape[0], num_groups, math.prod(input.shape[1:]) // num_groups)
-    return _scaled(grouped.layernorm(-1, eps).reshape(input.shape), _per_channel(weight, input.ndim),
-                   _per_channel(bias, input.ndim))
+    return _scaled(grouped.layernorm(-1, eps).reshape(input.shape), _per_channel(weight, input),
+                   _per_channel(bias, input))
 
 
-def _per_channel(values: Maybe, rank: int) -> Maybe:
+def _per_channel(values: Maybe, input: Tensor) -> Maybe:
     """One value for each channel, in a shape that broadcasts over (batch, channels, ...space)."""
-    return None if values is None else values.reshape(1, -1, *(1,) * (rank - 2))
+    return None if values is None else values.reshape(1, input.shape[1], *(1,) * (input.ndim - 2))
 
 
 def batch_norm(input: Tensor, running_mean: Maybe, running_var: Maybe, weight: Maybe = None, bias: Maybe = None,
@@ -130,7 +130,7 @@ def batch_norm(input: Tensor, running_mean: Maybe, running_var: Maybe, weight: M
         n = input.numel() // input.shape[1]
         average_into(running_mean, wide.mean(axes), momentum)
         average_into(running_var, wide.var(axes, correction=0) * (n / max(1, n - 1)), momentum)
-    weight, bias = _per_channel(weight, input.ndim), _per_channel(bias, input.ndim)
+    weight, bias = _per_channel(weight, input), _per_channel(bias, input)
     if weight is None or bias is None:
         return _scaled(wide.layernorm(axes, eps), weight, bias).cast(input.dtype)
     weight, bias = weight.cast(wide.dtype), bias.cast(wide.dtype)
