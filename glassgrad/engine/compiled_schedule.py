@@ -43,54 +43,65 @@ class CompiledSchedule:
         """`scalars` are the constants that are arguments, by number, and the first `buffers` slots are inputs. With
         `programs`, those of all items, the schedule is for a jit, which replays it."""
         self.planned, self.scalars, self.buffers = planned, scalars, buffers
-        items = [item for item in planned.items if planned.runs(item)]
-        self.items = items
+        self.items = [item for item in planned.items if planned.runs(item)]
         self._checked = False                      # whether CHECK compared the graph before and after its passes
         self._state: State | None = None           # the settings that `_calls` are for
-        self.segments: list[Segment] = []          # runs of kernels on one device; copies stand between
-        outputs = set(planned.sinks)
-        slots = len(planned.slots)
-        self.lives: dict[str, list[tuple[int, Lifetime]]] = {}     # by device: the slots in its arena
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        for at, item in enumerate(items):
-            for n, slot in enumerate(item.slots):
-                whole = planned.slots[slot].whole
-                slot = slot if whole is None else whole
-                if n < item.results or not planned.slots[slot].nbytes:      # no kernel computes what is empty
-                    first.setdefault(slot, at)
-                last[slot] = at
-        for slot, begin in first.items():
-            if slot not in outputs:
-                s = planned.slots[slot]
-                self.lives.setdefault(s.device or "", []).append((slot, Lifetime(begin, last[slot], s.nbytes)))
-        for span in one_device_each(items):
-            segment = Segment([items[i] for i in span], slots, planned, programs[span.start:span.stop])
-            for number, sizes in segment.shared:
-                for nbytes in sizes:
-                    life = Lifetime(span[number], span[number], nbytes)
-                    self.lives.setdefault(segment.device, []).append((slots, life))
-                    slots += 1
-            self.segments.append(segment)
-        self.slots = slots
+        self.lives = self._lifetimes()             # by device: the slots in its arena
+        self.slots = len(planned.slots)            # and then those that segments add
+        self.segments = self._segments(programs)
+        self.programs = [program for segment in self.segments for program in segment.programs]
+        self.operations = sum(p.operations for p in self.programs)
+        self.bytes = sum(p.bytes for p in self.programs)
         self.shapes = [tuple([memory_size(n) for n in s.shape]) for s in planned.slots]
         self.pieces = [(slot, s.whole, s.offset) for slot, s in enumerate(planned.slots) if s.whole is not None]
-        exact = {slot: symbol for slot, s in enumerate(planned.slots) for length in lengths_in(s.shape)
-                 for symbol in length.symbols if symbol.exact}
-        self.exact = frozenset(exact)              # slots whose memory depends on the values of variables
-        self.greatest = tuple([symbol.high for symbol in dict.fromkeys(exact.values())])      # of their values
+        self.exact, self.greatest = self._slots_of_changing_size()
         self._arenas_of: dict[tuple[int, ...], list[Arena]] = {}
         self.arenas, self._stacks = self._planned_arenas()
-        cells = [planned.slots[i] for i in range(buffers, planned.inputs)]
-        self.cell_types = [c.dtype for c in cells]
-        self.cells = (ctypes.c_char * (8 * max(1, len(cells))))()
+        self.cell_types = [s.dtype for s in planned.slots[buffers:planned.inputs]]
+        self.cells = (ctypes.c_char * (8 * max(1, len(self.cell_types))))()
         self.copied = (ctypes.c_int64 * max(1, len(planned.updates)))(*[u.size for u in planned.updates])
         self._unbound = [0] * (self.slots - buffers)           # addresses that are not a graph's inputs
         self._results = [(slot, self.shapes[slot], s.dtype, s.device or "", Device[s.device or ""].memory)
                          for slot in planned.sinks for s in (planned.slots[slot],)]
-        self.programs = [program for segment in self.segments for program in segment.programs]
-        self.operations = sum(p.operations for p in self.programs)
-        self.bytes = sum(p.bytes for p in self.programs)
+
+    # -- what the schedule needs, once -----------------------------------------------------------------------
+    def _lifetimes(self) -> dict[str, list[tuple[int, Lifetime]]]:
+        """For each device the slots between its kernels, each from the kernel that computes it to its last reader."""
+        slots, results = self.planned.slots, set(self.planned.sinks)
+        first, last = dict[int, int](), dict[int, int]()            # by slot: an item's number
+        for at, item in enumerate(self.items):
+            for n, slot in enumerate(item.slots):
+                whole = slots[slot].whole
+                slot = slot if whole is None else whole
+                if n < item.results or not slots[slot].nbytes:      # no kernel computes what is empty
+                    first.setdefault(slot, at)
+                last[slot] = at
+        found: dict[str, list[tuple[int, Lifetime]]] = {}
+        for slot, begin in first.items():
+            if slot not in results:
+                life = Lifetime(begin, last[slot], slots[slot].nbytes)
+                found.setdefault(slots[slot].device or "", []).append((slot, life))
+        return found
+
+    def _segments(self, programs: Sequence[Any]) -> list[Segment]:
+        """The kernels, compiled: runs of them on one device, and copies between. Memory that all tasks of a kernel
+        share is one more slot, which lives while that kernel runs."""
+        found = []
+        for span in one_device_each(self.items):
+            segment = Segment([self.items[i] for i in span], self.slots, self.planned, programs[span.start:span.stop])
+            for number, sizes in segment.shared:
+                for nbytes in sizes:
+                    life = Lifetime(span[number], span[number], nbytes)
+                    self.lives.setdefault(segment.device, []).append((self.slots, life))
+                    self.slots += 1
+            found.append(segment)
+        return found
+
+    def _slots_of_changing_size(self) -> tuple[frozenset[int], tuple[int, ...]]:
+        """The slots whose memory depends on the values of variables, and the greatest of these values."""
+        symbols = {slot: symbol for slot, s in enumerate(self.planned.slots) for length in lengths_in(s.shape)
+                   for symbol in length.symbols if symbol.exact}
+        return frozenset(symbols), tuple([symbol.high for symbol in dict.fromkeys(symbols.values())])
 
     def for_values(self, values: tuple[int, ...]) -> CompiledSchedule:
         """The schedule to run for these values of the variables."""
@@ -108,11 +119,8 @@ class CompiledSchedule:
     def _exact_sizes(self, values: Sequence[int]) -> dict[int, int]:
         """The bytes of the slots whose memory depends on the values of variables; computed once for equal
         shapes."""
-        slots, counted = self.planned.slots, {}
-        for slot in self.exact:
-            shape = self.shapes[slot]
-            if shape not in counted:
-                counted[shape] = math.prod(self._shape(slot, values))
+        slots, one_of_each = self.planned.slots, {self.shapes[slot]: slot for slot in self.exact}
+        counted = {shape: math.prod(self._shape(slot, values)) for shape, slot in one_of_each.items()}
         return {slot: counted[self.shapes[slot]] * slots[slot].dtype.itemsize for slot in self.exact}
 
     def _arenas(self, values: tuple[int, ...]) -> list[Arena]:

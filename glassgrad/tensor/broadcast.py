@@ -11,11 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import AxisError, InputError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes, promote
-from glassgrad.compiler.graph.op_arguments import Shape
-from glassgrad.compiler.graph.symbolic import Length
-from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph import DType, Length, Shape, UOp, const, dtypes, ops as o, promote
 
 Axis = int | Sequence[int] | None
 
@@ -182,6 +178,16 @@ def resolve_axes(axis: Any, rank: int, what: str) -> tuple[int, ...]:
     return () if rank == 0 else axes
 
 
+def broadcasts_to(shape: Sequence[Any], wanted: Sequence[Any]) -> bool:
+    """Whether a shape can be broadcast to a wanted one: sizes are equal, or 1, counted from the last axis.
+
+    >>> broadcasts_to((3, 1), (2, 3, 4)), broadcasts_to((2, 3, 4), (3, 4))
+    (True, False)
+    """
+    extra = len(wanted) - len(shape)
+    return extra >= 0 and all(n in (1, m) for n, m in zip(shape, wanted[extra:]))
+
+
 def one_row(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """f(2, 3) and f((2, 3)) alike."""
     return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
@@ -189,10 +195,8 @@ def one_row(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def shape_from(args: tuple[Any, ...], what: str) -> tuple[int, ...]:
     """A shape written as f(2, 3), f((2, 3)) or f([2, 3]); sizes may be symbolic."""
-    if len(args) == 1 and isinstance(args[0], (tuple, list)):
-        args = tuple(args[0])
     sizes = []
-    for n in args:
+    for n in one_row(args):
         size = size_from(n) if isinstance(n, Length) else whole(n)
         if size is None:
             raise InputError(f"{what} needs integers as sizes", given=f"{n!r} of type {type(n).__name__}",

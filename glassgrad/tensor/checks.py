@@ -8,7 +8,7 @@ these annotations once per method and checks by them, and `computed` applies a f
 arguments, which is all that most methods do:
 
     def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **spelling: Any) -> Self:
-        return computed(self, activations.normalize, "normalize", spelling, p=p, dim=dim, eps=eps)
+        return computed(self, normalization.normalize, "normalize", spelling, p=p, dim=dim, eps=eps)
 
 Functions that are no methods call `of_kind("int", "clip", k=k)` on their first lines, which takes the kind, their name
 and then arguments by their names. Annotations that are not in the table `KINDS` (`Any`, sizes, ...) are not checked;
@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import DType, UOp, dtype_by_name
-from glassgrad.tensor.broadcast import shape_from, whole
+from glassgrad.tensor.broadcast import broadcasts_to, shape_from, whole
 from glassgrad.tensor.tensor_base import TensorBase
 
 
@@ -238,8 +238,7 @@ def several(what: str, spelling: dict[str, Any], **own: Any) -> tuple[Any, ...]:
 
 def broadcast_to(what: str, node: UOp, shape: tuple[Any, ...]) -> UOp:
     """A node broadcast to a shape; an error if it cannot be."""
-    extra = len(shape) - len(node.shape)
-    if extra < 0 or any(n not in (1, m) for n, m in zip(node.shape, shape[extra:])):
+    if not broadcasts_to(node.shape, shape):
         raise ShapeError(f"an argument of {what} does not fit", given=f"shape {node.shape} for {shape}",
                          expected=f"shape {shape}, or one that broadcasts to it", fix="reshape it first")
     return node.broadcast(shape)
@@ -289,7 +288,7 @@ def computed(x: TensorKind, formula: Callable[..., Any], method: str, spelling: 
     """A formula of a tensor's node and of a method's arguments, which are checked. Tensors among them become nodes, and
     so do lists that are annotated as an `Operand`.
 
-    >>> from glassgrad.tensor.formulas.neural.activations import normalize
+    >>> from glassgrad.tensor.formulas.neural.normalization import normalize
     >>> computed(Tensor([[3.0, 4.0]]), normalize, "normalize", p=1.0, dim=1, eps=1e-12).tolist()
     [[0.4285714328289032, 0.5714285969734192]]
     """

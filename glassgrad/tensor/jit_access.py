@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp
 from glassgrad.tensor.tensor import Tensor
 
 GRADIENT_SLOT = "_grad"          # the attribute with what `unread_gradient` returns, for generated code

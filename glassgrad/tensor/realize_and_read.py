@@ -14,12 +14,8 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.base.settings import current_state
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph import DType, UOp, ops as o, sizes_now, substitute
 from glassgrad.compiler.graph.gradient import written_out
-from glassgrad.compiler.graph.node import substitute
-from glassgrad.compiler.graph.symbolic import sizes_now
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import note_data, recording, refuse_reading

@@ -22,9 +22,9 @@ from glassgrad.base.errors import NotFiniteError
 from glassgrad.base.source_lines import Line, Place, calls_of, line_of, note_calls
 from glassgrad.compiler.check.graph_interpreter import from_storage
 from glassgrad.compiler.check.non_finite import COMPILED, CONSTANT, GIVEN, MADE, BadElement, Origin, origin
-from glassgrad.compiler.graph import UOp, const, ops as o
+from glassgrad.compiler.graph import UOp, const, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import coordinates
-from glassgrad.compiler.graph.node import concrete, toposort
+from glassgrad.compiler.graph.node import concrete
 from glassgrad.compiler.graph.symbolic import value_of
 from glassgrad.engine.capture import record
 from glassgrad.tensor.formulas.movement import cat, counting

@@ -12,12 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, GradientError, NoAxesError, ShapeError
-from glassgrad.compiler.graph.dtype import dtype_by_name
+from glassgrad.compiler.graph import UOp, dtype_by_name, full, ops as o, sizes_now, toposort
 from glassgrad.compiler.graph.gradient import at_once, deferred, passes_to
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.ops import BUFFER
-from glassgrad.compiler.graph.symbolic import sizes_now
-from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.capture import wants_whole_graphs
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.tensor import realize_and_read as running
@@ -25,12 +21,11 @@ from glassgrad.tensor.autograd.gradient_leaves import (RESET, assigned, computed
                                                        refuse_cut_off, refuse_replaced, started_from)
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.autograd.training_mode import Training, TrainingSwitch
-from glassgrad.tensor.broadcast import resolve_axis
-from glassgrad.tensor.checks import REQUIRED, of_kind, spelled
 from glassgrad.tensor.formulas.bitcast import refuse_bits
 from glassgrad.tensor.memory.interop import InteropMixin
 from glassgrad.tensor.memory.python_values import HostValue, nest
 from glassgrad.tensor.memory.storage import applied, is_shared, leave, share, storage_of
+from glassgrad.tensor.methods import REQUIRED, Self, of_kind, resolve_axis, spelled
 from glassgrad.tensor.methods.arithmetic import ArithmeticMixin
 from glassgrad.tensor.methods.assignment import AssignmentMixin, in_place_methods
 from glassgrad.tensor.methods.casts import CastMixin, PredicatesMixin
@@ -39,9 +34,11 @@ from glassgrad.tensor.methods.elementwise import ElementwiseMixin
 from glassgrad.tensor.methods.linalg.factorizations import FactorizationsMixin
 from glassgrad.tensor.methods.linalg.products import ProductsMixin
 from glassgrad.tensor.methods.neural.activations import ActivationsMixin
+from glassgrad.tensor.methods.neural.attention import AttentionMixin
 from glassgrad.tensor.methods.neural.convolution import ConvolutionMixin
 from glassgrad.tensor.methods.neural.images import ImagesMixin
 from glassgrad.tensor.methods.neural.losses import LossesMixin
+from glassgrad.tensor.methods.neural.normalization import NormalizationMixin
 from glassgrad.tensor.methods.random import RandomMixin
 from glassgrad.tensor.methods.reductions import ReductionsMixin
 from glassgrad.tensor.methods.shape.einsum import EinsumMixin
@@ -53,14 +50,14 @@ from glassgrad.tensor.methods.shape.scatter import ScatterMixin
 from glassgrad.tensor.methods.sorting import SortingMixin
 from glassgrad.tensor.methods.special_functions import SpecialFunctionsMixin
 from glassgrad.tensor.printing import as_text
-from glassgrad.tensor.tensor_base import Self
 from glassgrad.tensor.tinygrad_methods import TinygradNamesMixin
 
 
 class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, ElementwiseMixin, FactorizationsMixin,
-             ProductsMixin, ActivationsMixin, ConvolutionMixin, ImagesMixin, LossesMixin, PredicatesMixin, RandomMixin,
-             ReductionsMixin, EinsumMixin, IndexingMixin, JoiningMixin, MovementMixin, PaddingMixin, ScatterMixin,
-             SortingMixin, SpecialFunctionsMixin, InteropMixin, TinygradNamesMixin, metaclass=TrainingSwitch):
+             ProductsMixin, ActivationsMixin, AttentionMixin, ConvolutionMixin, ImagesMixin, LossesMixin,
+             NormalizationMixin, PredicatesMixin, RandomMixin, ReductionsMixin, EinsumMixin, IndexingMixin,
+             JoiningMixin, MovementMixin, PaddingMixin, ScatterMixin, SortingMixin, SpecialFunctionsMixin,
+             InteropMixin, TinygradNamesMixin, metaclass=TrainingSwitch):
     """A block of numbers of one type, computed when needed.
 
     >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -83,7 +80,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         """
         if others:
             of_kind("list[Tensor]", "realize", others=others)
-        elif self.uop.op is BUFFER and is_only_leaf(self):
+        elif self.uop.op is o.BUFFER and is_only_leaf(self):
             return self
         if not others and self._storage is None:
             [node] = running.realize([self.uop], self.device)

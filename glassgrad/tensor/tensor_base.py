@@ -14,10 +14,7 @@ from weakref import ref
 
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
 from glassgrad.base.source_lines import one_place
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
-from glassgrad.compiler.graph.symbolic import Length
-from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph import DType, Length, UOp, const, dtype_by_name, dtypes, ops as o
 from glassgrad.engine import capture
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd import no_grad as no_gradient
@@ -420,6 +417,10 @@ class TensorBase:
                 self._shared_device(value)
             return value.uop
         return self._beside(value).uop if hasattr(value, "__len__") else plain_number(value, beside)
+
+    def _table(self, values: Any, dtype: DType = dtypes.int32) -> UOp:
+        """Values of a formula's own, stored on this tensor's device."""
+        return self.__class__(values, device=self.device, dtype=dtype).uop
 
     def _beside(self, value: Any) -> Self:
         """A tensor from what the user wrote next to this one."""

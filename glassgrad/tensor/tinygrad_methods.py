@@ -17,9 +17,8 @@ from glassgrad.compiler.graph import Param, UOp, dtypes, ops as o, sizes_now, su
 from glassgrad.compiler.graph.ops import Kind, Op
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
-from glassgrad.tensor.checks import REQUIRED, arguments, cannot_take, of_kind, spelled
 from glassgrad.tensor.formulas.arithmetic import binary, where
-from glassgrad.tensor.tensor_base import Self, TensorBase
+from glassgrad.tensor.methods import REQUIRED, Self, TensorBase, arguments, cannot_take, of_kind, spelled
 
 TIMEOUT = 30.0         # seconds without a byte from a server
 

@@ -10,7 +10,7 @@ import pytest
 from glassgrad import Tensor, dtypes, vmap
 from glassgrad.compiler.check.graph_interpreter import interpret
 from glassgrad.compiler.graph import ops as o
-from glassgrad.tensor.autograd.recurrence import states_of_steps
+from glassgrad.tensor.recurrence import states_of_steps
 
 RANDOM = np.random.default_rng(3)
 Step = Callable[..., tuple[Tensor, ...]]

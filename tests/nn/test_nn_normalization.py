@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="PyTorch, the reference of layers, i
 
 from nn_reference import close, compare, copy_weights, to_torch  # noqa: E402
 
-from glassgrad import Tensor, dtypes, nn  # noqa: E402
+from glassgrad import ShapeError, Tensor, dtypes, nn  # noqa: E402
 from glassgrad.nn.modules import pending_statistics as pending  # noqa: E402
 from glassgrad.nn.state import get_state_dict  # noqa: E402
 
@@ -142,3 +142,23 @@ def test_statistics_of_float16_are_taken_in_float32():
     for layer in (nn.LayerNorm(400), nn.GroupNorm(1, 3), nn.InstanceNorm(3), nn.RMSNorm(400)):
         out = layer(x)
         assert np.isfinite(out.numpy().astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_the_layer_and_the_function_build_one_graph(rng, affine):
+    x, layer = Tensor(numbers(rng, 4, 3, 5)), nn.BatchNorm(3, affine=affine)
+    with Tensor.train():
+        of_layer = layer(x)
+    of_function = nn.functional.batch_norm(x, Tensor.zeros(3), Tensor.ones(3), layer.weight, layer.bias, training=True)
+    assert of_function.uop is of_layer.uop
+    assert nn.functional.batch_norm(x, layer.running_mean, layer.running_var, layer.weight,
+                                    layer.bias).uop is layer(x).uop
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_norm_over_channels_refuses_another_number_of_weights(count):
+    x, weight, bias = Tensor.ones(2, 3, 4), Tensor.ones(count), Tensor.zeros(count)
+    with pytest.raises(ShapeError, match="the number of elements changes"):
+        nn.functional.batch_norm(x, None, None, weight, bias)
+    with pytest.raises(ShapeError, match="the number of elements changes"):
+        nn.functional.group_norm(x, 3, weight, bias)

@@ -62,3 +62,10 @@ def test_diagonals_are_filled(shape: tuple[int, ...], wrap: bool) -> None:
     assert x.tolist() == t.fill_diagonal_(-1.0, wrap).tolist()
     with pytest.raises(ShapeError, match="this has no diagonal to fill"):
         Tensor.zeros(2, 3, 2).fill_diagonal_(1.0)
+
+
+def test_exponential_in_place_draws_what_exponential_draws():
+    Tensor.manual_seed(5)
+    drawn = Tensor.exponential(50, lambd=2.0).numpy()
+    Tensor.manual_seed(5)
+    np.testing.assert_array_equal(Tensor.zeros(50).exponential_(2.0).numpy(), drawn)

@@ -438,3 +438,17 @@ def test_views_that_were_computed_before_their_tensor_was_gone_still_share_write
         views[2][0] = 7
     for one, other in zip(mine, theirs):
         same(one, other)
+
+
+@pytest.mark.parametrize("repeating", [lambda t: t[:2].reshape(2, 1).expand(2, 3), lambda t: t[:3].unfold(0, 2, 1)],
+                         ids=["expand", "unfold"])
+def test_a_live_view_that_repeats_elements_does_not_hinder_a_write_to_another_view(repeating):
+    x, y = Tensor([1.0, 2.0, 3.0, 4.0]) + 1, torch.tensor([2.0, 3.0, 4.0, 5.0])
+    mine, theirs = [x[1:3].realize(), repeating(x).realize()], [y[1:3], repeating(y)]
+    del x
+    for views in (mine, theirs):
+        views[0] *= 10
+    for one, other in zip(mine, theirs):
+        same(one, other)
+    with pytest.raises(InputError, match="several of its elements are one element"):
+        mine[1].assign(mine[1] + 1)

@@ -169,3 +169,13 @@ def test_says_what_is_wrong():
         Tensor.eye(3).solve(Tensor.zeros(2))
     with pytest.raises(InputError, match="no such qr"):
         Tensor.eye(3).qr("thin")
+
+
+@pytest.mark.parametrize("params", [(2.0,), (1.5, -0.5), (2.0, -1.5, 0.5)])
+@pytest.mark.parametrize("shape", [(2, 4, 3), (3, 5)])
+def test_newton_schulz_is_its_formula(params, shape):
+    a = matrices(*shape)
+    x = a / (np.sqrt((a * a).sum((-2, -1), keepdims=True)) + 1e-7)
+    for _ in range(2):
+        x = sum(p * np.linalg.matrix_power(x @ x.swapaxes(-1, -2), k) @ x for k, p in enumerate(params))
+    np.testing.assert_allclose(Tensor(a).newton_schulz(2, params).numpy(), x, rtol=1e-4, atol=1e-5)

@@ -6,6 +6,21 @@ one function each, from the bounds of the remaining terms, not by a collection o
 
 Users' int64 values have the same type and may wrap around. Sums stay right modulo 2^64; a comparison, a quotient or a
 remainder is simplified only where `exact` proves that nothing wraps.
+
+The place of element [i][j] of a (4, 6) array, and where that is after a reshape to (2, 12):
+
+>>> from glassgrad.compiler.lower.expression_text import text
+>>> from glassgrad.compiler.lower.loops import counter
+>>> i, j = counter("i", 4), counter("j", 6)
+>>> flat = add(j, multiply(i, 6))
+>>> text(flat), linear(flat) == (0, {i: 6, j: 1}), bounds(flat)
+('((i * 6) + j)', True, (0, 23))
+>>> text(divide(flat, 6)), text(modulo(flat, 6))       # its row and column are those it came from, because j < 6
+('i', 'j')
+>>> text(divide(flat, 12)), text(modulo(flat, 12))     # in the other shape
+('(i // 2)', '(j + ((i % 2) * 6))')
+>>> text(less(flat, index(24))), text(less(flat, index(12)))
+('True', '(i < 2)')
 """
 
 from __future__ import annotations

@@ -4,7 +4,28 @@ Renderers emit text without optimization passes behind them, so a good order is 
 the outermost open scope where everything it reads is fixed: the ranges it depends on are open, and no loop or branch
 inside that scope changes a register or memory it reads. It is kept there until one of those is written. A scope is a
 list of lines; while a loop is open, the end of its parent's list is right before the loop: that is where hoisted
-values go.
+values go. Here the root is computed in the outer loop, though only a statement of the inner one reads it:
+
+>>> from glassgrad.compiler.lower.printing import show
+>>> from glassgrad.compiler.optimize.targets.target import Target
+>>> from glassgrad.compiler.pipeline import KERNEL, TEXT, KernelWork, run_passes
+>>> [item] = (Tensor([[1.0], [4.0]]).sqrt() + Tensor([5.0, 6.0, 7.0])).schedule()
+>>> work = KernelWork(item.ast, Target("x86_64", 16, 16), "c", plain=True)
+>>> run_passes(work, KERNEL, TEXT)
+>>> print(show(work.kernel))
+map_2_3(a0: float32[2, 3], a1: float32[2, 1], a2: float32[3])
+  loop i0 in 2
+    loop i1 in 3
+      a0[((i0 * 3) + i1)] = (sqrt(a1[i0]) + a2[i1])
+>>> print(work.source[work.source.index("  for"):].strip())
+for (i64 i0 = 0; i0 < 2; i0++) {
+    f32 v1 = data1[i0];
+    f32 v2 = __builtin_sqrtf(v1);
+    for (i64 i1 = 0; i1 < 3; i1++) {
+      data0[i0 * 3 + i1] = v2 + data2[i1];
+    }
+  }
+}
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glassgrad.base.settings import Context
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph import DType, dtypes
 from glassgrad.nn.functional.fixed_arguments import for_each_rank, in_place, public_functions
 from glassgrad.tensor.tensor import Tensor
 

@@ -10,8 +10,9 @@ from glassgrad.base.errors import ShapeError
 from glassgrad.base.settings import Context
 from glassgrad.base.source_lines import one_place
 from glassgrad.nn.functional.fixed_arguments import public_functions, with_fixed
-from glassgrad.tensor.formulas.neural.activations import weighted
+from glassgrad.nn.modules.pending_statistics import average_into
 from glassgrad.tensor.formulas.neural.convolution import Windows, padding_in_numbers
+from glassgrad.tensor.formulas.neural.normalization import scaled_norm, weighted
 from glassgrad.tensor.jit_access import computed_from
 from glassgrad.tensor.tensor import Tensor
 
@@ -109,9 +110,13 @@ def _last(input: Tensor, normalized_shape: Sizes) -> tuple[int, ...]:
 def group_norm(input: Tensor, num_groups: int, weight: Maybe = None, bias: Maybe = None, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(variance + eps) over groups of channels."""
     grouped = input.reshape(input.shape[0], num_groups, math.prod(input.shape[1:]) // num_groups)
-    shape = (-1,) + (1,) * (input.ndim - 2)
-    return _scaled(grouped.layernorm(-1, eps).reshape(input.shape), None if weight is None else weight.reshape(shape),
-                   None if bias is None else bias.reshape(shape))
+    return _scaled(grouped.layernorm(-1, eps).reshape(input.shape), _per_channel(weight, input),
+                   _per_channel(bias, input))
+
+
+def _per_channel(values: Maybe, input: Tensor) -> Maybe:
+    """One value for each channel, in a shape that broadcasts over (batch, channels, ...space)."""
+    return None if values is None else values.reshape(1, input.shape[1], *(1,) * (input.ndim - 2))
 
 
 def batch_norm(input: Tensor, running_mean: Maybe, running_var: Maybe, weight: Maybe = None, bias: Maybe = None,
@@ -119,21 +124,17 @@ def batch_norm(input: Tensor, running_mean: Maybe, running_var: Maybe, weight: M
     """(x - mean) / sqrt(variance + eps) for each channel: the batch's statistics in training, which are averaged into
     the running ones, else the running ones."""
     axes, wide = tuple(axis for axis in range(input.ndim) if axis != 1), input.cast(input.dtype.accumulator)
-    if training or running_mean is None or running_var is None:
-        mean, variance = wide.mean(axes), wide.var(axes, correction=0)
+    if not training and running_mean is not None and running_var is not None:
+        return wide.batchnorm(weight, bias, running_mean, (running_var + eps).rsqrt()).cast(input.dtype)
+    if training:
         n = input.numel() // input.shape[1]
-        if training:
-            _track(running_mean, mean, momentum)
-            _track(running_var, variance * (n / max(1, n - 1)), momentum)
-    else:
-        mean, variance = running_mean, running_var
-    return wide.batchnorm(weight, bias, mean, (variance + eps).rsqrt()).cast(input.dtype)
-
-
-def _track(running: Maybe, new: Tensor, momentum: float) -> None:
-    """Average a new statistic into the running one, if there is one."""
-    if running is not None:
-        running.assign((running * (1 - momentum) + new.detach() * momentum).cast(running.dtype))
+        average_into(running_mean, wide.mean(axes), momentum)
+        average_into(running_var, wide.var(axes, correction=0) * (n / max(1, n - 1)), momentum)
+    weight, bias = _per_channel(weight, input), _per_channel(bias, input)
+    if weight is None or bias is None:
+        return _scaled(wide.layernorm(axes, eps), weight, bias).cast(input.dtype)
+    weight, bias = weight.cast(wide.dtype), bias.cast(wide.dtype)
+    return computed_from(wide, scaled_norm(wide.uop, weight.uop, bias.uop, axes, eps), weight, bias).cast(input.dtype)
 
 
 def instance_norm(input: Tensor, running_mean: Maybe = None, running_var: Maybe = None, weight: Maybe = None,
@@ -142,8 +143,8 @@ def instance_norm(input: Tensor, running_mean: Maybe = None, running_var: Maybe 
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     flat = input.flatten(2).cast(input.dtype.accumulator)
-    _track(running_mean, flat.mean(-1).mean(0), momentum)
-    _track(running_var, flat.var(-1).mean(0), momentum)
+    average_into(running_mean, flat.mean(-1).mean(0), momentum)
+    average_into(running_var, flat.var(-1).mean(0), momentum)
     return group_norm(input, input.shape[1], weight, bias, eps)
 
 

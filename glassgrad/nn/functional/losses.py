@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import ShapeError
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph import dtypes
 from glassgrad.nn.functional.fixed_arguments import public_functions
 from glassgrad.tensor.formulas.neural.losses import reduced
 from glassgrad.tensor.tensor import Tensor

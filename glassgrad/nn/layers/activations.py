@@ -36,19 +36,14 @@ class LeakyReLU(FunctionLayer, function=F.leaky_relu):
     """
 
 
-class RReLU(Layer):
+class RReLU(FunctionLayer, function=F.rrelu, settings=("lower", "upper", "inplace")):
     """x where it is positive, else a slope times x; in training each slope is drawn between two limits, otherwise it is
     their middle (Xu et al., 2015).
 
     >>> RReLU(0.25, 0.75)(Tensor([-1.0, 2.0])).tolist()
     [-0.5, 2.0]
     """
-    shows = ("lower", "upper")
-
-    def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False):
-        self.lower, self.upper = lower, upper
-
-    def forward(self, x: Tensor) -> Tensor: return F.rrelu(x, self.lower, self.upper, bool(settings.TRAINING))
+    def forward(self, x: Tensor) -> Tensor: return super().forward(x, training=bool(settings.TRAINING))
 
 
 class PReLU(Layer):

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph import dtypes
 from glassgrad.nn.layers.linear import Linear
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.new_parameters import zeros

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph import dtypes
 from glassgrad.nn.functional.embeddings import embedding, embedding_bag
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.tensor.tensor import Tensor

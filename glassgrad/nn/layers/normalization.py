@@ -15,7 +15,6 @@ from glassgrad.nn.functional import layers as F
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.nn.modules.layer import FunctionLayer, Layer
 from glassgrad.nn.modules.new_parameters import ones, running_statistics, scale_and_shift
-from glassgrad.tensor.formulas.neural.activations import scaled_norm
 from glassgrad.tensor.tensor import Tensor
 
 
@@ -54,21 +53,13 @@ class BatchNorm(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
-        wide = x.cast(x.dtype.accumulator)
-        mean, variance = self.calc_stats(wide)
+        mean, variance = self.calc_stats(x.cast(x.dtype.accumulator))
         if settings.TRAINING and self.track_running_stats:
-            self._track(mean.detach(), variance.detach(), x.numel() // self.num_features)
+            self._track(mean, variance, x.numel() // self.num_features)
         has_own = type(self).calc_stats is not BatchNorm.calc_stats            # overridden by a subclass
         if has_own or not settings.TRAINING and self.track_running_stats:
-            return wide.batchnorm(self.weight, self.bias, mean, (variance + self.eps).rsqrt()).cast(x.dtype)
-        axes = tuple(i for i in range(x.ndim) if i != 1)
-        each = (1, self.num_features, *(1,) * (x.ndim - 2))                  # one value per channel
-        if self.weight is None or self.bias is None:
-            normed = wide.layernorm(axes, self.eps)
-            return (normed if self.weight is None else normed * self.weight.reshape(each)).cast(x.dtype)
-        weight, bias = (t.cast(wide.dtype).reshape(each) for t in (self.weight, self.bias))
-        node = scaled_norm(wide.uop, weight.uop, bias.uop, axes, self.eps)
-        return wide._with(node, weight, bias).cast(x.dtype)
+            return F.batch_norm(x, mean, variance, self.weight, self.bias, eps=self.eps)
+        return F.batch_norm(x, None, None, self.weight, self.bias, eps=self.eps)        # by the batch's statistics
 
     def _check(self, x: Tensor) -> None:
         if x.ndim < 2 or x.shape[1] != self.num_features:
@@ -85,8 +76,8 @@ class BatchNorm(Layer):
         share: Any = self.momentum
         if share is None:
             share = 1.0 / self.num_batches_tracked.cast(self.running_mean.dtype)
-        for running, new in ((self.running_mean, mean), (self.running_var, variance * (count / max(1, count - 1)))):
-            running.assign((running * (1 - share) + new * share).cast(running.dtype))
+        pending.average_into(self.running_mean, mean, share)
+        pending.average_into(self.running_var, variance * (count / max(1, count - 1)), share)
         pending.remember(self.running_mean, self.running_var, self.num_batches_tracked)
 
 

@@ -7,15 +7,15 @@ from typing import Any
 from glassgrad.nn.functional.layers import interpolate, upsample_bilinear, upsample_nearest
 from glassgrad.nn.functional.pooling import (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d,
                                              adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d, avg_pool2d,
-                                             lp_pool2d, max_pool2d)
-from glassgrad.nn.modules.layer import FunctionLayer, Layer
-from glassgrad.tensor.formulas.neural.convolution import each
+                                             lp_pool2d, max_pool2d, max_unpool2d)
+from glassgrad.nn.modules.layer import FunctionLayer
 from glassgrad.tensor.tensor import Tensor
 
 _SHOWN = "kernel_size", "stride", "padding"
 # the rank of windows is the length of `kernel_size`; the constructor has the last two settings in another order
 _MAX: Any = {"function": max_pool2d, "shows": _SHOWN,
              "settings": (*_SHOWN, "dilation", "return_indices", "ceil_mode")}
+_UNPOOL: Any = {"function": max_unpool2d, "settings": _SHOWN}
 
 
 class MaxPool2d(FunctionLayer, rank=2, **_MAX):
@@ -43,21 +43,14 @@ class MaxPool3d(FunctionLayer, rank=3, **_MAX):
     """
 
 
-class _MaxUnpool(Layer):
-    """The base: puts values back at the indices of a max pool."""
-    shows = _SHOWN
-
-    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0):
-        self.kernel_size = each(kernel_size, self.rank, "kernel_size")
-        self.stride = self.kernel_size if stride is None else each(stride, self.rank, "stride")
-        self.padding = each(padding, self.rank, "padding", 0)
+class _WithOutputSize:
+    """The base of layers that may be given the size of their output, after the indices."""
 
     def forward(self, x: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
-        self._check_space(x)
-        return x.max_unpool2d(indices, self.kernel_size, self.stride, 1, self.padding, output_size)
+        return super().forward(x, indices, output_size=output_size)  # type: ignore[misc,no-any-return]
 
 
-class MaxUnpool2d(_MaxUnpool, rank=2):
+class MaxUnpool2d(_WithOutputSize, FunctionLayer, rank=2, **_UNPOOL):
     """Values back at the indices that `MaxPool2d(.., return_indices=True)` gave, zeros elsewhere.
 
     >>> pool, back = MaxPool2d(2, return_indices=True), MaxUnpool2d(2)
@@ -66,7 +59,7 @@ class MaxUnpool2d(_MaxUnpool, rank=2):
     """
 
 
-class MaxUnpool1d(_MaxUnpool, rank=1):
+class MaxUnpool1d(_WithOutputSize, FunctionLayer, rank=1, **_UNPOOL):
     """`MaxUnpool2d` over one axis.
 
     >>> MaxUnpool1d(2)(*MaxPool1d(2, return_indices=True)(Tensor([[[1.0, 2.0]]]))).tolist()
@@ -74,7 +67,7 @@ class MaxUnpool1d(_MaxUnpool, rank=1):
     """
 
 
-class MaxUnpool3d(_MaxUnpool, rank=3):
+class MaxUnpool3d(_WithOutputSize, FunctionLayer, rank=3, **_UNPOOL):
     """`MaxUnpool2d` over three axes.
 
     >>> MaxUnpool3d(2)(*MaxPool3d(2, return_indices=True)(Tensor.ones(1, 1, 2, 2, 2))).sum().item()

@@ -16,7 +16,7 @@ from glassgrad.base.errors import InputError
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.new_parameters import uniform_within
 from glassgrad.tensor import checks
-from glassgrad.tensor.autograd.recurrence import states_of_steps
+from glassgrad.tensor.recurrence import states_of_steps
 from glassgrad.tensor.tensor import Tensor
 
 MOST_LAYERS = 10_000        # more are surely a mistake, and would take hours to make

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph import DType
 from glassgrad.tensor.checks import KINDS, cannot_take
 from glassgrad.tensor.tensor_base import TensorBase
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.base.settings import Context, settings
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph import DType, dtypes
 from glassgrad.nn.modules.object_tree import ObjectPart, walk
 from glassgrad.nn.state.state_dict import Loaded, get_state_dict, load_state_dict
 from glassgrad.tensor.tensor import Tensor

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph import dtypes
 from glassgrad.tensor.tensor import Tensor
 
 

@@ -27,6 +27,17 @@ def is_computed(tensor: Tensor) -> bool:
     return tensor.uop.base.op is o.BUFFER
 
 
+def average_into(running: Tensor | None, new: Tensor, share: float | Tensor) -> None:
+    """Give a running statistic, if there is one, this share of a new value.
+
+    >>> mean = Tensor([1.0])
+    >>> average_into(mean, Tensor([2.0]), 0.25); mean.tolist()
+    [1.25]
+    """
+    if running is not None:
+        running.assign((running * (1 - share) + new.detach() * share).cast(running.dtype))
+
+
 def remember(*tensors: Tensor) -> None:
     """Add tensors to the pending ones; computes all after `_MOST_PASSES` updates.
 

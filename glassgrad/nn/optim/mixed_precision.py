@@ -19,7 +19,7 @@ from contextlib import ContextDecorator
 from typing import Any
 
 from glassgrad.base.errors import GradientError, InputError
-from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
+from glassgrad.compiler.graph import DType, dtype_by_name, dtypes
 from glassgrad.nn.optim.optimizer import Optimizer
 from glassgrad.tensor.autograd import autocast as precision
 from glassgrad.tensor.tensor import Tensor

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph import DType
 from glassgrad.tensor.jit_access import computed_from
 from glassgrad.tensor.tensor import Tensor
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph import dtypes
 from glassgrad.nn.state.checkpoint import load_checkpoint, save_checkpoint
 from glassgrad.nn.state.formats.byte_source import Readable, Source, TensorIO
 from glassgrad.nn.state.formats.gguf import read_gguf

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp
 from glassgrad.nn.modules.object_tree import ObjectPart, walk
 from glassgrad.nn.state.formats.byte_source import Readable, Source
 from glassgrad.nn.state.formats.safetensors import METADATA, read_header, write_file

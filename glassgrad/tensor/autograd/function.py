@@ -20,7 +20,7 @@ from functools import wraps
 from typing import Any
 
 from glassgrad.base.errors import GradientError, InputError
-from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.compiler.graph import UOp, const, full
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.tensor_base import TensorBase
 

@@ -165,8 +165,7 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0, **sp
 
 
 def _finished(part: Tensor, batch: _Batch, axis: int) -> Tensor:
-    node = batch.of(part.uop)
-    made = part._with(node)
+    made = part._with(batch.of(part.uop))
     return made.movedim(0, axis) if axis else made
 
 

@@ -15,7 +15,6 @@ from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.custom_gradient import gradient_is, own_gradient
 from glassgrad.tensor.formulas import powers
 from glassgrad.tensor.formulas.deferred import one_node
-from glassgrad.tensor.formulas.powers import by_squaring
 
 LOG2_E, LN_2 = math.log2(math.e), math.log(2.0)
 HALF_PI = math.pi / 2
@@ -265,7 +264,7 @@ def computes_float64(*operands: UOp) -> bool:
 
 def product_power(x: UOp, n: int) -> UOp:
     """x^n by products in x's type."""
-    return by_squaring(x if n > 0 else x.recip(), abs(n)) if n else one(x)
+    return powers.by_squaring(x if n > 0 else x.recip(), abs(n)) if n else one(x)
 
 
 def integer_power(x: UOp, n: UOp) -> UOp:

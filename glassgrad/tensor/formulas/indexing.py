@@ -144,19 +144,20 @@ def true_indices(mask: UOp, size: int) -> UOp:
 
 
 # -- writing -------------------------------------------------------------------------------------------------
-def replace_part(x: UOp, steps: tuple[Step, ...], value: UOp) -> UOp:
+def replace_part(x: UOp, steps: tuple[Step, ...], value: UOp, repeated: bool = False) -> UOp:
     """x with the elements that a view of it shows replaced; `steps` are the movement ops and bitcasts from x to the
-    view."""
+    view. A view that shows an element several times is refused, unless the values for it are equal (`repeated`)."""
     for at, (op, arg) in enumerate(steps):
         if op is o.BITCAST:                  # replaced in the other type, then read back as the first
             shown = applied(steps[:at], x, cuts=False)
-            bits = replace_part(reread(shown, arg[1]), steps[at + 1:], value)
-            return replace_part(x, steps[:at], reread(bits, arg[0]))
+            bits = replace_part(reread(shown, arg[1]), steps[at + 1:], value, repeated)
+            return replace_part(x, steps[:at], reread(bits, arg[0]), repeated)
     replaced = replace_view(x, applied(steps, x, cuts=False), value)
     if replaced is not None:
         return replaced
     numbers = applied(steps, counting(math.prod(x.shape), dtypes.int64).reshape(x.shape), cuts=False)
-    refuse_repeated(steps, numbers)
+    if not repeated:
+        refuse_repeated(steps, numbers)
     return put(x, numbers, value)
 
 

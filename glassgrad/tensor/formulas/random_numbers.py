@@ -12,7 +12,8 @@ import os
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import Cell, DType, RandomBits, UOp, dtypes, most, ops as o
-from glassgrad.tensor.formulas import along, elementary, largest, minimum, part, running, topk, total, unsqueeze
+from glassgrad.tensor.formulas import (along, elementary, in_accumulator, largest, minimum, part, running, topk, total,
+                                       unsqueeze)
 
 
 class RandomStreams:
@@ -80,6 +81,11 @@ def standard_normal(shape: tuple[int, ...], dtype: DType) -> UOp:
     else:
         length, turn = 1.0 - _fraction(u, wide), _fraction(v, wide)
     return ((elementary.log(length) * -2.0).sqrt() * ((0.25 - turn) * (2 * math.pi)).sin()).cast(dtype)
+
+
+def waiting_times(shape: tuple[int, ...], dtype: DType) -> UOp:
+    """Numbers of the exponential distribution with rate 1."""
+    return -in_accumulator(elementary.log, 1 - uniform(shape, dtype))
 
 
 def integers(shape: tuple[int, ...], low: int, high: int) -> UOp:

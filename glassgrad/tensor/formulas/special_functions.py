@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from glassgrad.compiler.graph.dtype import dtypes, largest as greatest
-from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph import UOp, const, dtypes
+from glassgrad.compiler.graph.dtype import largest as greatest
 from glassgrad.tensor.autograd.custom_gradient import gradient_is
 from glassgrad.tensor.formulas import (absolute, as_float, broadcast, in_accumulator, is_infinite, is_nan, logaddexp,
                                        maximum, pad_axis, part, square)

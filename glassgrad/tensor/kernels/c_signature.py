@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import DTypeError, InputError
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph import DType, dtypes
 from glassgrad.tensor.tensor_base import TensorBase
 
 C_NAMES = {dtypes.bool: "_Bool", dtypes.int8: "signed char", dtypes.uint8: "unsigned char", dtypes.int16: "short",

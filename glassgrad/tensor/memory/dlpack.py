@@ -95,7 +95,7 @@ def give(memory: Any, shape: tuple[int, ...], dtype: DType, versioned: bool, cop
         raise DTypeError("DLPack has no such type", given=dtype.name, expected="a wider float",
                          fix="cast it: x.half()")
     sizes = (ctypes.c_int64 * max(1, len(shape)))(*shape)
-    strides = (ctypes.c_int64 * max(1, len(shape)))(*_row_major(shape))
+    strides = (ctypes.c_int64 * max(1, len(shape)))(*row_major(shape))
     array = _DLTensor(ctypes.addressof(memory), _Device(CPU, 0), len(shape), _DLDataType(*_TYPES[dtype], 1),
                    ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64)),
                    ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)), 0)
@@ -139,7 +139,7 @@ def take(source: Any) -> Foreign:
         raise DeviceError("the array is not in the host's memory", given=f"DLPack device {array.device.kind}",
                           expected="the CPU, 1", fix="move it to the CPU first")
     shape = tuple(array.shape[i] for i in range(array.ndim))
-    steps = tuple(array.strides[i] for i in range(array.ndim)) if array.strides else _row_major(shape)
+    steps = tuple(array.strides[i] for i in range(array.ndim)) if array.strides else row_major(shape)
     return Foreign(managed, (array.data or 0) + array.byte_offset, shape, steps, _dtype_of(array.dtype),
                    versioned and bool(managed.flags & _READ_ONLY))
 
@@ -157,7 +157,8 @@ def _asked(source: Any) -> Any:
                          fix="copy its values: Tensor(array)") from None
 
 
-def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides, in elements, of a value stored row by row."""
     return tuple(math.prod(shape[i + 1:]) for i in range(len(shape)))
 
 

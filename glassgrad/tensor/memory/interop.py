@@ -7,7 +7,6 @@ where it is there already, never imported for its own sake.
 from __future__ import annotations
 
 import ctypes
-import math
 from importlib import import_module
 from typing import Any
 
@@ -136,7 +135,7 @@ class InteropMixin(TensorBase):
         """Memory of another owner, as a leaf; copied if it is not row-major, not aligned or read-only, or if the device
         has separate memory."""
         place = running.canonical_device(device) or running.default_device()
-        dense = all(n == 1 or s == math.prod(shape[i + 1:]) for i, (n, s) in enumerate(zip(shape, steps)))
+        dense = all(n == 1 or s == plain for n, s, plain in zip(shape, steps, dlpack.row_major(shape)))
         if dense and not read_only and address % dtype.itemsize == 0 and 0 not in shape \
                 and Device[place].memory.on_host:
             buffer = Buffer.from_host(owner, address, shape, dtype, place)
@@ -166,8 +165,7 @@ class InteropMixin(TensorBase):
             raise InputError("from_blob needs an address", given=repr(ptr),
                              expected="an int, such as ctypes.addressof(array)",
                              fix="pass the address of the first element")
-        steps = tuple(math.prod(sizes[i + 1:]) for i in range(len(sizes)))
-        return cls._foreign(owner, ptr, sizes, steps, kind, device)
+        return cls._foreign(owner, ptr, sizes, dlpack.row_major(sizes), kind, device)
 
     # -- PyTorch ---------------------------------------------------------------------------------------------
     @classmethod

@@ -71,8 +71,7 @@ def read_array(value: Any, dtype: DType | None = None) -> HostValue:
     own = numpy_dtype(found.dtype)
     if own is None:
         raise InputError("cannot make a tensor of this array", given=f"an array of {found.dtype}",
-                         expected="numbers or truth values: "
-                                  + ", ".join(d.name for d in NUMPY_TYPES),
+                         expected="numbers or truth values: " + ", ".join(d.name for d in NUMPY_TYPES),
                          fix='convert it first, for example with array.astype("float32")')
     native = numpy.ascontiguousarray(found, dtype=None if found.dtype.isnative else found.dtype.newbyteorder("="))
     return HostValue(native.reshape(-1).view("uint8").data, tuple(found.shape), own)

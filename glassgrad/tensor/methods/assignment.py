@@ -20,10 +20,11 @@ from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.gradient_leaves import assigned, distinct, has_another_value, hold, is_held, leaf_shared
 from glassgrad.tensor.formulas import (add, as_node, ceil, counting, divide, elementary, flatten, in_accumulator, less,
                                        lookup, maximum, mul, replace_part, running as running_total, sub, where)
-from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, uniform
+from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, uniform, waiting_times
 from glassgrad.tensor.memory.disk import on_disk, write
 from glassgrad.tensor.memory.storage import applied, is_shared, leave, storage_of
-from glassgrad.tensor.methods import REQUIRED, Self, TensorBase, arguments, broadcast_to, of_kind, spelled, working_axis
+from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_to, broadcasts_to, of_kind,
+                                      spelled, working_axis)
 
 # methods that have an in-place form: a tensor and arguments for their examples, and their names
 _IN_PLACE = (
@@ -75,8 +76,7 @@ class AssignmentMixin(TensorBase):
                            dtype=self.dtype)  # type: ignore[assignment]
         node = self.uop
         if new.uop.shape != node.shape:
-            extra = self.ndim - new.ndim
-            if extra < 0 or any(n not in (1, m) for n, m in zip(new.shape, self.shape[extra:])):
+            if not broadcasts_to(new.shape, self.shape):
                 raise ShapeError("cannot assign a value of another shape", given=f"{new.shape} to {self.shape}",
                                  expected=f"shape {self.shape}, or one that broadcasts to it",
                                  fix="reshape the value first")
@@ -108,7 +108,7 @@ class AssignmentMixin(TensorBase):
             if before is None:                   # all that can be read of it is what the views show
                 before = full(storage.shape, 0, storage.dtype)
                 for member in storage.live():
-                    before = replace_part(before, member._steps, member.uop)
+                    before = replace_part(before, member._steps, member.uop, repeated=True)
             whole = replace_part(before, self._steps, new.uop)
         storage.written = True
         for member in storage.live():
@@ -319,8 +319,7 @@ class AssignmentMixin(TensorBase):
         >>> (Tensor.zeros(100).exponential_() >= 0).all().item()
         True
         """
-        return self._drawn("exponential_", uniform,
-                           lambda x: divide(-in_accumulator(elementary.log1p, -x), lambd), lambd=lambd)
+        return self._drawn("exponential_", waiting_times, lambda x: divide(x, lambd), lambd=lambd)
 
     def geometric_(self, p: float) -> Self:
         """How many tries until one succeeds, each with probability p.

@@ -10,10 +10,11 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph import DType, UOp, dtype_by_name, dtypes
-from glassgrad.tensor.formulas import both, broadcast, divide, elementary, flatten, in_accumulator, less, sub
+from glassgrad.compiler.graph import DType, dtype_by_name, dtypes
+from glassgrad.tensor.formulas import both, broadcast, divide, elementary, flatten, in_accumulator, less
 from glassgrad.tensor.formulas.hashes import absorb, hash_parameters, lane_tables, padding_bytes, threefry
-from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, streams, uniform, weighted_draws
+from glassgrad.tensor.formulas.random_numbers import (integers, standard_normal, streams, uniform, waiting_times,
+                                                      weighted_draws)
 from glassgrad.tensor.formulas.sorting import order_of
 from glassgrad.tensor.methods import Self, TensorBase, arguments, options, sizes
 
@@ -216,7 +217,7 @@ class RandomMixin(TensorBase):
         """
         rate, = arguments("exponential", lambd=lambd)
         kind, device, grad = options(kwargs, dtypes.default_float, None)
-        return cls._leaf(divide(_waiting_times(sizes(shape, "exponential"), kind), rate), device, grad)
+        return cls._leaf(divide(waiting_times(sizes(shape, "exponential"), kind), rate), device, grad)
 
     @classmethod
     def gumbel(cls, *shape: Any, **kwargs: Any) -> Self:
@@ -226,7 +227,7 @@ class RandomMixin(TensorBase):
         (2, 3)
         """
         kind, device, grad = options(kwargs, dtypes.default_float, None)
-        waited = _waiting_times(sizes(shape, "gumbel"), kind)
+        waited = waiting_times(sizes(shape, "gumbel"), kind)
         return cls._leaf(-in_accumulator(elementary.log, waited), device, grad)
 
     # -- hashes ----------------------------------------------------------------------------------------------
@@ -257,11 +258,10 @@ class RandomMixin(TensorBase):
                              fix="Tensor(b'...') or x.bitcast(dtypes.uint8)")
         rate, domain, length = hash_parameters(cfg)
         rows, n = math.prod(self.shape[:-1]), self.shape[-1]
-        tail = self.__class__(padding_bytes(n, rate, domain), device=self.device).uop
+        tail = self._table(padding_bytes(n, rate, domain), dtypes.uint8)
         rotations, moves = lane_tables()
-        state = absorb(self.uop.reshape((rows, n)), tail, rate,
-                       self.__class__(rotations, device=self.device, dtype=dtypes.uint64).uop,
-                       self.__class__(moves, device=self.device, dtype=dtypes.int32).uop, self.device)
+        state = absorb(self.uop.reshape((rows, n)), tail, rate, self._table(rotations, dtypes.uint64),
+                       self._table(moves), self.device)
         return self._with(state.shrink(((0, rows), (0, length))).reshape((*self.shape[:-1], length)))
 
     def hash(self) -> Self:
@@ -272,11 +272,6 @@ class RandomMixin(TensorBase):
         """
         words = self._with(flatten(self.uop)).bitcast(dtypes.uint8)
         return words.keccak("shake_128")
-
-
-def _waiting_times(shape: tuple[int, ...], kind: DType) -> UOp:
-    """Numbers of the exponential distribution with rate 1."""
-    return -in_accumulator(elementary.log, sub(1, uniform(shape, kind)))
 
 
 def _fan_in(sizes: tuple[int, ...]) -> int:

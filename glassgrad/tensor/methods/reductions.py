@@ -167,8 +167,7 @@ class ReductionsMixin(TensorBase):
         [1, 3]
         """
         dim, keepdim = arguments("aminmax", spelling, dim=dim, keepdim=keepdim)
-        return (self._with(reductions.smallest(self.uop, dim, keepdim)),
-                self._with(reductions.largest(self.uop, dim, keepdim)))
+        return self._with(smallest(self.uop, dim, keepdim)), self._with(largest(self.uop, dim, keepdim))
 
     def argmax(self, axis: int | None = None, keepdim: bool = False, **spelling: Any) -> Self:
         """The index of the largest value, the first of equals; without an axis, in the flattened tensor.
@@ -211,8 +210,7 @@ class ReductionsMixin(TensorBase):
         >>> Tensor([0, 3, 5]).count_nonzero().item()
         2
         """
-        axis, = arguments("count_nonzero", spelling, axis=axis)
-        return self._with(reductions.total(self.uop.cast(dtypes.bool), axis))
+        return computed(self, lambda x, axis: total(x.cast(dtypes.bool), axis), "count_nonzero", spelling, axis=axis)
 
     # -- running ---------------------------------------------------------------------------------------------
     def cumsum(self, axis: int = 0, *, dtype: DType | str | None = None, **spelling: Any) -> Self:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph import dtypes
 from glassgrad.nn.optim.optimizer import Group, Optimizer, Parameters
 from glassgrad.tensor.tensor import Tensor
 

@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph import DType, dtypes
 from glassgrad.nn.optim.optimizer import Group, Optimizer, Parameters
 from glassgrad.tensor import checks
+from glassgrad.tensor.formulas.linalg.factorizations import newton_schulz
 from glassgrad.tensor.tensor import Tensor
 
 Coefficients = tuple[float, float, float]
@@ -18,23 +19,18 @@ COEFFICIENTS: Coefficients = (3.4445, -4.775, 2.0315)
 
 def orthogonal(matrix: Tensor, steps: int = 5, coefficients: Coefficients = COEFFICIENTS, eps: float = 1e-7,
                dtype: DType = dtypes.bfloat16) -> Tensor:
-    """A matrix with the same directions and singular values near 1, by the iteration X = a X + (b A + c A A) X with
-    A = X X^T. Matrices between products are rounded to `dtype`, sums are float32.
+    """A matrix with the same directions and singular values near 1, by the iteration of `Tensor.newton_schulz`.
+    Matrices between products are rounded to `dtype`, sums are float32.
 
     >>> orthogonal(Tensor([[2.0, 0.0], [0.0, 1.0]])).numpy().round(1)
     array([[0.7, 0. ],
            [0. , 1.1]], dtype=float32)
     """
-    a, b, c = coefficients
     wide = matrix.dtype.accumulator
     rounded = lambda x: x.cast(dtype).cast(wide)
-    tall = matrix.shape[0] > matrix.shape[1]
-    x = rounded(matrix.transpose() if tall else matrix)   # the smaller side first: its products are smaller
+    x = rounded(matrix)
     x = rounded(x / rounded(x.square().sum().sqrt()).maximum(eps))
-    for _ in range(steps):
-        gram = rounded(x @ x.transpose())
-        x = rounded(x * a + rounded(gram * b + (gram @ gram) * c) @ x)
-    return x.transpose() if tall else x
+    return x._with(newton_schulz(x.uop, steps, coefficients, rounded))
 
 
 class Muon(Optimizer):

@@ -12,7 +12,7 @@ import struct
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import FormatError
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph import DType, dtypes
 from glassgrad.nn.state.formats.byte_source import Source
 from glassgrad.nn.state.formats.gguf_blocks import BLOCKS as PLAIN_BLOCKS
 from glassgrad.nn.state.formats.gguf_codebook_blocks import BOOK_BLOCKS

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph import dtypes
 from glassgrad.tensor.tensor import Tensor
 
 SUPER = 256                      # weights in a block of the K kinds
@@ -37,9 +37,10 @@ def planes(data: Tensor, bits: int) -> Tensor:
     return (data.unsqueeze(-2) >> shifts) & ((1 << bits) - 1)
 
 
-def _bits(data: Tensor) -> Tensor:
-    """(n, k) bytes -> (n, 8 k) bits, lowest first"""
-    return (data.unsqueeze(-1) >> Tensor.arange(8, dtype=dtypes.uint8, device=data.device)).reshape(len(data), -1) & 1
+def fields(data: Tensor, bits: int, count: int) -> Tensor:
+    """(n, k) numbers -> (n, k * count): the lowest `bits` bits of each, then the next, ..."""
+    shifts = Tensor([i * bits for i in range(count)], dtype=data.dtype, device=data.device)
+    return ((data.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)).reshape(len(data), -1)
 
 
 def _signed(data: Tensor, zero: int) -> Tensor:
@@ -67,7 +68,7 @@ def _q4_1(b: Tensor) -> Tensor:          # scale (2), minimum (2), 32 x 4 bits (
 
 
 def _q5(low: Tensor, high: Tensor) -> Tensor:       # 32 x 4 bits (16), 4 bytes of fifth bits
-    return planes(low, 4).reshape(-1, 32) | (_bits(high) << 4)
+    return planes(low, 4).reshape(-1, 32) | (fields(high, 1, 8) << 4)
 
 
 def _q5_0(b: Tensor) -> Tensor:          # scale (2), fifth bits (4), 32 x 4 bits (16): d * (q - 16)

@@ -13,8 +13,8 @@ import zlib
 from functools import cache
 from typing import NamedTuple
 
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.nn.state.formats.gguf_blocks import SUPER, Blocks, half, spread
+from glassgrad.compiler.graph import DType, dtypes
+from glassgrad.nn.state.formats.gguf_blocks import SUPER, Blocks, fields, half, spread
 from glassgrad.tensor.formulas import take
 from glassgrad.tensor.jit_access import computed_from
 from glassgrad.tensor.tensor import Tensor
@@ -42,12 +42,6 @@ def _points(book: Codebook) -> list[list[int]]:
 
 
 # -- pieces ----------------------------------------------------------------------------------------------------------
-def _fields(data: Tensor, bits: int, count: int) -> Tensor:
-    """(n, k) numbers -> (n, k * count): the lowest `bits` bits of each, then the next, ..."""
-    shifts = Tensor([i * bits for i in range(count)], dtype=data.dtype, device=data.device)
-    return ((data.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)).reshape(len(data), -1)
-
-
 def _as(data: Tensor, dtype: DType) -> Tensor:
     """Bytes as wider little-endian integers."""
     return data.bitcast(dtype).cast(dtypes.int32 if dtype is dtypes.uint16 else dtype)
@@ -60,7 +54,7 @@ def _indices(low: Tensor, high: Tensor) -> Tensor:
 
 def _signs(bits: Tensor) -> Tensor:
     """(n, k) bytes -> (n, 8 k): -1 where a bit is set, else 1"""
-    return 1 - 2 * _fields(bits.cast(dtypes.uint8), 1, 8).cast(dtypes.float32)
+    return 1 - 2 * fields(bits.cast(dtypes.uint8), 1, 8).cast(dtypes.float32)
 
 
 def _even_signs(seven: Tensor) -> Tensor:
@@ -105,16 +99,16 @@ def _shifted(indices: Tensor, down: Tensor) -> Tensor:
 
 def _iq1_s(b: Tensor) -> Tensor:         # d (2), lower bits (32), for each 32 weights 4 x 3 upper bits, scale, shift
     rest = _as(b[:, 34:], dtypes.uint16)
-    indices = _indices(b[:, 2:34], _fields(rest, 3, 4))
+    indices = _indices(b[:, 2:34], fields(rest, 3, 4))
     return _scaled(half(b[:, :2]), _odd((rest >> 12) & 7), _shifted(indices, rest >> 15))
 
 
 def _iq1_m(b: Tensor) -> Tensor:         # lower bits (32), for each 8 weights 3 upper bits and a shift (16), scales (8)
-    rest = _fields(b[:, 32:48], 4, 2)
+    rest = fields(b[:, 32:48], 4, 2)
     scales = _as(b[:, 48:], dtypes.uint16)                      # 4 x 3 bits, and 4 bits of d, in each
-    d = (_fields(scales >> 12, 4, 1) << (Tensor.arange(4, device=b.device) * 4)).sum(1, keepdim=True)
+    d = (fields(scales >> 12, 4, 1) << (Tensor.arange(4, device=b.device) * 4)).sum(1, keepdim=True)
     d = d.cast(dtypes.uint16).bitcast(dtypes.float16).cast(dtypes.float32)
-    return _scaled(d, _odd(_fields(scales, 3, 4)), _shifted(_indices(b[:, :32], rest & 7), rest >> 3))
+    return _scaled(d, _odd(fields(scales, 3, 4)), _shifted(_indices(b[:, :32], rest & 7), rest >> 3))
 
 
 # -- 2 bits and some: three levels and signs -------------------------------------------------------------------------
@@ -138,19 +132,19 @@ _TWO_1024 = Codebook(_LEVELS, 8, (
 def _iq2_xxs(b: Tensor) -> Tensor:       # d (2), for each 32 weights: indices (4), 4 x 7 signs and a scale (4 bits) (4)
     parts = b[:, 2:].reshape(-1, 8, 8)
     rest = _as(parts[:, :, 4:].reshape(-1, 32), dtypes.uint32)
-    weights = _TWO_256.look_up(parts[:, :, :4].reshape(-1, 32)) * _even_signs(_fields(rest, 7, 4))
+    weights = _TWO_256.look_up(parts[:, :, :4].reshape(-1, 32)) * _even_signs(fields(rest, 7, 4))
     return _scaled(half(b[:, :2]), _midpoints(rest >> 28, 0.25), weights)
 
 
 def _iq2_xs(b: Tensor) -> Tensor:        # d (2), for each 8 weights an index of 9 bits and 7 signs (64), scales (8)
     rest = _as(b[:, 2:66], dtypes.uint16)
     weights = _TWO_512.look_up(rest & 511) * _even_signs(rest >> 9)
-    return _scaled(half(b[:, :2]), _midpoints(_fields(b[:, 66:], 4, 2), 0.25), weights)
+    return _scaled(half(b[:, :2]), _midpoints(fields(b[:, 66:], 4, 2), 0.25), weights)
 
 
 def _iq2_s(b: Tensor) -> Tensor:         # d (2), lower bits (32), signs (32), upper bits (8), scales (8)
-    weights = _TWO_1024.look_up(_indices(b[:, 2:34], _fields(b[:, 66:74], 2, 4))) * _signs(b[:, 34:66])
-    return _scaled(half(b[:, :2]), _midpoints(_fields(b[:, 74:], 4, 2), 0.25), weights)
+    weights = _TWO_1024.look_up(_indices(b[:, 2:34], fields(b[:, 66:74], 2, 4))) * _signs(b[:, 34:66])
+    return _scaled(half(b[:, :2]), _midpoints(fields(b[:, 74:], 4, 2), 0.25), weights)
 
 
 # -- 3 bits and some: eight levels and signs -------------------------------------------------------------------------
@@ -167,13 +161,13 @@ _THREE_512 = Codebook((1, 3, 5, 7, 9, 11, 13, 15), 4, (
 
 def _iq3_xxs(b: Tensor) -> Tensor:       # d (2), indices (64), for each 32 weights 4 x 7 signs and a scale (4 bits) (4)
     rest = _as(b[:, 66:], dtypes.uint32)
-    weights = _THREE_256.look_up(b[:, 2:66]) * _even_signs(_fields(rest, 7, 4))
+    weights = _THREE_256.look_up(b[:, 2:66]) * _even_signs(fields(rest, 7, 4))
     return _scaled(half(b[:, :2]), _midpoints(rest >> 28, 0.5), weights)
 
 
 def _iq3_s(b: Tensor) -> Tensor:         # d (2), lower bits (64), ninth bits (8), signs (32), scales (4)
-    weights = _THREE_512.look_up(_indices(b[:, 2:66], _fields(b[:, 66:74], 1, 8))) * _signs(b[:, 74:106])
-    return _scaled(half(b[:, :2]), _odd(_fields(b[:, 106:], 4, 2)), weights)
+    weights = _THREE_512.look_up(_indices(b[:, 2:66], fields(b[:, 66:74], 1, 8))) * _signs(b[:, 74:106])
+    return _scaled(half(b[:, :2]), _odd(fields(b[:, 106:], 4, 2)), weights)
 
 
 BOOK_BLOCKS: dict[int, Blocks] = {       # by ggml's number

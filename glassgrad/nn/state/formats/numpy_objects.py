@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph import DType, dtypes
 from glassgrad.nn.state.formats.byte_source import MOST_AXES, is_size
 from glassgrad.nn.state.formats.pickle_reader import Maker, PickleReader, Unfinished
 from glassgrad.tensor import realize_and_read as running

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph import DType, dtypes
 from glassgrad.nn.state.formats.byte_source import MOST_AXES, Source, is_size
 from glassgrad.nn.state.formats.numpy_objects import MAKERS as NUMPY_MAKERS
 from glassgrad.nn.state.formats.pickle_reader import Maker, PickleReader, Table

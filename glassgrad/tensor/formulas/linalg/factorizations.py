@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, ShapeError
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph import UOp, full
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.custom_gradient import JointResults, gradient_is, own_gradient
 from glassgrad.tensor.broadcast import broadcast_shape
-from glassgrad.tensor.formulas import (any_true, cat, elementary, eye, gather_known, matrix_transpose, pad_axis, part,
-                                       product, sign, square, squeeze, total, tril, unsqueeze)
+from glassgrad.tensor.formulas import (add, any_true, cat, elementary, eye, gather_known, matrix_transpose, mul,
+                                       pad_axis, part, product, sign, square, squeeze, total, tril, unsqueeze)
 from glassgrad.tensor.formulas.linalg import factorization_algorithms as algorithms
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.sorting import key_of, order_of
@@ -229,13 +229,34 @@ def _vector_gradient(g: UOp, a: UOp, values: UOp, v: UOp) -> UOp:
     return _symmetric(matmul(matmul(v, inner), matrix_transpose(v)))
 
 
+def newton_schulz(x: UOp, steps: int, params: Sequence[float], kept: Callable[[UOp], UOp]) -> UOp:
+    """A matrix of norm 1 with its singular values brought toward 1: `steps` times p0 x + (p1 A + p2 A^2 + ..) x, where
+    A = x x^T. `kept` is applied to each matrix between products: it stores, or rounds."""
+    p0, p1, *others = params if len(params) > 1 else (*params, 0.0)
+    tall = x.shape[-2] > x.shape[-1]
+    x = matrix_transpose(x) if tall else x                        # the smaller side first: its products are smaller
+    for _ in range(steps):
+        power = gram = kept(matmul(x, matrix_transpose(x)))
+        polynomial = mul(gram, p1)
+        for p in others:
+            power = matmul(power, gram)
+            polynomial = add(polynomial, mul(power, p))
+        x = kept(add(mul(x, p0), matmul(kept(polynomial), x)))
+    return matrix_transpose(x) if tall else x
+
+
 # -- stacks of matrices --------------------------------------------------------------------------------------
-def matrices(x: UOp, what: str, square: bool = True) -> tuple[UOp, tuple[int, ...]]:
-    """A node as (batch, m, n) of float32 or float64, and its axes before the last two."""
+def refuse_other_shapes(x: UOp, what: str, square: bool = True) -> None:
+    """Raise if a node is no stack of matrices, or of square ones."""
     if len(x.shape) < 2 or square and x.shape[-1] != x.shape[-2]:
         raise ShapeError(f"{what} needs a {'square ' if square else ''}matrix", given=f"shape {x.shape}",
                          expected="(.., n, n)" if square else "(.., m, n)",
                          fix="check the tensor's shape: print(x.shape)")
+
+
+def matrices(x: UOp, what: str, square: bool = True) -> tuple[UOp, tuple[int, ...]]:
+    """A node as (batch, m, n) of float32 or float64, and its axes before the last two."""
+    refuse_other_shapes(x, what, square)
     if x.dtype.kind != "f":
         raise DTypeError(f"{what} needs floats", given=f"{x.dtype.name} values", expected="a float tensor",
                          fix="cast first: x.float()")

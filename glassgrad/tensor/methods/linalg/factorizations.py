@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 
 from glassgrad.base.errors import ShapeError
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.formulas import (add, divide, eye, largest, less, matrix_transpose, mul, total, tril, triu,
+from glassgrad.tensor.formulas import (add, divide, eye, largest, less, matrix_transpose, mul, norm, total, tril, triu,
                                        unsqueeze, where)
 from glassgrad.tensor.formulas.linalg import factorizations as factors
-from glassgrad.tensor.formulas.linalg.factorizations import inverted, matrices, of_matrices, singular_values, solved
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.powers import by_squaring
 from glassgrad.tensor.methods import Self, TensorBase, arguments, choice, computed, of_kind, two_axes
@@ -25,7 +24,7 @@ def _eigen(x: UOp, UPLO: str) -> list[UOp]:
     """Eigenvalues and eigenvectors, read from one triangle."""
     choice("a symmetric matrix is told by one of its triangles", "leave it out: the lower triangle is read",
            UPLO=UPLO, among=("L", "U"))
-    return of_matrices(factors.eigen, x if UPLO == "L" or len(x.shape) < 2 else matrix_transpose(x), "eigh")
+    return factors.of_matrices(factors.eigen, x if UPLO == "L" or len(x.shape) < 2 else matrix_transpose(x), "eigh")
 
 
 def _solve_triangular(x: UOp, other: UOp, upper: bool, left: bool = True, unit: bool = False) -> UOp:
@@ -33,8 +32,8 @@ def _solve_triangular(x: UOp, other: UOp, upper: bool, left: bool = True, unit: 
     if unit:
         triangle = add(triangle, eye(x.shape[-1], x.dtype))
     if left:
-        return solved(triangle, other)
-    return matrix_transpose(solved(matrix_transpose(triangle), matrix_transpose(other)))
+        return factors.solved(triangle, other)
+    return matrix_transpose(factors.solved(matrix_transpose(triangle), matrix_transpose(other)))
 
 
 def _cholesky_solve(x: UOp, factor: UOp, upper: bool) -> UOp:
@@ -53,7 +52,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[2.0, 0.0], [0.0, 4.0]]).solve(Tensor([2.0, 2.0])).tolist()
         [1.0, 0.5]
         """
-        return computed(self, solved, "solve", other=other)
+        return computed(self, factors.solved, "solve", other=other)
 
     def inv(self) -> Self:
         """The inverse matrix: this @ inverse is the identity.
@@ -61,7 +60,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[2.0, 0.0], [0.0, 4.0]]).inv().tolist()
         [[0.5, 0.0], [0.0, 0.25]]
         """
-        return self._with(inverted(self.uop))
+        return self._with(factors.inverted(self.uop))
 
     inverse = inv
 
@@ -71,7 +70,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).det().numpy().round(4)
         np.float32(-2.0)
         """
-        return self._with(*of_matrices(factors.determinant, self.uop, "det"))
+        return self._with(*factors.of_matrices(factors.determinant, self.uop, "det"))
 
     def slogdet(self) -> tuple[Self, Self]:
         """The determinant's sign, and the logarithm of its absolute value.
@@ -79,7 +78,7 @@ class FactorizationsMixin(TensorBase):
         >>> [t.item() for t in Tensor([[0.0, 1.0], [1.0, 0.0]]).slogdet()]
         [-1.0, 0.0]
         """
-        return tuple(map(self._with, of_matrices(factors.signed_log, self.uop, "slogdet")))  # type: ignore[return-value]
+        return tuple(map(self._with, factors.of_matrices(factors.signed_log, self.uop, "slogdet")))  # type: ignore[return-value]
 
     def logdet(self) -> Self:
         """The logarithm of the determinant; NaN where it is negative.
@@ -87,7 +86,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[1.0, 0.0], [0.0, 1.0]]).logdet().item()
         0.0
         """
-        sign, size = of_matrices(factors.signed_log, self.uop, "logdet")
+        sign, size = factors.of_matrices(factors.signed_log, self.uop, "logdet")
         return self._with(where(less(sign, 0), math.nan, size))
 
     def matrix_power(self, n: int) -> Self:
@@ -98,12 +97,10 @@ class FactorizationsMixin(TensorBase):
         """
         n, = arguments("matrix_power", n=n)
         power = self.uop
-        if self.ndim < 2 or power.shape[-1] != power.shape[-2]:
-            raise ShapeError("matrix_power needs a square matrix", given=f"shape {self.shape}", expected="(.., n, n)",
-                             fix="check the tensor's shape: print(x.shape)")
+        factors.refuse_other_shapes(power, "matrix_power")
         if n == 0:
             return self._with(eye(self.shape[-1], self.dtype).broadcast(self.shape))
-        return self._with(by_squaring(inverted(power) if n < 0 else power, abs(n), matmul))
+        return self._with(by_squaring(factors.inverted(power) if n < 0 else power, abs(n), matmul))
 
     # -- factors ---------------------------------------------------------------------------------------------
     def cholesky(self, upper: bool = False) -> Self:
@@ -113,7 +110,7 @@ class FactorizationsMixin(TensorBase):
         [[2.0, 0.0], [0.0, 3.0]]
         """
         upper, = arguments("cholesky", upper=upper)
-        lower, = of_matrices(factors.cholesky, self.uop, "cholesky")
+        lower, = factors.of_matrices(factors.cholesky, self.uop, "cholesky")
         return self._with(matrix_transpose(lower) if upper else lower)
 
     def qr(self, mode: str = "complete") -> tuple[Self, Self]:
@@ -127,7 +124,7 @@ class FactorizationsMixin(TensorBase):
         """
         choice("there is no such qr", 'write x.qr("reduced")', mode=mode, among=("complete", "reduced"))
         formula = factors.complete_orthogonal if mode == "complete" else factors.orthogonal
-        return tuple(map(self._with, of_matrices(formula, self.uop, "qr", False)))  # type: ignore[return-value]
+        return tuple(map(self._with, factors.of_matrices(formula, self.uop, "qr", False)))  # type: ignore[return-value]
 
     def svd(self, full_matrices: bool = True) -> tuple[Self, Self, Self]:
         """U, S and V with U @ diag(S) @ V equal to this; S descends, U's columns and V's rows are orthonormal.
@@ -137,7 +134,7 @@ class FactorizationsMixin(TensorBase):
         [4.0, 3.0]
         """
         full_matrices, = arguments("svd", full_matrices=full_matrices)
-        return tuple(map(self._with, singular_values(self.uop, full_matrices)))  # type: ignore[return-value]
+        return tuple(map(self._with, factors.singular_values(self.uop, full_matrices)))  # type: ignore[return-value]
 
     def svdvals(self) -> Self:
         """The singular values, in descending order.
@@ -145,7 +142,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[3.0, 0.0], [0.0, 4.0]]).svdvals().tolist()
         [4.0, 3.0]
         """
-        return self._with(singular_values(self.uop)[1])
+        return self._with(factors.singular_values(self.uop)[1])
 
     def pinv(self, rtol: float | None = None) -> Self:
         """The pseudo-inverse (Moore and Penrose); singular values below rtol times the largest count as 0.
@@ -154,7 +151,7 @@ class FactorizationsMixin(TensorBase):
         [[0.5, 0.0]]
         """
         share, = arguments("pinv", rtol=rtol)
-        u, s, v = singular_values(self.uop)
+        u, s, v = factors.singular_values(self.uop)
         share = max(self.shape[-2:]) * 2.0 ** -self.dtype.mantissa if share is None else share
         kept = less(mul(largest(s, -1, keepdim=True), share), s)
         inverse = where(kept, where(kept, s, 1).recip(), 0)
@@ -172,8 +169,8 @@ class FactorizationsMixin(TensorBase):
         if self.ndim < 2 or self.shape[-2] < self.shape[-1]:
             raise ShapeError("lstsq needs at least as many rows as columns", given=f"shape {self.shape}",
                              expected="(.., m, n) with m >= n", fix="use pinv() @ other")
-        q, r = of_matrices(factors.orthogonal, self.uop, "lstsq", False)
-        return self._with(solved(r, matmul(matrix_transpose(q), other.uop)), other)
+        q, r = factors.of_matrices(factors.orthogonal, self.uop, "lstsq", False)
+        return self._with(factors.solved(r, matmul(matrix_transpose(q), other.uop)), other)
 
     # -- sums ------------------------------------------------------------------------------------------------
     def newton_schulz(self, steps: int, params: tuple[float, ...], eps: float = 1e-7) -> Self:
@@ -185,19 +182,9 @@ class FactorizationsMixin(TensorBase):
         """
         steps, eps = arguments("newton_schulz", steps=steps, eps=eps)
         params = of_kind("list[float]", "newton_schulz", params=params)
-        x = self.uop
-        two_axes("newton_schulz", x.shape)
-        x = divide(x, add(total(mul(x, x), (-2, -1), keepdim=True).sqrt(), eps))
-        tall = x.shape[-2] > x.shape[-1]
-        x = matrix_transpose(x) if tall else x
-        for _ in range(steps):
-            gram = matmul(x, matrix_transpose(x))
-            power, result = x, mul(x, params[0])
-            for p in params[1:]:
-                power = matmul(gram, power)
-                result = add(result, mul(power, p))
-            x = result.contiguous()
-        return self._with(matrix_transpose(x) if tall else x)
+        two_axes("newton_schulz", self.shape)
+        x = divide(self.uop, add(norm(self.uop, 2, (-2, -1), keepdim=True), eps))
+        return self._with(factors.newton_schulz(x, steps, params, UOp.contiguous))
 
     # -- symmetric -------------------------------------------------------------------------------------------
     def eigh(self, UPLO: str = "L") -> tuple[Self, Self]:
@@ -259,7 +246,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[0.0, 1.0], [0.0, 0.0]]).matrix_exp().tolist()
         [[1.0, 1.0], [0.0, 1.0]]
         """
-        a, _ = matrices(self.uop, "matrix_exp")
+        a, _ = factors.matrices(self.uop, "matrix_exp")
         if 0 in a.shape:
             return self
         size = float(running.number_in(largest(total(a.detach().abs(), -1)), self.device))

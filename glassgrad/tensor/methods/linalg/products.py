@@ -13,7 +13,6 @@ from glassgrad.tensor.formulas import (absolute, add, at, cat, divide, flatten, 
                                        norm, roll, running, smallest, squeeze, sub, sum_dtype, total, unsqueeze)
 from glassgrad.tensor.formulas.linalg import factorizations as factors, products
 from glassgrad.tensor.formulas.linalg.factorizations import inverted, of_matrices, singular_values, solved
-from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.methods import (REQUIRED, Axis, Operand, Self, TensorBase, arguments, cannot_take, computed,
                                       of_kind, resolve_axis, spelled, two_axes, working_axis)
 
@@ -391,6 +390,6 @@ def _multiplied(chain: list[UOp], start: int, stop: int, known: Any) -> tuple[in
             left, right = _multiplied(chain, start, middle, known), _multiplied(chain, middle, stop, known)
             ways.append((left[0] + right[0] + rows * chain[middle].shape[0] * columns, middle))
         cost, best = min(ways)
-        known[start, stop] = cost, matmul(_multiplied(chain, start, best, known)[1],
-                                          _multiplied(chain, best, stop, known)[1])
+        known[start, stop] = cost, products.matmul(_multiplied(chain, start, best, known)[1],
+                                                   _multiplied(chain, best, stop, known)[1])
     return known[start, stop]  # type: ignore[no-any-return]

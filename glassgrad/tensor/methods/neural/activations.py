@@ -1,28 +1,19 @@
-"""Activation functions, softmax, norms, dropout and attention. In, out: tensors.
-
-Statistics of float16 and bfloat16 are taken in float32 and rounded at the end.
-"""
+"""Activation functions, softmax and dropout. In, out: tensors."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
-from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import DType, UOp
-from glassgrad.tensor.formulas import (absolute, add, as_float, divide, elementary, halves, in_accumulator, less, mean,
-                                       mul, pad_axis, power, square, sub, where)
+from glassgrad.tensor.formulas import absolute, add, as_float, elementary, halves, in_accumulator, less, mul, sub, where
 from glassgrad.tensor.formulas.neural import activations
-from glassgrad.tensor.formulas.neural.activations import attention, dropout, grouped_attention
-from glassgrad.tensor.methods import (Axis, Self, TensorBase, arguments, choice, computed, resolve_axes, share, spelled,
-                                      working_axis)
+from glassgrad.tensor.methods import Axis, Self, TensorBase, arguments, choice, computed, share, spelled, working_axis
 
 
 class ActivationsMixin(TensorBase):
-    """Activation functions and what layers are made of."""
+    """Activation functions."""
     __slots__ = ()
 
     def relu(self) -> Self:
@@ -264,64 +255,7 @@ class ActivationsMixin(TensorBase):
         return computed(self, lambda x, *given: activations.softmax(-as_float(x), *given), "softmin", spelling,
                         axis=axis, dtype=dtype)
 
-    # -- norms -----------------------------------------------------------------------------------------------
-    def layernorm(self, axis: Axis = -1, eps: float = 1e-5, **spelling: Any) -> Self:
-        """(x - mean) / sqrt(variance + eps) along an axis; the variance is over n.
-
-        >>> Tensor([1.0, 3.0]).layernorm(eps=0).tolist()
-        [-1.0, 1.0]
-        """
-        return computed(self, activations.layer_norm, "layernorm", spelling, axis=axis, eps=eps)
-
-    def rms_norm(self, axis: Axis = -1, eps: float = 1e-6, **spelling: Any) -> Self:
-        """x / sqrt(mean(x^2) + eps) along an axis.
-
-        >>> Tensor([2.0, -2.0]).rms_norm(eps=0).tolist()
-        [1.0, -1.0]
-        """
-        return computed(self, lambda x, axis, eps: activations.layer_norm(x, axis, eps, False), "rms_norm", spelling,
-                        axis=axis, eps=eps)
-
-    def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self,
-                  axis: int | Sequence[int] = 1, **spelling: Any) -> Self:
-        """(x - mean) invstd weight + bias, where all of these have one value per index of `axis`.
-
-        >>> Tensor([[1.0, 2.0]]).batchnorm(None, None, Tensor([1.0, 1.0]), Tensor([1.0, 2.0])).tolist()
-        [[0.0, 2.0]]
-        """
-        weight, bias, mean, invstd, axis = arguments("batchnorm", spelling, weight=weight, bias=bias, mean=mean,
-                                                     invstd=invstd, axis=axis)
-        axes = resolve_axes(axis, self.ndim, "batchnorm")
-        shape = tuple(n if i in axes else 1 for i, n in enumerate(self.shape))
-        scale = invstd.uop if invstd.ndim == self.ndim else invstd.uop.reshape(shape)
-        x = mul(sub(self.uop, mean.uop.reshape(shape)), scale)
-        x = x if weight is None else mul(x, weight.uop.reshape(shape))
-        return self._with(x if bias is None else add(x, bias.uop.reshape(shape)), mean, invstd, weight, bias)
-
-    def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **spelling: Any) -> Self:
-        """x over its length along an axis (but at least eps).
-
-        >>> Tensor([3.0, 4.0]).normalize(dim=0).numpy()
-        array([0.6, 0.8], dtype=float32)
-        """
-        return computed(self, activations.normalize, "normalize", spelling, p=p, dim=dim, eps=eps)
-
-    def local_response_norm(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Self:
-        """x / (k + alpha times the mean square of `size` neighbouring channels)^beta (Krizhevsky et al., 2012).
-
-        >>> Tensor([[[0.0], [2.0]]]).local_response_norm(1, alpha=1, beta=1, k=0).flatten().tolist()[1]
-        0.5
-        """
-        size, alpha, beta, k = arguments("local_response_norm", size=size, alpha=alpha, beta=beta, k=k)
-        if self.ndim < 3 or size < 1:
-            raise ShapeError("local_response_norm is over channels", given=f"shape {self.shape}, size={size}",
-                             expected="(batch, channels, ...space) and a size of 1 or more",
-                             fix="add the missing axes with unsqueeze")
-        padded = pad_axis(square(self.uop), 1, size // 2, (size - 1) // 2)
-        near = mean(padded.window(1, size, 1), -1)
-        return self._with(divide(self.uop, power(add(mul(near, alpha), k), beta)))
-
-    # -- dropout and attention -------------------------------------------------------------------------------
+    # -- dropout ---------------------------------------------------------------------------------------------
     def dropout(self, p: float = 0.5) -> Self:
         """In training: each value 0 with probability p, the others over 1 - p. Else unchanged. See `Tensor.train`.
 
@@ -329,38 +263,4 @@ class ActivationsMixin(TensorBase):
         [1.0, 2.0]
         """
         p = share("dropout", "dropout needs a probability", "write x.dropout(0.5), for example", p=p)
-        return self._with(dropout(self.uop, p)) if settings.TRAINING and p else self
-
-    def scaled_dot_product_attention(self, key: Self, value: Self, attn_mask: Self | None = None,
-                                     dropout_p: float = 0.0, is_causal: bool = False, enable_gqa: bool = False,
-                                     *, scale: float | None = None) -> Self:
-        """softmax(query key^T scale + mask) value, over (.., time, size); scale is 1 / sqrt(size) unless given. A query
-        whose keys are all masked gives zeros, as in PyTorch.
-
-        >>> q = Tensor([[1.0, 0.0]])
-        >>> q.scaled_dot_product_attention(q, Tensor([[5.0, 6.0]])).tolist()
-        [[5.0, 6.0]]
-        """
-        dropped = share("dropout", "dropout needs a probability", "write x.dropout(0.5), for example", p=dropout_p)
-        key, value, attn_mask, is_causal, enable_gqa, scale = arguments(
-            "scaled_dot_product_attention", key=key, value=value, attn_mask=attn_mask, is_causal=is_causal,
-            enable_gqa=enable_gqa, scale=scale)
-        if is_causal and attn_mask is not None:
-            raise InputError("attention takes one mask", given="attn_mask and is_causal=True", expected="one of them",
-                             fix="put the causal mask into attn_mask: Tensor.ones(t, t).tril().bool()")
-        if min(self.ndim, key.ndim, value.ndim) < (3 if enable_gqa else 2):
-            raise ShapeError("attention needs time and size" + " and heads" * enable_gqa,
-                             given=f"query {self.shape}, key {key.shape}, value {value.shape}",
-                             expected="(.., heads, time, size)" if enable_gqa else "(.., time, size)",
-                             fix="add the missing axes with unsqueeze")
-        if enable_gqa and any(self.shape[-3] % max(1, t.shape[-3]) for t in (key, value)):
-            raise ShapeError("the heads of keys and values do not share the query's heads evenly",
-                             given=f"heads: query {self.shape[-3]}, key {key.shape[-3]}, value {value.shape[-3]}",
-                             expected="a number of heads of the query that those of keys and of values divide",
-                             fix="check the model's numbers of heads, and that the axis before time is that of heads")
-        factor = 1.0 / math.sqrt(self.shape[-1]) if scale is None else scale
-        mask, dropped = None if attn_mask is None else attn_mask.uop, dropped if settings.TRAINING else 0.0
-        with one_place():
-            formula = grouped_attention if enable_gqa else attention
-            mixed = formula(self.uop, key.uop, value.uop, mask, is_causal, factor, dropped)
-        return self._with(mixed, key, value, attn_mask)
+        return self._with(activations.dropout(self.uop, p)) if settings.TRAINING and p else self

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph import UOp, dtypes
+from glassgrad.compiler.graph import dtypes
 from glassgrad.tensor.formulas import clamp, round_half_even
 from glassgrad.tensor.formulas.neural import images
 from glassgrad.tensor.formulas.neural.pooling import adaptive_mean
@@ -149,7 +149,3 @@ class ImagesMixin(TensorBase):
                 x = images.resize(x, axis, count, mode, align_corners, step)
                 x = clamp(round_half_even(x), 0, 255).cast(dtypes.uint8) if pixels else x
         return self._with(x.cast(self.dtype))
-
-    def _table(self, values: list[int]) -> UOp:
-        """Integers stored on this tensor's device."""
-        return self.__class__(values, dtype=dtypes.int32, device=self.device).uop

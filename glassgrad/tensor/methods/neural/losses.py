@@ -14,7 +14,6 @@ from glassgrad.tensor.formulas import (absolute, add, as_node, divide, equal, ma
                                        take, total, unsqueeze, where)
 from glassgrad.tensor.formulas.neural import ctc, losses
 from glassgrad.tensor.formulas.neural.activations import relu, softplus
-from glassgrad.tensor.formulas.neural.losses import reduced
 from glassgrad.tensor.methods import REQUIRED, Operand, Self, TensorBase, arguments, computed, share, two_axes
 
 _SMOOTHING = "label_smoothing is a share", "write label_smoothing=0.1, for example"
@@ -27,7 +26,7 @@ class LossesMixin(TensorBase):
     def _loss(self, formula: Callable[..., UOp], what: str, reduction: str, spelling: dict[str, Any] | None = None, /,
               **own: Any) -> Self:
         """A formula of one loss per example, and their mean or sum."""
-        return computed(self, lambda *given: reduced(formula(*given), reduction), what, spelling, **own)
+        return computed(self, lambda *given: losses.reduced(formula(*given), reduction), what, spelling, **own)
 
     # -- differences -----------------------------------------------------------------------------------------
     def mse_loss(self, target: Operand, reduction: str = "mean") -> Self:
@@ -63,7 +62,7 @@ class LossesMixin(TensorBase):
         beta, = arguments("smooth_l1_loss", beta=beta)
         if beta == 0:
             return self._loss(lambda x, y: absolute(sub(x, y)), "smooth_l1_loss", reduction, target=target)
-        return computed(self, lambda x, y: divide(reduced(losses.huber(x, y, beta), reduction), beta),
+        return computed(self, lambda x, y: divide(losses.reduced(losses.huber(x, y, beta), reduction), beta),
                         "smooth_l1_loss", target=target)
 
     def kl_div(self, target: Self, reduction: str = "mean", log_target: bool = False) -> Self:
@@ -298,7 +297,7 @@ class LossesMixin(TensorBase):
             found = where(found.eq(math.inf), 0, found)
         if reduction == "mean":
             return self._with(mean(divide(found, counts.maximum(1).cast(found.dtype))), targets)
-        return self._with(reduced(found.reshape(()) if alone else found, reduction), targets)
+        return self._with(losses.reduced(found.reshape(()) if alone else found, reduction), targets)
 
     def _cut_labels(self, labels: UOp, sizes: list[int]) -> UOp:
         """Concatenated labels split by their lengths: (batch, longest)."""
@@ -312,7 +311,7 @@ class LossesMixin(TensorBase):
             return full((len(sizes), 0), 0, dtypes.int32)
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
         rows = [[min(start + k, count - 1) for k in range(longest)] for start in starts]
-        return take(labels, 0, self.__class__(rows, dtype=dtypes.int32, device=self.device).uop)
+        return take(labels, 0, self._table(rows))
 
     def _lengths(self, value: Any, batch: int, what: str) -> UOp:
         """Lengths written as a number, a list or a tensor."""

@@ -17,8 +17,8 @@ from glassgrad.tensor.formulas import (counting, every, flatten, gather, lookup,
                                        where)
 from glassgrad.tensor.memory.disk import no_place, on_disk, write
 from glassgrad.tensor.memory.python_values import true_indices_by_axis
-from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_to, index_fits, of_kind,
-                                      resolve_axis, shape_from, size_from, spelled, whole)
+from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_to, broadcasts_to, index_fits,
+                                      of_kind, resolve_axis, shape_from, size_from, spelled, whole)
 
 
 class IndexingMixin(TensorBase):
@@ -224,8 +224,7 @@ class IndexingMixin(TensorBase):
         wide = [max(n, m) if 0 not in (n, m) else 0 for n, m in zip(self.shape, indices.shape)]
         own, its = (tuple(shape[a] if a == axis else n for a, n in enumerate(wide))
                     for shape in (self.shape, indices.shape))
-        pairs = [*zip(self.shape, own), *zip(indices.shape, its)]
-        if indices.ndim != self.ndim or any(n not in (1, m) for n, m in pairs):
+        if indices.ndim != self.ndim or not (broadcasts_to(self.shape, own) and broadcasts_to(indices.shape, its)):
             raise ShapeError("the index of take_along_dim does not fit", given=f"{indices.shape} for {self.shape}",
                              expected=f"{self.ndim} axes of sizes that are equal, or 1, except along dim",
                              fix="insert axes of size 1 with unsqueeze")
@@ -326,7 +325,7 @@ def _fitted(value: UOp, shape: tuple[int, ...], dtype: DType) -> UOp:
     extra = len(node.shape) - len(shape)
     if extra > 0 and all(n == 1 for n in node.shape[:extra]):
         node = node.reshape(node.shape[extra:])
-    if len(node.shape) > len(shape) or any(n != m and n != 1 for n, m in zip(node.shape[::-1], shape[::-1])):
+    if not broadcasts_to(node.shape, shape):
         raise ShapeError("the value does not fit the part it replaces", given=f"{value.shape} into {shape}",
                          expected="the same sizes, or sizes of 1", fix="reshape or expand the value")
     return node.broadcast(shape)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import AxisError, InputError, ShapeError
-from glassgrad.compiler.graph import UOp, dtypes
+from glassgrad.compiler.graph import UOp
 from glassgrad.tensor.formulas import (at, cat, diagonal, diagonal_matrix, flatten, movement, pad_axis, part, roll,
                                        stack, take, total, unsqueeze)
-from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_shape, choice, fit_together,
-                                      of_kind, resolve_axis, shape_from, spelled, whole, working_axis)
+from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_shape, broadcasts_to, choice,
+                                      fit_together, of_kind, resolve_axis, shape_from, spelled, whole, working_axis)
 
 
 def _several(first: Any, others: Sequence[Any], what: str) -> list[Any]:
@@ -197,8 +197,7 @@ class JoiningMixin(TensorBase):
         rows = list(choose(range(self.shape[0]), r))
         if not rows or not r:
             return self._with(part(self.uop, 0, 0, 0).reshape((0,) if not r else (0, r)))
-        chosen = self.__class__(rows, dtype=dtypes.int32, device=self.device)
-        return self._with(take(self.uop, 0, chosen.uop), chosen)
+        return self._with(take(self.uop, 0, self._table(rows)))
 
     # -- apart -----------------------------------------------------------------------------------------------
     def _pieces(self, axis: int, cuts: Sequence[tuple[int, int]]) -> tuple[Self, ...]:
@@ -381,7 +380,7 @@ class JoiningMixin(TensorBase):
         """
         shape = shape_from(size, "sum_to_size")
         lead = self.ndim - len(shape)
-        if lead < 0 or any(n not in (1, m) for n, m in zip(shape, self.shape[lead:])):
+        if not broadcasts_to(shape, self.shape):
             raise ShapeError("cannot sum to this shape", given=f"{self.shape} to {shape}",
                              expected="a shape that can be broadcast to the tensor's", fix="check the sizes")
         gone = [*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 and self.shape[lead + i] != 1)]

@@ -11,9 +11,9 @@ from typing import Any
 
 from glassgrad.base.errors import AxisError, InputError, ShapeError
 from glassgrad.compiler.graph import DType, Length
-from glassgrad.tensor.formulas.movement import transpose
-from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, cannot_take, one_row, resolve_axes,
-                                      resolve_axis, several, shape_from, spelled, whole)
+from glassgrad.tensor.formulas.movement import flatten, transpose, unsqueeze
+from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcasts_to, cannot_take, one_row,
+                                      resolve_axes, resolve_axis, several, shape_from, spelled, whole)
 
 Sizes = int | Sequence[int]
 
@@ -82,7 +82,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([[1, 2]]).ravel().tolist()
         [1, 2]
         """
-        return self._view(self.uop.reshape((math.prod(self.shape),)))
+        return self._view(flatten(self.uop))
 
     def unflatten(self, dim: int = REQUIRED, sizes: Sequence[int] = REQUIRED, **spelling: Any) -> Self:
         """One axis as several; one of the sizes may be -1.
@@ -118,9 +118,7 @@ class MovementMixin(TensorBase):
         [[1], [2]]
         """
         dim, = spelled("unsqueeze", spelling, dim=dim)
-        shape = self.uop.shape
-        axis = resolve_axis(dim, len(shape), "unsqueeze", extra=1)
-        return self._view(self.uop.reshape(shape[:axis] + (1,) + shape[axis:]))
+        return self._view(unsqueeze(self.uop, resolve_axis(dim, self.ndim, "unsqueeze", extra=1)))
 
     # -- order of axes ---------------------------------------------------------------------------------------
     def permute(self, *order: Any, **spelling: Any) -> Self:
@@ -224,8 +222,7 @@ class MovementMixin(TensorBase):
         keeps = [n is None or not isinstance(n, Length) and whole(n) == -1 for n in shape]
         kept = tuple(x.shape[i - lead] if keeps[i] and i >= lead else n for i, n in enumerate(shape))
         sizes = shape_from(kept, "expand")
-        if lead < 0 or any(n < 0 for n in sizes) or any(
-                n != m and n != 1 for n, m in zip(x.shape, sizes[max(lead, 0):])):
+        if any(n < 0 for n in sizes) or not broadcasts_to(x.shape, sizes):
             raise ShapeError("cannot expand to this shape", given=f"{x.shape} to {tuple(shape)}",
                              expected="the same sizes, where only axes of size 1 grow and new axes come first",
                              fix="reshape first, so that the axis to repeat has size 1")
