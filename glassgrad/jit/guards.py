@@ -126,28 +126,16 @@ class Walk:
         self.bindings.append(Binding(way, holder, name, value, path, source, text))
         if value is GONE:
             self._unless(f"{self._constant(way)}.read({source}, {name!r}) is GONE")
-        elif way is SIZE:
-            self._unless(f"{text} == {value}")
-        elif way.kept is not None:
-            texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
+        elif way.kept is not None or is_plain(value):
             kept = self._constant(value)
-            self._unless(f"{text} == {kept}" if texts else f"same({text}, {kept})")      # nothing else equals texts
-        elif is_plain(value):
-            self._compare(text, value)
+            texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
+            self._unless(f"(now := {text}) {'==' if texts else 'is'} {kept} or same(now, {kept})")
         elif id(value) in self.variables:
             self._unless(f"{text} is {self.variables[id(value)]}")
         else:
             variable = self._variable(value, text)
             self._recognize(value, variable)
             self._visit_later(value, path, variable, used)
-
-    def _compare(self, text: str, value: Any) -> None:
-        """Add a comparison of a value by type and bits (`same`)."""
-        if value is None or isinstance(value, bool):
-            self._unless(f"{text} is {value}")
-        else:
-            kept = self._constant(value)
-            self._unless(f"{text} is {kept} or same({text}, {kept})")
 
     def _recognize(self, value: Any, variable: str) -> None:
         """Add a comparison of an object: by class where its content is compared as well, else by identity."""

@@ -11,19 +11,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from copy import copy
-from operator import attrgetter, is_, length_hint, setitem
+from operator import is_, length_hint, setitem
 from typing import Any, NamedTuple
 
 from glassgrad.base.settings import current_state
 from glassgrad.compiler.graph.symbolic import Length, Symbol, replaced
-from glassgrad.tensor.jit_access import GRADIENT_SLOT
 from glassgrad.tensor.tensor import Tensor
 
 SymbolNames = dict[Symbol, Symbol]       # variables of a trace, and what they are in a call; or their numbers
 PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice)
 _BY_TEXT = (float, complex, range, slice)      # by repr: 0.0 equals -0.0, nan not itself; slices have no hash
 _DEEPEST = 8                                   # levels; deeper values are no nests
-_gradient = attrgetter(GRADIENT_SLOT)          # its class says whether there is one
 
 
 # -- equality ----------------------------------------------------------------------------------------------------------
@@ -210,8 +208,7 @@ def describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[A
         tensors.append(value)
         node = value.uop
         shape = _numbered(node.shape, symbols) if node.symbolic else node.shape
-        form += (value.__class__, shape, node.dtype, node.device or value.device, value.requires_grad,
-                 _gradient(value).__class__)
+        form += (value.__class__, shape, node.dtype, node.device or value.device, value.requires_grad)
     elif isinstance(value, PLAIN):
         form += (type(value), repr(value) if isinstance(value, _BY_TEXT) else value)
     elif isinstance(value, (list, tuple)):

@@ -22,7 +22,7 @@ from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.jit.guards import Stale, compiled
 from glassgrad.jit.plain_values import Increment, SymbolNames, TensorNumber, mapped, tensors_of
-from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, moved, same_view,
+from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, same_view,
                                          substituted, symbol_of)
 from glassgrad.jit.trace import Outcome, TracedCall, as_buffer, passes_gradients
 from glassgrad.runtime.devices import Device
@@ -73,7 +73,6 @@ class CapturedCall:
         self.before, self.unmade = len(numbers), [None] * len(traced.given)    # tensors that were there, and new ones
         numbers |= {id(t): i for i, t in enumerate(traced.given, self.before)}
         self.itself = {i: numbers[id(tensor)] for i, tensor in traced.itself.items()}
-        self.own_arguments = {i: traced.path(tensor) for i, tensor in traced.itself.items()}
         return numbers
 
     def _make_symbols(self, traced: TracedCall, late: Collection[UOp],
@@ -132,6 +131,8 @@ class CapturedCall:
         stays = {row.symbol for row in in_place}
         self.results = [Result(symbols[b], self.outcomes, self.replay, b in traced.cut_off)
                         for b in traced.fresh if symbols[b] not in stays]
+        bound: list[Any] = [*self.weights, *self.results, *in_place]
+        self.bound_to = {each.symbol: each for each in bound}
 
     def _find_in_place(self, fresh: list[UOp]) -> list[ResultInPlace]:
         """Find the results that are written in place, and take them out of `outcomes`: values of weights, and gradients
@@ -165,25 +166,27 @@ class CapturedCall:
         self.given = [(number, class_of_results(t), result_maker(class_of_results(t)), t.requires_grad, *values[number])
                       for number, t in enumerate(given, self.before) if number in values]
         self.grads = [(number, grad) for number, grad in self.grads if number not in self.gradients]
-        self.has_views = any(out.node not in whole for out in self.outcomes)
+        self.viewed = {out.node.base for out in self.outcomes if out.node not in whole}
         # what the next call will find in the tensors in sight: their values, or those of tensors put in their place
         self.expected: list[tuple[int, Result, Weight | None]] = []
         for number, left in [*[(number, number) for number in values if number < self.own], *self.put]:
             found, weight = values.get(left, (None, None))[0], self.by_number.get(number)
-            if found is not None and (weight is None or not weight.pinned and found.is_like(weight.node)):
+            if found is not None and (weight is None or not weight.pinned and same_view(found.symbol, weight.node)):
                 self.expected.append((number, found, weight))
 
     def _watch(self, traced: TracedCall) -> None:
         """Record what each call compares: the tensors' nodes, which are lazy, and which have a gradient already."""
-        rows = [traced.reached[id(t)] for t in (*traced.walk.tensors, *traced.out_of_sight())]
-        lazy, self.sharing = {*map(id, traced.read_lazily)}, traced.sharing
+        tensors = [*traced.walk.tensors, *traced.out_of_sight(), *[row.stand_in for row in traced.arguments]]
+        found = [traced.reached[id(t)] for t in tensors]
+        rows = found[:self.own]
+        lazy, self.sharing = {id(row.tensor) for row in traced.lazy_read}, traced.sharing
         self.lazy = {i for i, row in enumerate(rows) if id(row.tensor) in lazy}
         # the tensors' nodes, and the gradients that the last call left in place
         self.seen: list[Any] = [*[row.node for row in rows], *self.gradients.values()]
         # whether gradients would flow on from each, if there are any
         self.in_sight_passing = [passes_gradients(row.tensor, row.node) for row in rows] if traced.ran_backward else []
         used = {number for number, _, _ in self.earlier}
-        self.has_grad = [(i, row.grad is not None) for i, row in enumerate(rows)
+        self.has_grad = [(i, row.grad is not None) for i, row in enumerate(found)
                          if row.tensor.requires_grad or row.grad is not row.tensor.grad or i in used]
         self.has_other_grad = [(number, had) for number, had in self.has_grad
                                if not had or number not in self.gradients]
@@ -198,13 +201,12 @@ class CapturedCall:
         self.symbols = traced.symbols             # the variables that arguments bring, as they were in the trace
         self.answers = list(traced.trace.answers)     # comparisons of them, with their outcomes
         self.names: dict[Any, Any] = {}           # the variables of this call in their place
-        self.compares_always = bool(self.has_other_grad or self.seed is not None)
 
     def _find_checks(self, flags: list[RunCheck], late: dict[UOp, RunCheck], symbols: Mapping[UOp, UOp]) -> None:
         """Find the checks of each run: those that it waits for, and those (`late`) that it does not."""
         self.late = [(symbols[node], flag.numbers, self.flags[flags.index(flag)]) for node, flag in late.items()]
-        used = toposort([node for _, _, flag in self.late for node in flag.nodes])
-        self.indices = [i for i, symbol in enumerate(self.inputs) if symbol in used]        # arguments kept for them
+        below = toposort([node for _, _, flag in self.late for node in flag.nodes])
+        self.checked = [node for node in below if node.op is o.BUFFER]
         self.verifies = not late and any(flag.reads_each_run or not self.replay.ends_early for flag in flags)
 
     # -- does it fit? --------------------------------------------------------------------------------------------------
@@ -213,9 +215,6 @@ class CapturedCall:
         gradients in place, are those that the last call left."""
         if self.seed is not None and streams.seed is not self.seed:
             raise Stale("there is a new random seed")
-        for number, had in self.has_other_grad if steady else self.has_grad:
-            if has_gradient(found[number]) is not had:
-                raise Stale("a gradient was reset" if had else "a gradient was there already")
         if not steady and sharing(found[:self.in_sight]) != self.sharing:
             raise Stale("which of its tensors are views of others is no longer the same")
         for number, tensor in enumerate(() if steady else found):
@@ -232,8 +231,11 @@ class CapturedCall:
                 self._follow(weight, found)
             self.seen[number] = tensor.uop
 
-    def _add_gradients(self, found: list[Any]) -> None:
+    def _find_gradients(self, found: list[Any], steady: bool) -> None:
         """Add the gradients that the call uses; raise `Stale` if they are not where they were."""
+        for number, had in self.has_other_grad if steady else self.has_grad:
+            if has_gradient(found[number]) is not had:
+                raise Stale("a gradient was reset" if had else "a gradient was there already")
         for owner, number, lazy in self.earlier:
             grad = found[owner].grad
             if number == len(found):
@@ -246,19 +248,12 @@ class CapturedCall:
         nodes = weight.nodes(found)
         now = nodes[0]
         if now is not weight.node or now.symbolic or len(nodes) > 1:
-            then = self._renamed(weight.node)
-            apart = nodes.count(now) < len(nodes) and any(n.base is not now.base for n in nodes)
-            views = zip(weight.holders, weight.views)
-            if apart or not same_view(now, then) \
-                    or not all(same_view(found[i].uop, self._renamed(view)) for i, view in views) \
+            views = [substituted(view, {}, self.names) if view.symbolic else view for view in weight.views]
+            if any(node.base is not now.base for node in nodes) or not all(map(same_view, nodes, views)) \
                     or weight.pinned and now.base is not weight.node.base:
                 raise Stale(f"a tensor of shape {now.shape} it uses was replaced by something else")
-            weight.node = moved(weight.node, now.base) if now.symbolic else now      # its sizes are those of the trace
+            weight.node = now
             self.replay.bind(weight.symbol, now.base.arg.address)
-
-    def _renamed(self, node: UOp) -> UOp:
-        """A view of the trace with the variables of this call."""
-        return moved(node, node.base, self.names) if node.symbolic else node
 
     def _take_symbols(self, symbols: Collection[Symbol]) -> None:
         """Take the variables of this call; raise `Stale` if a comparison of them has another outcome by now."""
@@ -281,13 +276,13 @@ class CapturedCall:
         if symbols:
             self._take_symbols(symbols)
         steady = all(map(is_, state, self.seen))
-        if not steady or self.compares_always:
+        if not steady or self.seed is not None:
             self._compare(found, steady)
         if self.itself:
             tensors = self._without_own(tensors, found)
         found += tensors
-        if self.earlier:
-            self._add_gradients(found)
+        if self.has_other_grad or not steady:
+            self._find_gradients(found, steady)
         if len({*found}) < len(found):
             raise Stale("two of its tensors are one" if len({*found[:self.own]}) < self.own else _OTHERS_GIVEN)
         for weight in self.shared:
@@ -338,22 +333,22 @@ class CapturedCall:
             self._verify(arguments)
         if taken:
             self._expect_numbers(taken, arguments)
-        bases = self._bases(arguments, self.shown) if self.has_views else {}
+        bases = self._bases(arguments, self.viewed) if self.viewed else {}
         for number in self.replaced:
             leave(found[number])
         if self.in_place.disturbed or self.in_place.counted:
             self.in_place.end(found, self.seen)
         return self._leave(found, holders, bases)
 
-    def _bases(self, arguments: list[UOp], weights: list[Weight]) -> dict[UOp, UOp]:
-        """The buffer of this call for each symbol."""
-        return {**{symbol: node.reshape(symbol.shape) for symbol, node in zip(self.inputs, arguments)},
-                **{w.symbol: w.node.base for w in weights}, **{r.symbol: r.node for r in self.results}}
+    def _bases(self, arguments: list[UOp], symbols: Collection[UOp]) -> dict[UOp, UOp]:
+        """The buffers of this call for some symbols."""
+        inputs = zip(self.inputs, arguments)
+        return {**{symbol: node.reshape(symbol.shape) for symbol, node in inputs if symbol in symbols},
+                **{symbol: self.bound_to[symbol].node.base for symbol in symbols if symbol in self.bound_to}}
 
     def _verify(self, arguments: list[UOp]) -> None:
         """Raise if the run met an index out of range, or (under SANITIZE) made a NaN, naming it."""
-        present = {**self._bases(arguments, self.weights),
-                   **{row.symbol: row.node for row in self.in_place.rows}}
+        present = self._bases(arguments, [*self.inputs, *self.bound_to])
         for flag in self.flags:
             flag.verify(partial(_values, present, self.names))
 
@@ -365,14 +360,11 @@ class CapturedCall:
         return taken
 
     def _expect_numbers(self, taken: list[Any], arguments: list[UOp]) -> None:
-        kept = {self.inputs[i]: arguments[i].reshape(self.inputs[i].shape) for i in self.indices}
+        """Let checks that the run did not wait for raise later. What they read lives until then; weights may have new
+        values."""
+        read = partial(_values, self._bases(arguments, self.checked), self.names)
         for number, (_, numbers, flag) in zip(taken, self.late):
-            numbers.expect(number, partial(self._settle_late, flag, kept, self.names))
-
-    def _settle_late(self, flag: RunCheck, kept: dict[UOp, UOp], names: SymbolNames, number: int) -> None:
-        """Raise if a check of an earlier run failed. Its arguments still live; other tensors may have new values."""
-        present = {**{w.symbol: w.node.base for w in self.weights}, **kept}
-        flag.settle(number, partial(_values, present, names), late=True)
+            numbers.expect(number, partial(flag.settle, read=read, late=True))
 
     def _leave(self, found: list[Any], holders: list[Any], bases: dict[UOp, UOp]) -> Any:
         """Assign the values, gradients and names that the function assigns; return its results in the form it did.
@@ -382,7 +374,7 @@ class CapturedCall:
             if result is not None and not is_shared(tensor):
                 result.give_to(tensor)
             else:
-                assign_node(tensor, self._now(left, bases) if result is None else result.node)
+                assign_node(tensor, substituted(left, bases, self.names) if result is None else result.node)
         for number, result, weight in self.expected:
             self.seen[number] = node = result.node
             if weight is not None:
@@ -391,7 +383,7 @@ class CapturedCall:
         found += self.unmade
         for number, kind, make, requires_grad, result, view in self.given:
             if result is None:
-                made = kind(self._now(view, bases), requires_grad=requires_grad)
+                made = kind(substituted(view, bases, self.names), requires_grad=requires_grad)
             else:
                 made = make(result.node, result.node.arg.leaves)
                 if requires_grad is not None:
@@ -405,10 +397,6 @@ class CapturedCall:
                     mapped(nest, found.__getitem__, TensorNumber))
         nest = self.returned
         return found[nest] if nest.__class__ is TensorNumber else mapped(nest, found.__getitem__, TensorNumber)
-
-    def _now(self, view: UOp, bases: Mapping[UOp, UOp]) -> UOp:
-        """A view of the trace over the memory of this call."""
-        return moved(view, bases.get(view.base, view.base), self.names)
 
 
 def _values(present: Mapping[UOp, UOp], names: SymbolNames, nodes: Sequence[UOp]) -> list[Any]:

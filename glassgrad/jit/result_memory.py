@@ -77,11 +77,6 @@ class Result:
         self._is_float = symbol.dtype.kind == "f"
         self.node = self._other = symbol         # where this call writes, and where the call before did; no memory yet
 
-    def is_like(self, node: UOp) -> bool:
-        """Whether a node is a buffer of this shape, type and device."""
-        return node.op is o.BUFFER and node.shape == self.symbol.shape and node.dtype is self.symbol.dtype \
-            and node.device == self.symbol.device
-
     def begin(self) -> None:
         """Let the next run write into memory that nothing reads."""
         node, self._other = self._other, self.node
@@ -117,12 +112,12 @@ class Weight:
     """A buffer that the function reads and that is no argument's, with the tensors that hold it, by number."""
 
     def __init__(self, symbol: UOp, rows: Sequence[ReachedTensor], numbers: Mapping[int, int], pinned: bool):
-        """`numbers` are those of the tensors, by id. It is `pinned` if lazy tensors in sight read it too: they still do
-        when its tensor has another buffer."""
+        """`numbers` are those of the tensors, by id. It is `pinned` if the call computes lazy tensors from it: these
+        still read it when its tensor has another buffer."""
         self.symbol, self.pinned = symbol, pinned
         self.holders = [numbers[id(row.tensor)] for row in rows]
-        self.node = rows[0].node                 # their node at the last call
-        self.views = [row.node for row in rows] if len(rows) > 1 else []
+        self.views = [moved(row.node, symbol) for row in rows]       # what each of them shows of it
+        self.node = rows[0].node                 # the node of the first at the last call
 
     def nodes(self, found: Sequence[Tensor]) -> list[UOp]:
         """The nodes of its tensors now, computed: views of one buffer, unless one of them was replaced."""

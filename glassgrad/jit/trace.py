@@ -125,11 +125,6 @@ class TracedCall:
             self._reach(tensor, tensor.uop, tensor.grad, path)
         for i, row in enumerate(self.arguments):
             self._reach(row.stand_in, row.stand_in.uop, row.stand_in.grad, f"argument {i}")
-        # the buffers that the other lazy tensors in sight, and wanted gradients of tensors there, are computed from
-        wanted = {id(t.grad) for t in self.walk.tensors if t.requires_grad is True}
-        lazy = [t.uop for t in (row.tensor for row in self.reached.values())
-                if is_lazy(t) and id(t) in self.in_sight | wanted]
-        self.below_lazy = {n for n in toposort(lazy) if n.op is o.BUFFER}
 
     def _reach(self, tensor: Tensor, node: UOp, grad: Tensor | None, path: str) -> ReachedTensor:
         """Record how a tensor that the call can read or change, and its gradient, were before the call."""
@@ -204,8 +199,8 @@ class TracedCall:
     def used(self) -> list[Tensor]:
         """The tensors that were there before the call and that a replay needs: sources, changed ones, results. Others
         may be freed."""
-        held = [row.tensor for rows in self.sources.values() for row in rows]
-        tensors = [*held, *self.changed, *[t for t, _ in self.grads], *self.left, *self.read_lazily]
+        read = [row.tensor for rows in (*self.sources.values(), self.lazy_read) for row in rows]
+        tensors = [*read, *self.changed, *[t for t, _ in self.grads], *self.left]
         wanted = {*map(id, tensors)}
         tensors += [row.tensor for row in self.reached.values() if id(row.grad) in wanted]
         return [t for t in dict.fromkeys(tensors) if self.was_there(t)]
@@ -391,8 +386,10 @@ class TracedCall:
         nodes = dict.fromkeys([n for rec in self.trace.records for n in rec.normal.order])
         for tensor in leaves(nodes):
             read.setdefault(tensor.uop.base, []).append(tensor)
-        self.read_lazily = [row.tensor for row in self.reached.values()
-                            if row.node in nodes and row.node.base.op is not o.BUFFER]
+        # tensors that the call itself computes, as they were lazy before it, and the buffers that it reads for that
+        self.lazy_read = [row for row in self.reached.values()
+                          if row.node in nodes and row.node.base.op is not o.BUFFER]
+        self.below_lazy = {n for n in toposort([row.node for row in self.lazy_read]) if n.op is o.BUFFER}
         self.unseen: list[str] = []
         self.sources: dict[UOp, list[ReachedTensor]] = {}
         self.data: dict[UOp, tuple[str, bytes]] = {}
