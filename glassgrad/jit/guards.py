@@ -62,7 +62,6 @@ class Walk:
         self.paths: list[str] = []                       # of the tensors
         self.read: set[str] = set()                      # names that code it may run reads, other than to increment
         self.lines: list[tuple[str, Binding | None]] = []      # of the generated function, and the binding each is for
-        self.tests: dict[int, int] = {}                  # the line that compares each binding's value, by id
         self.constants: dict[str, Any] = {"same": same, "MISSING": MISSING, **expression_names}
         self._weak = instance is not None                # what leads to the `self` of a method must not be kept alive
         self.variables: dict[int, str] = {}              # of each object visited or waiting, by id
@@ -109,7 +108,6 @@ class Walk:
 
     def _unless(self, test: str) -> None:
         """Add a line: the latest binding has changed unless a test holds."""
-        self.tests[id(self.bindings[-1])] = len(self.lines)
         self._line(f"if not ({test}): raise LookupError")
 
     def _add(self, way: Way, holder: Any, name: Any, source: str, path: str, used: str | None = None) -> None:
@@ -302,8 +300,10 @@ def compiled(walk: Walk, bound: Sequence[tuple[Binding, Any]] = (), graded: Sequ
     holders of the names that each call binds (`bound`, with what it binds them to). `hidden` are further tensors, which
     it refers to weakly."""
     lines, names = list(walk.lines), dict(walk.constants)
-    for b in [b for b, value in bound if isinstance(value, Increment)]:
-        lines[walk.tests[id(b)]] = (f"if type({b.text}) is not {type(b.value).__name__}: raise LookupError", b)
+    raised = {id(b) for b, value in bound if isinstance(value, Increment)}
+    for i, (line, b) in enumerate(lines):
+        if b is not None and id(b) in raised and line.startswith("if"):        # of a counter the type is compared
+            lines[i] = (f"if type({b.text}) is not {type(b.value).__name__}: raise LookupError", b)
     why = [f"{b.path} is no longer {_shown(b.value)}" if b else "what it sees has changed" for _, b in lines]
     tensors = [*[walk.variables[id(t)] for t in walk.tensors], *[f"hidden{i}" for i in range(len(hidden))]]
     for i, tensor in enumerate(hidden):

@@ -329,19 +329,17 @@ class TracedCall:
         changed = {*map(id, self.changed)} - {*map(id, self.replaced)}
         originals = {id(row.tensor) for row in self.arguments}
         for tensor, stand_in, node, grad, was_view, _ in self.arguments:
-            given, updated = "", id(stand_in) in changed
-            if tensor.uop is not node or tensor.grad is not grad:
-                given = f"an argument of shape {tensor.shape} that it also changes by another way"
-            elif updated and id(tensor) in hidden:
-                given = f"an argument of shape {tensor.shape} that it changes and also reads by another way"
-            elif updated and was_view:
-                given = f"an argument of shape {tensor.shape} that it assigns to, which is a view of another tensor"
-            elif updated and shares_with(tensor, originals):
-                given = f"an argument of shape {tensor.shape} that it assigns to, and a view of it"
-            if given:
+            updated = id(stand_in) in changed
+            problems = {
+                "it also changes by another way": tensor.uop is not node or tensor.grad is not grad,
+                "it changes and also reads by another way": updated and id(tensor) in hidden,
+                "it assigns to, which is a view of another tensor": updated and was_view,
+                "it assigns to, and a view of it": updated and shares_with(tensor, originals)}
+            for words in [words for words, is_so in problems.items() if is_so]:
                 raise JitError("a jitted function changes a tensor that it is handed and that is not the argument's "
-                               "alone", given=given, expected="arguments that share nothing with what it changes, or "
-                               "tensors that it sees in its closure, its globals or its objects",
+                               "alone", given=f"an argument of shape {tensor.shape} that {words}",
+                               expected="arguments that share nothing with what it changes, or tensors that it sees in "
+                               "its closure, its globals or its objects",
                                fix="hand in a copy (x.clone()), or leave the jit off this function")
 
     def _faults(self, dice: Any, result: Any) -> Iterator[str]:
