@@ -72,10 +72,9 @@ class TracedCall:
         self.in_sight = {id(t) for t in walk.tensors}
         self.sharing = sharing(walk.tensors)
         _realize_fresh(walk.tensors)
-        self.trained = {t.uop.base for t in walk.tensors if t.requires_grad is True}
         args, kwargs = self._with_stand_ins(args, kwargs)
         # lazy tensors that are computed for the call, and read as an argument would be: (tensor, node, its value)
-        self.lazy = [(t, t.uop, as_buffer(t)) for t in walk.tensors if is_lazy(t) and _is_data(t.uop, self.trained)]
+        self.lazy = [(t, t.uop, as_buffer(t)) for t in walk.tensors if _is_data(t)]
         self.seed, first, dice = streams.seed, streams.count, random.getstate()
         with noting_tensors(), record((s.name for s in symbols), any_size) as self.trace:
             self._reach_all()
@@ -170,8 +169,8 @@ class TracedCall:
     def _drop_unread_gradients(self) -> None:
         """Drop gradients that the call left lazy, except where wanted (requires_grad=True): `backward` offers them
         to every leaf at no cost, but a replay would have to compute them."""
-        for i, (_, tensor, node, grad, _, passes) in enumerate(self.arguments):
-            if tensor.grad is not grad and tensor.grad is not None and (passes or _leads_to(node, self.trained)):
+        for i, (_, tensor, _, grad, _, passes) in enumerate(self.arguments):
+            if tensor.grad is not grad and tensor.grad is not None and passes:
                 raise JitError(
                     "a gradient ends at the edge of this function",
                     given=f"argument {i} of shape {tensor.shape}, computed from what is trained; backward() ran "
@@ -434,11 +433,6 @@ def _leads_to(node: UOp, trained: Set[UOp]) -> bool:
     return any(n in trained for n in toposort([node], passes_to))
 
 
-def _is_trained(node: UOp) -> bool:
-    """Whether the gradient of a node flows on to a leaf with requires_grad=True."""
-    return any(t.requires_grad is True for t in holders(toposort([node], passes_to)))
-
-
 def passes_gradients(tensor: Tensor, node: UOp) -> bool:
     """Whether the gradient of a tensor, whose node is given, goes to another leaf with requires_grad=True too, or would
     through a jitted call."""
@@ -451,9 +445,10 @@ def passes_gradients(tensor: Tensor, node: UOp) -> bool:
         t.requires_grad is True and t is not tensor for _, t in leaves_among(reached))
 
 
-def _is_data(node: UOp, trained: Set[UOp]) -> bool:
-    """Whether a lazy value is computed from memory, and no gradient flows on from it: it is read as data."""
-    return any(n.op is o.BUFFER for n in node.toposort()) and not _leads_to(node, trained) and not _is_trained(node)
+def _is_data(tensor: Tensor) -> bool:
+    """Whether a tensor is lazy, computed from memory, and no gradient flows on from it: it is read as data."""
+    return is_lazy(tensor) and not passes_gradients(tensor, tensor.uop) and \
+        any(n.op is o.BUFFER for n in tensor.uop.toposort())
 
 
 def _realize_fresh(tensors: list[Tensor]) -> None:
