@@ -27,9 +27,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
-from glassgrad.jit.plain_values import (ALL_ENTRIES, ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY,
-                                        ENVIRONMENT, GONE, ITEM, MEMBER, MISSING, PLAIN, PROGRESS, SIZE, Binding,
-                                        Increment, Way, expression_names, is_array, is_plain, same)
+from glassgrad.jit.plain_values import (ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY, ENVIRONMENT, GONE,
+                                        ITEM, MEMBER, MISSING, PLAIN, PROGRESS, SIZE, Binding, Increment, Way,
+                                        expression_names, is_array, is_plain, same)
 from glassgrad.tensor.jit_access import GRADIENT_SLOT, WANTED_SLOT
 from glassgrad.tensor.tensor import Tensor
 
@@ -263,7 +263,7 @@ class Walk:
             self._add(SIZE, thing, "", variable, f"the length of {path}")
         large = len(values) > _LARGE
         if large:
-            self._add(ALL_ENTRIES, thing, "", variable, path)
+            self._add(CONTENT, thing, "", variable, path)
         way = ENTRY if is_dict and type(thing) is not dict else ITEM
         for name, value in zip(list(thing) if is_dict else range(len(thing)), values):
             if not large or isinstance(value, Tensor):

@@ -349,9 +349,8 @@ class TracedCall:
         for tensor in self.replaced:
             if self.trace.touched[id(tensor)].views_written:
                 yield f"the function assigns to a tensor of shape {tensor.shape} and then replaces it"
-        arguments = {id(row.stand_in) for row in self.arguments}
         for tensor, _, _, wanted, _ in self.reached.values():
-            if tensor.requires_grad is not wanted and (id(tensor) in arguments or self.was_there(tensor)):
+            if tensor.requires_grad is not wanted:
                 yield f"the function sets requires_grad of a tensor of shape {tensor.shape} to {tensor.requires_grad}"
         if random.getstate() != dice:
             yield "the function draws numbers from Python's random"
