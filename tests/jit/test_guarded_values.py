@@ -34,7 +34,8 @@ def _box() -> SimpleNamespace:
         plain=list(range(100)), by_name={"a": 1, "b": None}, by_number={1: 2, (3, 4): 5},
         wide={f"n{i}": [i] for i in range(40)}, ordered=OrderedDict(a=1), own=Own([1]), user=UserList([1]),
         group=(1, [2]), kinds={1, "x"}, empty=set(), names={"a", "b"}, frozen=frozenset({2}), array=np.zeros(3),
-        slotted=Slotted(), nested={"a": [{"b": [1]}]}, turns=deque(range(40)), crowd=deque([Own() for _ in range(4100)]))
+        slotted=Slotted(), nested={"a": [{"b": [1]}]}, turns=deque(range(40)),
+        crowd=deque([Own() for _ in range(4100)]))
 
 
 def _replace(name: str, value: Any) -> Callable[[SimpleNamespace], None]:
