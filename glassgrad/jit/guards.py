@@ -124,10 +124,13 @@ class Walk:
         self.bindings.append(Binding(way, holder, name, value, path, source, text))
         if value is GONE:
             self._unless(f"{self._constant(way)}.read({source}, {name!r}) is GONE")
+        elif way is SIZE:
+            self._unless(f"{text} == {value}")
         elif way.kept is not None or is_plain(value):
             kept = self._constant(value)
-            texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
-            self._unless(f"(now := {text}) {'==' if texts else 'is'} {kept} or same(now, {kept})")
+            texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)      # equal only to texts
+            quickly = f"{text} == {kept} or " if texts else f"{text} is {kept} or " if way.kept is None else ""
+            self._unless(f"{quickly}same({text}, {kept})")
         elif id(value) in self.variables:
             self._unless(f"{text} is {self.variables[id(value)]}")
         else:
