@@ -128,7 +128,7 @@ class Walk:
             self._unless(f"{text} == {value}")
         elif way.kept is not None or is_plain(value):
             kept = self._constant(value)
-            texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)      # equal only to texts
+            texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
             quickly = f"{text} == {kept} or " if texts else f"{text} is {kept} or " if way.kept is None else ""
             self._unless(f"{quickly}same({text}, {kept})")
         elif id(value) in self.variables:
