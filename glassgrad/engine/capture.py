@@ -104,26 +104,28 @@ def note_made(tensor: Any) -> None:
         _current.trace.made.append(weakref.ref(tensor))
 
 
+def _touched(tensor: Any) -> TouchedTensor | None:
+    """The row of a tensor that is given a value or a gradient."""
+    trace = _current.trace
+    return None if trace is None else trace.touched.setdefault(
+        id(tensor), TouchedTensor(weakref.ref(tensor), tensor.grad))
+
+
 def note_gradient(tensor: Any, is_reset: bool = False) -> None:
     """A tensor is to get another gradient, or none; called before it does."""
-    if _current.trace is not None:
-        row = _current.trace.touched.setdefault(id(tensor), TouchedTensor(weakref.ref(tensor), tensor.grad))
+    if (row := _touched(tensor)) is not None:
         row.is_reset = row.is_reset or is_reset
 
 
 def note_written(tensor: Any, earlier: UOp | None = None) -> None:
     """A tensor was given a value; `earlier` is the node that it stood for before."""
-    if _current.trace is not None:
-        note_gradient(tensor)
-        row = _current.trace.touched[id(tensor)]
+    if (row := _touched(tensor)) is not None:
         row.node = row.node or earlier
 
 
 def note_replaced(tensor: Any) -> None:
     """A tensor is to leave its storage and to get another value: views of it keep theirs."""
-    if _current.trace is not None:
-        note_gradient(tensor)
-        row = _current.trace.touched[id(tensor)]
+    if (row := _touched(tensor)) is not None:
         row.views_written = row.views_written or row.node is not None and not row.is_replaced
         row.is_replaced = True
 

@@ -48,31 +48,35 @@ class _MergedSchedules:
         self.numbers = [number for record in records for number in _numbers(record)]
         slots = [Slot(base.shape, base.dtype, base.device) for base in self.buffers]
         slots += [Slot((), dtype, None) for record in records for dtype in record.compiled.cell_types]
-        place = {base: slot for slot, base in enumerate(self.buffers)}
-        self.planned = Schedule([], slots, len(slots), sinks=[place[n] for r in records for n in r.results])
+        self.place = {base: slot for slot, base in enumerate(self.buffers)}
+        self.planned = Schedule([], slots, len(slots), sinks=[self.place[n] for r in records for n in r.results])
         self.programs: list[Any] = []
         self.items: list[Item] = []              # as the schedules have them; observers know these
         cells = len(self.buffers)
         for record in records:
-            compiled, first = record.compiled, len(slots)
-            wholes = [(place[node.base], address - node.base.arg.address)
-                      for node, address in zip(record.normal.buffers, record.normal.addresses)]
-            wholes += [(cells + i, 0) for i in range(len(compiled.cell_types))]
-            cells += len(compiled.cell_types)
-            results = {slot: place[node] for slot, node in zip(compiled.planned.sinks, record.results)}
-            for i, slot in enumerate(compiled.planned.slots):
-                whole, offset = wholes[i] if i < len(wholes) else (results.get(i), 0)
-                if slot.whole is not None:
-                    upon = slots[first + slot.whole]
-                    whole = first + slot.whole if upon.whole is None else upon.whole
-                    offset = upon.offset + slot.offset
-                slots.append(replace(slot, whole=whole, offset=offset))
-            self.planned.items += [replace(item, slots=tuple([first + slot for slot in item.slots]))
-                                   for item in compiled.items]
-            self.planned.updates += [Update(first + u.source, first + u.result, first + u.copied, u.size)
-                                     for u in compiled.planned.updates]
-            self.programs += compiled.programs
-            self.items += compiled.items
+            self._add(record, range(cells, cells + len(record.compiled.cell_types)))
+            cells += len(record.compiled.cell_types)
+
+    def _add(self, record: Record, cells: Sequence[int]) -> None:
+        """Add a schedule, whose scalars have the slots `cells` here."""
+        compiled, slots, first = record.compiled, self.planned.slots, len(self.planned.slots)
+        wholes = [(self.place[node.base], address - node.base.arg.address)
+                  for node, address in zip(record.normal.buffers, record.normal.addresses)]
+        wholes += [(cell, 0) for cell in cells]
+        results = {slot: self.place[node] for slot, node in zip(compiled.planned.sinks, record.results)}
+        for i, slot in enumerate(compiled.planned.slots):
+            whole, offset = wholes[i] if i < len(wholes) else (results.get(i), 0)
+            if slot.whole is not None:
+                upon = slots[first + slot.whole]
+                whole = first + slot.whole if upon.whole is None else upon.whole
+                offset = upon.offset + slot.offset
+            slots.append(replace(slot, whole=whole, offset=offset))
+        self.planned.items += [replace(item, slots=tuple([first + slot for slot in item.slots]))
+                               for item in compiled.items]
+        self.planned.updates += [Update(first + u.source, first + u.result, first + u.copied, u.size)
+                                 for u in compiled.planned.updates]
+        self.programs += compiled.programs
+        self.items += compiled.items
 
     def whole(self, slot: int) -> int:
         """The slot that another is a piece of; itself, if it is none."""
@@ -105,16 +109,28 @@ class Replay:
 
     def __init__(self, trace: Trace, outside: dict[UOp, UOp], renewed: Set[UOp]):
         merged = _MergedSchedules(trace.records)
-        buffers = merged.buffers
         made = {node for record in trace.records for node in record.results}
-        flags = [n for n in made if any(n.arg is flag.buffer for flag in trace.flags)]
-        merged.drop_unread({slot for slot, base in enumerate(buffers) if base in outside or base in flags})
-        self.compiled = compiled = CompiledSchedule(merged.planned, (), len(buffers), merged.programs)
+        flags = {flag.buffer for flag in trace.flags}
+        merged.drop_unread({slot for slot, base in enumerate(merged.buffers) if base in outside or base.arg in flags})
+        self.compiled = compiled = CompiledSchedule(merged.planned, (), len(merged.buffers), merged.programs)
         self.items, self.programs = merged.items, compiled.programs
         self._counts = (len(compiled.items), compiled.operations, compiled.bytes)
         self.is_long = max(compiled.operations, backend.OPERATIONS_PER_BYTE * compiled.bytes) > backend.LONG_WORK
+        self._kept = [base for base in merged.buffers if base not in outside]     # constants, and between two schedules
+        self.streams = {n.src[1].arg for record in trace.records for n in record.normal.order
+                        if n.op is o.RANDOM and n.src[1].op is o.SCALAR}       # cells that count random streams
+        self._place(merged)
+        self._find_slots(merged, outside)
+        self._bind_plans()
+        self._flags: list[tuple[int, int]] = []               # (address, bound) of values that can end a run
+        self.pause = 0                                        # launches that run before the flags are checked
+        self.updates = self._updates()
+        self.memory = self._memory({*merged.buffers} - renewed, made)
+
+    def _place(self, merged: _MergedSchedules) -> None:
+        """Find the addresses of all that is bound once, and of the scalars that each call writes (`numbers`)."""
+        buffers, compiled = merged.buffers, self.compiled
         self._blocks: list[Any] = []                          # the arenas
-        self._kept = [base for base in buffers if base not in outside]    # constants, and values between two schedules
         self._addresses = [base.arg.address for base in buffers] + [0] * (compiled.slots - len(buffers))
         compiled.write_numbers(self._addresses, [value for _, value in merged.numbers])
         for i, update in enumerate(merged.planned.updates):
@@ -123,18 +139,14 @@ class Replay:
         # cells and variables, with the address of the value
         rows = zip(merged.numbers, compiled.cell_types, self._addresses[len(buffers):])
         self.numbers = [(number, dtype, address) for (number, _), dtype, address in rows if number is not None]
-        self.streams = {n.src[1].arg for record in trace.records for n in record.normal.order
-                        if n.op is o.RANDOM and n.src[1].op is o.SCALAR}       # cells that count random streams
-        self._slots: dict[UOp, dict[int, int]] = {s: {} for s in outside.values()}    # of symbols, with byte offsets
+
+    def _find_slots(self, merged: _MergedSchedules, outside: dict[UOp, UOp]) -> None:
+        """Find the slots of each symbol, with byte offsets."""
+        self._slots: dict[UOp, dict[int, int]] = {symbol: {} for symbol in outside.values()}
         for slot, row in enumerate(merged.planned.slots):
             whole = merged.whole(slot)
-            if whole < len(buffers) and buffers[whole] in outside:
-                self._slots[outside[buffers[whole]]][slot] = row.offset
-        self._bind_plans()
-        self._flags: list[tuple[int, int]] = []               # (address, bound) of values that can end a run
-        self.pause = 0                                        # launches that run before the flags are checked
-        self.updates = self._updates()
-        self.memory = self._memory({*buffers} - renewed, made)
+            if whole < len(merged.buffers) and merged.buffers[whole] in outside:
+                self._slots[outside[merged.buffers[whole]]][slot] = row.offset
 
     # -- memory --------------------------------------------------------------------------------------------
     def _memory(self, given: Set[UOp], made: Set[UOp]) -> MemoryUse:

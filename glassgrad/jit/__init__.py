@@ -224,9 +224,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def jit(function: Callable[..., Any]) -> TinyJit:
-    """The same as TinyJit."""
-    return TinyJit(function)
+jit = TinyJit
 
 
 class _Combination:
@@ -269,9 +267,10 @@ class _Combination:
         self.traces = [trace for trace in self.traces if trace not in traces]
 
     def _keep(self, captured: CapturedCall) -> None:
-        """Add a capture. Drop the least recently used of those with the same `own_arguments`, and of all."""
+        """Add a capture. Drop the least recently used of those that see the same arguments by themselves, and of all.
+        """
         self.replays.insert(0, captured)
-        alike = [replay for replay in self.replays if replay.own_arguments == captured.own_arguments]
+        alike = [replay for replay in self.replays if replay.itself == captured.itself]
         dropped = [*alike[_MOST_VARIANTS:], *[r for r in self.replays[_MOST_COMBINATIONS:] if r not in alike]]
         self.replays = [replay for replay in self.replays if replay not in dropped]
         if dropped and settings.DEBUG >= 1:

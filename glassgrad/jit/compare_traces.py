@@ -26,19 +26,20 @@ class TraceWork:
         records, form, names = traced.trace.records, partial(_form, traced), _names(traced)
         self.graphs = [record.normal.key for record in records]
         self.constants = [[c.arg for c in record.normal.constants] for record in records]
-        self.sources = [tuple({row.path for row in rows} for rows in source) for source in traced.sources.values()]
+        self.sources = [{row.path for row in rows} for rows in traced.sources.values()]
         self.data = list(traced.data.values())
         self.out_of_sight = {traced.path(t): weakref.ref(t) for t in traced.out_of_sight()}
         self.itself = {i: traced.path(t) for i, t in traced.itself.items()}
         self.changed = [traced.path(t) for t in (*traced.changed, *[t for t, _ in traced.grads])]
-        self.arguments = {name_of(t) for t in traced.originals}        # these may be freed between calls
-        outcomes = [(out.kind, traced.path(out.place), _view(out.node, names, traced.numbered))
-                    for out in traced.outcomes()]
+        self.arguments = {name_of(row.tensor) for row in traced.arguments}        # these may be freed between calls
+        outcomes = [(traced.path(out.place), _view(out.node, names, traced.numbered)) for out in traced.outcomes()]
+        assigned = [*[(b.path, value) for b, value in traced.bound],
+                    *[(f"{traced.path(t)}.grad", grad) for t, grad in traced.grads]]
         self.compared = {          # by ==; the key is the message for a difference, formatted with (then, now)
             "other tensors are used": [[names.get(node.base) for node in record.normal.buffers] for record in records],
             "other lengths are used": [traced.numbered(tuple(Length({(s,): 1}) for s in record.normal.symbols))
                                        for record in records],
-            "it assigns {}, then {}": {b.path: mapped(value, form, others=form) for b, value in traced.bound},
+            "it assigns {}, then {}": {path: mapped(value, form, others=form) for path, value in assigned},
             "the function returned {}, then {}": mapped(traced.form, form, others=form),
             "other tensors are changed": self.changed,
             "its values go elsewhere": outcomes}
@@ -62,9 +63,9 @@ def difference(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> str:
                 user = next((n for n in ran.normal.order if x in n.src), x)
                 return f"the number {was} became {x.arg}, written at {user.line or 'an unknown line'}"
     gone = theirs.gone()
-    for (now, owners), (then, their_owners) in zip(mine.sources, theirs.sources):
+    for now, then in zip(mine.sources, theirs.sources):
         # at least one tensor must hold it in both; others may have held it in one trace only (`w.detach()`)
-        if now.isdisjoint(then - gone) and (now or then or owners != their_owners):
+        if now.isdisjoint(then - gone):
             return "other tensors are used"
     for made, was in zip(mine.data, theirs.data):
         if made != was:
@@ -80,8 +81,8 @@ def difference(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> str:
 def narrow(traced: TracedCall, theirs: TraceWork) -> None:
     """Keep, of the tensors that held a buffer in a trace, those that held it in the equal earlier trace too."""
     dropped = theirs.gone() | theirs.arguments
-    for source, (earlier, _) in zip(traced.sources.values(), theirs.sources):
-        source.holders[:] = [row for row in source.holders if row.path in earlier - dropped] or source.holders
+    for rows, earlier in zip(traced.sources.values(), theirs.sources):
+        rows[:] = [row for row in rows if row.path in earlier - dropped] or rows
 
 
 def _names(traced: TracedCall) -> dict[UOp, tuple[str, int]]:

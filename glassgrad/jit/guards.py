@@ -27,9 +27,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
-from glassgrad.jit.plain_values import (ALL_ENTRIES, ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY,
-                                        ENVIRONMENT, GONE, ITEM, MEMBER, MISSING, PLAIN, PROGRESS, SIZE, Binding,
-                                        Increment, Way, expression_names, is_array, is_plain, same)
+from glassgrad.jit.plain_values import (ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY, ENVIRONMENT, GONE,
+                                        ITEM, MEMBER, MISSING, PLAIN, PROGRESS, SIZE, Binding, Increment, Way,
+                                        expression_names, is_array, is_plain, same)
 from glassgrad.tensor.jit_access import GRADIENT_SLOT, WANTED_SLOT
 from glassgrad.tensor.tensor import Tensor
 
@@ -62,7 +62,6 @@ class Walk:
         self.paths: list[str] = []                       # of the tensors
         self.read: set[str] = set()                      # names that code it may run reads, other than to increment
         self.lines: list[tuple[str, Binding | None]] = []      # of the generated function, and the binding each is for
-        self.tests: dict[int, int] = {}                  # the line that compares each binding's value, by id
         self.constants: dict[str, Any] = {"same": same, "MISSING": MISSING, **expression_names}
         self._weak = instance is not None                # what leads to the `self` of a method must not be kept alive
         self.variables: dict[int, str] = {}              # of each object visited or waiting, by id
@@ -109,7 +108,6 @@ class Walk:
 
     def _unless(self, test: str) -> None:
         """Add a line: the latest binding has changed unless a test holds."""
-        self.tests[id(self.bindings[-1])] = len(self.lines)
         self._line(f"if not ({test}): raise LookupError")
 
     def _add(self, way: Way, holder: Any, name: Any, source: str, path: str, used: str | None = None) -> None:
@@ -128,26 +126,17 @@ class Walk:
             self._unless(f"{self._constant(way)}.read({source}, {name!r}) is GONE")
         elif way is SIZE:
             self._unless(f"{text} == {value}")
-        elif way.kept is not None:
-            texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
+        elif way.kept is not None or is_plain(value):
             kept = self._constant(value)
-            self._unless(f"{text} == {kept}" if texts else f"same({text}, {kept})")      # nothing else equals texts
-        elif is_plain(value):
-            self._compare(text, value)
+            texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
+            quickly = f"{text} == {kept} or " if texts else f"{text} is {kept} or " if way.kept is None else ""
+            self._unless(f"{quickly}same({text}, {kept})")
         elif id(value) in self.variables:
             self._unless(f"{text} is {self.variables[id(value)]}")
         else:
             variable = self._variable(value, text)
             self._recognize(value, variable)
             self._visit_later(value, path, variable, used)
-
-    def _compare(self, text: str, value: Any) -> None:
-        """Add a comparison of a value by type and bits (`same`)."""
-        if value is None or isinstance(value, bool):
-            self._unless(f"{text} is {value}")
-        else:
-            kept = self._constant(value)
-            self._unless(f"{text} is {kept} or same({text}, {kept})")
 
     def _recognize(self, value: Any, variable: str) -> None:
         """Add a comparison of an object: by class where its content is compared as well, else by identity."""
@@ -277,7 +266,7 @@ class Walk:
             self._add(SIZE, thing, "", variable, f"the length of {path}")
         large = len(values) > _LARGE
         if large:
-            self._add(ALL_ENTRIES, thing, "", variable, path)
+            self._add(CONTENT, thing, "", variable, path)
         way = ENTRY if is_dict and type(thing) is not dict else ITEM
         for name, value in zip(list(thing) if is_dict else range(len(thing)), values):
             if not large or isinstance(value, Tensor):
@@ -314,8 +303,10 @@ def compiled(walk: Walk, bound: Sequence[tuple[Binding, Any]] = (), graded: Sequ
     holders of the names that each call binds (`bound`, with what it binds them to). `hidden` are further tensors, which
     it refers to weakly."""
     lines, names = list(walk.lines), dict(walk.constants)
-    for b in [b for b, value in bound if isinstance(value, Increment)]:
-        lines[walk.tests[id(b)]] = (f"if type({b.text}) is not {type(b.value).__name__}: raise LookupError", b)
+    raised = {id(b) for b, value in bound if isinstance(value, Increment)}
+    for i, (line, b) in enumerate(lines):
+        if b is not None and id(b) in raised and line.startswith("if"):        # of a counter the type is compared
+            lines[i] = (f"if type({b.text}) is not {type(b.value).__name__}: raise LookupError", b)
     why = [f"{b.path} is no longer {_shown(b.value)}" if b else "what it sees has changed" for _, b in lines]
     tensors = [*[walk.variables[id(t)] for t in walk.tensors], *[f"hidden{i}" for i in range(len(hidden))]]
     for i, tensor in enumerate(hidden):

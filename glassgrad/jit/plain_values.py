@@ -9,6 +9,7 @@ A nest is a tensor, a plain value, or a list, tuple or dict of nests. Does not k
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from copy import copy
 from operator import is_, length_hint, setitem
@@ -64,7 +65,7 @@ def same(now: Any, then: Any) -> bool:
     kind = then.__class__
     if now.__class__ is not kind:
         return False
-    if issubclass(kind, (list, tuple)):
+    if issubclass(kind, (list, tuple, deque)):
         return len(now) == len(then) and (all(map(is_, now, then)) or all(map(same, now, then)))
     if issubclass(kind, dict):
         return same(list(now), list(then)) and same(list(now.values()), list(then.values()))
@@ -80,11 +81,6 @@ GONE = type("Gone", (), {})()   # read in place of a value that does not exist a
 MISSING = (LookupError, AttributeError, ValueError)      # no such entry, no such attribute, an empty cell
 
 
-def entries(holder: Any) -> list[Any]:
-    """All entries of a list or a dict."""
-    return [*holder, *holder.values()] if isinstance(holder, dict) else list(holder)
-
-
 def progress(holder: Any) -> tuple[Any, ...]:
     """The position of an iterator or the state of a random generator, as far as it can be read."""
     if isinstance(holder, random.Random):
@@ -96,8 +92,7 @@ def progress(holder: Any) -> tuple[Any, ...]:
 
 
 # what expressions may name besides the holder and the name
-expression_names = {"GONE": GONE, "array_content": array_content, "entries": entries, "progress": progress,
-                    "current_state": current_state}
+expression_names = {"GONE": GONE, "array_content": array_content, "progress": progress, "current_state": current_state}
 
 
 class Way:
@@ -131,9 +126,8 @@ ATTRIBUTE = Way("getattr({0}, {1})", object.__setattr__)       # of a function, 
 CLASS_ENTRY = Way("{0}.__dict__[{1}]", type.__setattr__)       # an attribute of a class, no descriptor called
 CONTEXT = Way("{0}.get(GONE)")                                 # the value of a context variable
 SIZE = Way("len({0})", kept=int)
-CONTENT = Way("{0}", kept=copy)                                # all entries of a set, or of a long list of plain values
+CONTENT = Way("{0}", kept=copy)                                # all entries of a set, or of a long list or dict
 ARRAY = Way("array_content({0})", kept=tuple)
-ALL_ENTRIES = Way("entries({0})", kept=list)                   # of a large list or dict
 PROGRESS = Way("progress({0})", kept=tuple)
 # settings and environment variables: one object while they are the same
 ENVIRONMENT = Way("current_state()", kept=lambda state: state)

@@ -18,7 +18,7 @@ from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.registry import registry
 from glassgrad.engine.replay import PartialUpdate, Replay
 from glassgrad.jit.plain_values import SymbolNames
-from glassgrad.jit.trace import BufferSource, Outcome, as_buffer, is_lazy
+from glassgrad.jit.trace import Outcome, ReachedTensor, as_buffer, is_lazy
 from glassgrad.tensor.autograd.gradient_leaves import UnreadGradient, cut_off
 from glassgrad.tensor.jit_access import assign_node, set_unread_gradient, unread_gradient
 from glassgrad.tensor.memory.storage import is_shared
@@ -73,14 +73,9 @@ class Result:
         """`left` are the outcomes of a call. No gradient flows through a result that `is_cut_off`."""
         self.symbol, self._pointers, self._is_cut_off = symbol, replay.pointers[symbol], is_cut_off
         # whether one tensor is all of it, and nothing else views it
-        self._is_alone = [(out.kind, out.node) for out in left if out.node.base is symbol] == [("value", symbol)]
+        self._is_alone = [out.node for out in left if out.node.base is symbol] == [symbol]
         self._is_float = symbol.dtype.kind == "f"
         self.node = self._other = symbol         # where this call writes, and where the call before did; no memory yet
-
-    def is_like(self, node: UOp) -> bool:
-        """Whether a node is a buffer of this shape, type and device."""
-        return node.op is o.BUFFER and node.shape == self.symbol.shape and node.dtype is self.symbol.dtype \
-            and node.device == self.symbol.device
 
     def begin(self) -> None:
         """Let the next run write into memory that nothing reads."""
@@ -116,21 +111,17 @@ class Result:
 class Weight:
     """A buffer that the function reads and that is no argument's, with the tensors that hold it, by number."""
 
-    def __init__(self, symbol: UOp, source: BufferSource, numbers: Mapping[int, int], pinned: bool):
-        """`numbers` are those of the tensors, by id. It is `pinned` if lazy tensors in sight read it too: they still do
-        when its tensor has another buffer."""
+    def __init__(self, symbol: UOp, rows: Sequence[ReachedTensor], numbers: Mapping[int, int], pinned: bool):
+        """`numbers` are those of the tensors, by id. It is `pinned` if the call computes lazy tensors from it: these
+        still read it when its tensor has another buffer."""
         self.symbol, self.pinned = symbol, pinned
-        self.holders, self.owners = ([numbers[id(row.tensor)] for row in rows] for rows in source)
-        nodes = [row.node for row in source.holders] or [row.grad.uop for row in source.owners if row.grad is not None]
-        self.node = nodes[0]                     # their node at the last call
-        self.views = nodes if len(self.holders) > 1 else []
-        # the tensor that holds it, if it is the only one
-        self.number = self.holders[0] if len(nodes) == 1 and not self.owners and not self.node.symbolic else None
+        self.holders = [numbers[id(row.tensor)] for row in rows]
+        self.views = [moved(row.node, symbol) for row in rows]       # what each of them shows of it
+        self.node = rows[0].node                 # the node of the first at the last call
 
     def nodes(self, found: Sequence[Tensor]) -> list[UOp]:
         """The nodes of its tensors now, computed: views of one buffer, unless one of them was replaced."""
-        nodes = [as_buffer(t) if is_lazy(t) else t.uop for t in (found[i] for i in self.holders)]
-        return nodes + [grad.uop for grad in (found[i].grad for i in self.owners) if grad is not None]
+        return [as_buffer(t) if is_lazy(t) else t.uop for t in (found[i] for i in self.holders)]
 
 
 class ResultInPlace:

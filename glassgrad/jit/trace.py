@@ -28,13 +28,14 @@ from glassgrad.jit.plain_values import (ATTRIBUTE, CELL, MEMBER, PLAIN, SIZE, Bi
 from glassgrad.tensor.autograd.gradient_leaves import RESET, cut_off, hold, holders, is_cut_off, is_held, leaves_among
 from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
 from glassgrad.tensor.formulas.random_numbers import streams
-from glassgrad.tensor.jit_access import assign_node, computed_from, set_unread_gradient
+from glassgrad.tensor.jit_access import assign_node, set_unread_gradient
 from glassgrad.tensor.memory.storage import follows, is_view, leave, shares_with, sharing
 from glassgrad.tensor.tensor import Tensor, class_of_results
 
 
 class ReachedTensor(NamedTuple):
-    """A tensor as the call found it: one in sight, one out of sight that it uses, or an argument's stand-in."""
+    """A tensor as the call found it: one in sight, one out of sight that it uses, an argument's stand-in, or the
+    gradient of one of these."""
     tensor: Tensor
     node: UOp
     grad: Tensor | None
@@ -42,16 +43,19 @@ class ReachedTensor(NamedTuple):
     path: str
 
 
-class BufferSource(NamedTuple):
-    """Where a buffer comes from at each call: tensors that hold it, and tensors whose gradient does."""
-    holders: list[ReachedTensor]
-    owners: list[ReachedTensor]
+class Argument(NamedTuple):
+    """An argument that the function does not see by itself, as it was before the call, and the tensor that stands in
+    for it."""
+    tensor: Tensor
+    stand_in: Tensor
+    node: UOp
+    grad: Tensor | None
+    is_view: bool
+    passes_gradients: bool                   # whether gradients would flow on from it
 
 
 class Outcome(NamedTuple):
-    """A value that a call leaves: the "value" or the "gradient" of a tensor (`place`) that was there or that the call
-    makes."""
-    kind: str
+    """A value that a call leaves in a tensor (`place`) that was there or that the call makes."""
     place: Any
     node: UOp
 
@@ -66,97 +70,72 @@ class TracedCall:
         self.symbols = symbols                   # the variables that the arguments bring, numbered
         walk = self.walk = Walk(function, objects, instance)
         self.in_sight = {id(t) for t in walk.tensors}
-        originals = self.originals = list[Tensor]()
-        stands_in: dict[int, Tensor] = {}        # for each argument, by its id
-        self.itself: dict[int, Tensor] = {}      # arguments, by number, that the function sees by itself
-        self.arguments: list[Tensor] = []        # stand-ins for the others
-        trained = self.trained = {t.uop.base for t in walk.tensors if t.requires_grad is True}
-
-        def stand_in(tensor: Tensor) -> Tensor:
-            """A tensor over the argument's memory, with a separate BUFFER: its uses are told apart from all others."""
-            if id(tensor) in stands_in:
-                return stands_in[id(tensor)]
-            if id(tensor) in self.in_sight:
-                self.itself[len(stands_in)] = tensor
-                stands_in[id(tensor)] = tensor
-                return tensor
-            source = as_buffer(tensor)
-            longest = tuple(map(most, tensor.shape))
-            buffer = Buffer.from_host(source.arg, source.arg.address, longest, tensor.dtype, source.arg.device)
-            node = UOp(o.BUFFER, tensor.dtype, (), buffer)
-            view = node.shrink([(0, n) for n in tensor.shape])
-            made = class_of_results(tensor)(view, requires_grad=tensor.requires_grad)
-            stands_in[id(tensor)] = made
-            originals.append(tensor)
-            self.arguments.append(made)
-            return made
-
         self.sharing = sharing(walk.tensors)
-        args, kwargs = mapped(args, stand_in), mapped(kwargs, stand_in)
         _realize_fresh(walk.tensors)
-        # the arguments' nodes and gradients, and whether each is a view
-        self.found_as = [(t.uop, t.grad, is_view(t)) for t in originals]
-        self.passing = [passes_gradients(t, t.uop) for t in originals]       # whether gradients would flow on from each
+        args, kwargs = self._with_stand_ins(args, kwargs)
         # lazy tensors that are computed for the call, and read as an argument would be: (tensor, node, its value)
-        self.lazy = [(t, t.uop, as_buffer(t)) for t in walk.tensors if is_lazy(t) and _is_data(t.uop, trained)]
-        first, dice = streams.count, random.getstate()
-        self.seed = streams.seed
-        self.reached: dict[int, ReachedTensor] = {}        # by id
+        self.lazy = [(t, t.uop, as_buffer(t)) for t in walk.tensors if _is_data(t)]
+        self.seed, first, dice = streams.seed, streams.count, random.getstate()
         with noting_tensors(), record((s.name for s in symbols), any_size) as self.trace:
-            for tensor, _, node in self.lazy:
-                tensor.uop = node
-                hold(tensor)
-            self.trace.touched.clear()
-            # the buffers that the other lazy tensors in sight are computed from
-            self.below_lazy = {n for n in toposort([t.uop for t in walk.tensors if is_lazy(t)]) if n.op is o.BUFFER}
-            for tensor, path in zip(walk.tensors, walk.paths):
-                self._reach(tensor, tensor.uop, tensor.grad, path)
-            for i, tensor in enumerate(self.arguments):
-                self._reach(tensor, tensor.uop, None, f"argument {i}")
+            self._reach_all()
             try:
                 result = function(*args, **kwargs) if instance is None else function(instance, *args, **kwargs)
             except BaseException:
                 self._hand_back()                # what it did to its arguments before it failed stays done
                 raise
-            self.ran_backward = bool(self._new_grads())
-            self._drop_unread_gradients()
-            self._add_out_of_sight()
-            self.bound, faults = self._sort_changes()
-            # the tensors that the call returns or puts somewhere
-            self.left = [t for nest in (result, *[value for _, value in self.bound]) for t in tensors_of(nest)]
-            self.hidden = self._find_hidden()
+            faults = self._find_changes(result)
             self._realize_left()
         self.streams = (first, streams.count)
-        for tensor in self.left:                 # results are values: a replay could not make views of them
-            if not self.was_there(tensor):
-                leave(tensor)
-        self.form = result
-        # views follow the tensor that they are views of, which is changed too
-        self.changed = [row.tensor for row in self.reached.values()
-                        if self._is_changed(row) and not follows(row.tensor)]
-        self.replaced = [t for t in self.changed if self.trace.touched[id(t)].is_replaced]
-        self.grads = [(t, t.grad) for t, _, grad, _, _ in self.reached.values()
-                      if id(t) in self.trace.touched and (t.grad is not grad or self.resets_gradient(t))]
-        # the tensors whose gradients the call returns or puts somewhere, by the ids of those
-        returned = {*map(id, self.left)} - self.reached.keys()
-        self.own_gradients = {id(row.tensor.grad): row.tensor for row in self.reached.values()
-                              if id(row.tensor.grad) in returned}
+        self._sort_left()
         self._find_sources()
         self._refuse_shared()
         self.faults = [*faults, *self._faults(dice, result)]
         own = self._hand_back()
-        self.result = mapped(result, lambda t: own.get(id(t), t))
+        self.form, self.result = result, mapped(result, lambda t: own.get(id(t), t))
+
+    # -- before the call -----------------------------------------------------------------------------------------------
+    def _with_stand_ins(self, args: Any, kwargs: Any) -> Any:
+        """The arguments, with a tensor in place of each over the same memory, but with a separate BUFFER: its uses are
+        told apart from all others. An argument that the function sees by itself stands for itself."""
+        self.itself: dict[int, Tensor] = {}      # arguments, by number, that the function sees by itself
+        self.arguments: list[Argument] = []      # the others
+        for number, tensor in enumerate(dict.fromkeys(tensors_of((args, kwargs)))):
+            if id(tensor) in self.in_sight:
+                self.itself[number] = tensor
+                continue
+            source, longest = as_buffer(tensor), tuple(map(most, tensor.shape))
+            buffer = Buffer.from_host(source.arg, source.arg.address, longest, tensor.dtype, source.arg.device)
+            node = UOp(o.BUFFER, tensor.dtype, (), buffer).shrink([(0, n) for n in tensor.shape])
+            made = class_of_results(tensor)(node, requires_grad=tensor.requires_grad)
+            made.grad = None if tensor.grad is None else tensor.grad.realize()
+            self.arguments.append(Argument(tensor, made, tensor.uop, tensor.grad, is_view(tensor),
+                                           passes_gradients(tensor, tensor.uop)))
+        stand_ins = {id(row.tensor): row.stand_in for row in self.arguments}
+        return mapped([args, kwargs], lambda t: stand_ins.get(id(t), t))
+
+    def _reach_all(self) -> None:
+        """Record the tensors that the call can read or change, as they are before it."""
+        for tensor, _, node in self.lazy:
+            tensor.uop = node
+            hold(tensor)
+        self.trace.touched.clear()
+        self.reached: dict[int, ReachedTensor] = {}        # by id
+        for tensor, path in zip(self.walk.tensors, self.walk.paths):
+            self._reach(tensor, tensor.uop, tensor.grad, path)
+        for i, row in enumerate(self.arguments):
+            self._reach(row.stand_in, row.stand_in.uop, row.stand_in.grad, f"argument {i}")
 
     def _reach(self, tensor: Tensor, node: UOp, grad: Tensor | None, path: str) -> ReachedTensor:
-        """Record how a tensor that the call can read or change was before the call."""
+        """Record how a tensor that the call can read or change, and its gradient, were before the call."""
         row = self.reached[id(tensor)] = ReachedTensor(tensor, node, grad, tensor.requires_grad, path)
+        if grad is not None and id(grad) not in self.reached:
+            self._reach(grad, grad.uop, None, f"{path}.grad")
         return row
 
     def path(self, tensor: Tensor) -> str:
         """How a tensor is named in every trace: one that was there before the call, or one that it returns or puts."""
-        row, owner = self.reached.get(id(tensor)), self.own_gradients.get(id(tensor))
-        return row.path if row is not None else f"the gradient of {self.path(owner)}" if owner is not None else \
-            f"tensor {[*map(id, self.given)].index(id(tensor))}"
+        row = self.reached.get(id(tensor))
+        return f"tensor {[*map(id, self.given)].index(id(tensor))}" if row is None else row.path
 
     # -- what the call changed -----------------------------------------------------------------------------------------
     def _touched(self) -> list[tuple[Tensor, TouchedTensor]]:
@@ -168,25 +147,33 @@ class TracedCall:
         """The gradients that the call left."""
         return [t.grad for t, row in self._touched() if t.grad is not row.grad and t.grad is not None]
 
-    def resets_gradient(self, tensor: Tensor) -> bool:
-        """Whether the call set the gradient of an argument to None: what it leaves is then not added to the earlier
-        one, which the stand-in of the argument does not have."""
-        touched = self.trace.touched.get(id(tensor))
-        return touched is not None and touched.is_reset and not self.was_there(tensor)
-
     def _is_changed(self, row: ReachedTensor) -> bool:
         """Whether the call gave a tensor a value: another one, or (`touched.node`) assigned one, if only the same."""
         touched = self.trace.touched.get(id(row.tensor))
         return touched is not None and (touched.node is not None or row.tensor.uop is not row.node)
 
+    def _find_changes(self, result: Any) -> list[str]:
+        """Find what the call put where: gradients, names that it bound, the tensors that it leaves there or returns
+        (`left`), and those out of sight (`hidden`). Returned are changes that a replay cannot repeat, in words."""
+        self.ran_backward = bool(self._new_grads())
+        self._drop_unread_gradients()
+        self._add_out_of_sight()
+        self.grads = [(t, t.grad) for t, _, grad, _, _ in self.reached.values()
+                      if t.grad is not grad and id(t) in self.trace.touched]
+        self.bound, faults = self._sort_changes()
+        nests = [result, *[value for _, value in self.bound], *[grad for _, grad in self.grads]]
+        self.left = [t for nest in nests for t in tensors_of(nest)]
+        self.hidden = self._find_hidden()
+        return faults
+
     def _drop_unread_gradients(self) -> None:
         """Drop gradients that the call left lazy, except where wanted (requires_grad=True): `backward` offers them
         to every leaf at no cost, but a replay would have to compute them."""
-        for i, (argument, (node, _, _)) in enumerate(zip(self.arguments, self.found_as)):
-            if argument.grad is not None and (self.passing[i] or _leads_to(node, self.trained)):
+        for i, (_, tensor, _, grad, _, passes) in enumerate(self.arguments):
+            if tensor.grad is not grad and tensor.grad is not None and passes:
                 raise JitError(
                     "a gradient ends at the edge of this function",
-                    given=f"argument {i} of shape {argument.shape}, computed from what is trained; backward() ran "
+                    given=f"argument {i} of shape {tensor.shape}, computed from what is trained; backward() ran "
                     "inside", expected="arguments that gradients need not pass",
                     fix="compute it inside the function, or hand in x.detach(); this call went without that gradient")
         for tensor, row in self._touched():
@@ -208,12 +195,30 @@ class TracedCall:
             if changed and id(tensor) not in made and id(tensor) not in self.reached:
                 self._reach(tensor, earlier, row.grad, name_of(tensor))
 
+    def used(self) -> list[Tensor]:
+        """The tensors that were there before the call and that a replay needs: sources, changed ones, results. Others
+        may be freed."""
+        read = [row.tensor for rows in (*self.sources.values(), self.lazy_read) for row in rows]
+        tensors = [*read, *self.changed, *[t for t, _ in self.grads], *self.left]
+        wanted = {*map(id, tensors)}
+        tensors += [row.tensor for row in self.reached.values() if id(row.grad) in wanted]
+        return [t for t in dict.fromkeys(tensors) if self.was_there(t)]
+
     def out_of_sight(self) -> list[Tensor]:
-        """The tensors that the walk does not see and that a replay needs: sources, changed tensors, results. Others may
-        be freed."""
-        rows = [row for source in self.sources.values() for row in (*source.holders, *source.owners)]
-        used = [*[row.tensor for row in rows], *self.changed, *[t for t, _ in self.grads], *self.left]
-        return [t for t in dict.fromkeys(used) if id(t) not in self.in_sight and self.was_there(t)]
+        """Those of them that the walk does not see, and that are not the gradient of another."""
+        found = {*self.in_sight, *[id(row.grad) for row in self.reached.values()]}
+        return [t for t in self.used() if id(t) not in found]
+
+    @property
+    def renewed(self) -> set[UOp]:
+        """The buffers of weights and gradients that the call gives another value."""
+        tensors = {*map(id, self.changed), *[id(self.reached[id(t)].grad) for t, _ in self.grads]}
+        return {node for node, rows in self.sources.items() if any(id(row.tensor) in tensors for row in rows)}
+
+    def gradients_used(self) -> list[tuple[Tensor, Tensor]]:
+        """Those of them that are the gradient of a tensor: that tensor, and the gradient."""
+        used = {*map(id, self.used())}
+        return [(t, grad) for t, _, grad, _, _ in self.reached.values() if grad is not None and id(grad) in used]
 
     def _sort_changes(self) -> tuple[list[tuple[Binding, Any]], list[str]]:
         """The changes of values that the function sees: names bound to other tensors or to incremented numbers, and, in
@@ -236,9 +241,7 @@ class TracedCall:
     def _find_hidden(self) -> list[Tensor]:
         """The tensors that this call made and that stay alive out of sight. If there are any, garbage is collected
         first: they may be in a dead reference cycle."""
-        reached = [row.tensor for row in self.reached.values()]
-        grads = (*self._new_grads(), *[t.grad for t in reached])
-        near = {id(t) for t in (*self.left, *reached, *grads)}
+        near = {*self.reached, *[id(t) for t in (*self.left, *self._new_grads())]}
 
         def surviving() -> list[Tensor]:
             alive = [t for t in (r() for r in self.trace.made) if t is not None and id(t) not in near]
@@ -249,7 +252,7 @@ class TracedCall:
 
     def was_there(self, tensor: Tensor) -> bool:
         """Whether a tensor was there before the call."""
-        return id(tensor) in self.reached and all(tensor is not argument for argument in self.arguments)
+        return id(tensor) in self.reached and all(tensor is not row.stand_in for row in self.arguments)
 
     def _realize_left(self) -> None:
         """Compute the lazy values that this call leaves. Left lazy, they would read the buffers of this call for ever;
@@ -260,7 +263,7 @@ class TracedCall:
         left = [*self.left, *changed, *self._new_grads(), *self.hidden]
         waiting = [t for t in dict.fromkeys(left) if is_lazy(t) and id(t) not in kept]
         trained = {node.base for row in rows if row.tensor.requires_grad is True for node in (row.node, row.tensor.uop)}
-        trained |= {self.reached[id(t)].node.base for t, passing in zip(self.arguments, self.passing) if passing}
+        trained |= {self.reached[id(row.stand_in)].node.base for row in self.arguments if row.passes_gradients}
         ends = [t for t in waiting if not self.was_there(t) and (
             _leads_to(t.uop, trained) or passes_gradients(t, t.uop))]
         if waiting:
@@ -269,23 +272,41 @@ class TracedCall:
         for node in self.cut_off:
             cut_off(node)
 
-    def _hand_back(self) -> dict[int, Any]:
+    def _sort_left(self) -> None:
+        """Sort the tensors whose values the call leaves."""
+        for tensor in self.left:                 # results are values: a replay could not make views of them
+            if not self.was_there(tensor):
+                leave(tensor)
+        # views follow the tensor that they are views of, which is changed too
+        self.changed = [row.tensor for row in self.reached.values()
+                        if self._is_changed(row) and not follows(row.tensor)]
+        self.replaced = [t for t in self.changed if self.trace.touched[id(t)].is_replaced]
+        self.made = {node for record in self.trace.records for node in record.results}
+
+    @property
+    def given(self) -> list[Tensor]:
+        """The new tensors that the call returns or puts somewhere, each once."""
+        return [t for t in dict.fromkeys(self.left) if id(t) not in self.reached]
+
+    def outcomes(self) -> list[Outcome]:
+        """All values that the call leaves."""
+        return [Outcome(t, t.uop) for t in (*self.changed, *self.given)]
+
+    def _hand_back(self) -> dict[int, Tensor]:
         """Do to the arguments what was done to their stand-ins, and put them where the function put those. Lazy tensors
-        that were computed for the call, not by it, are lazy again. Returned are the arguments and their gradients, by
-        the ids of what stands in for them."""
-        own: dict[int, Any] = {}
-        for argument, original in zip(self.arguments, self.originals):
-            if id(argument) in self.trace.touched and self.trace.touched[id(argument)].is_replaced:
+        that were computed for the call, not by it, are lazy again. Returned are the arguments, by the ids of what
+        stands in for them."""
+        own = {id(row.stand_in): row.tensor for row in self.arguments}
+        for original, stand_in, _, grad, _, _ in self.arguments:
+            touched = self.trace.touched.get(id(stand_in))
+            if touched is not None and touched.is_replaced:
                 leave(original)
-            if argument.uop is not self.reached[id(argument)].node:
-                assign_node(original, argument.uop)
-            grad = None if argument.grad is None else computed_from(original, argument.grad.uop)
-            leave_gradient(original, grad, self.resets_gradient(argument))
-            if argument.requires_grad is not original.requires_grad:
-                original.requires_grad = argument.requires_grad
-            own[id(argument)] = original
-            if grad is not None:
-                own[id(argument.grad)] = original.grad
+            if stand_in.uop is not self.reached[id(stand_in)].node:
+                assign_node(original, stand_in.uop)
+            if stand_in.grad is not grad:
+                original.grad = stand_in.grad
+            if stand_in.requires_grad is not original.requires_grad:
+                original.requires_grad = stand_in.requires_grad
         for binding, now in self.walk.changed():
             way, holder = binding.way, binding.holder
             put = [(binding.name, now)] if way.put else []
@@ -299,42 +320,25 @@ class TracedCall:
                 tensor.uop = node
         return own
 
-    @property
-    def given(self) -> list[Tensor]:
-        """The new tensors that the call returns or puts somewhere, each once, but no gradients of others."""
-        return [t for t in dict.fromkeys(self.left) if id(t) not in self.reached and id(t) not in self.own_gradients]
-
-    def outcomes(self) -> list[Outcome]:
-        """All values that the call leaves; gradients that it leaves at None are none."""
-        return [*[Outcome("value", t, t.uop) for t in (*self.changed, *self.given)],
-                *[Outcome("gradient", t, grad.uop) for t, grad in self.grads if grad is not None]]
-
     def _refuse_shared(self) -> None:
         """Raise if an argument is also reached where the jit does not look, or is a part of another tensor, and one of
         the two was changed: in this trace they were two tensors."""
-        hidden = {id(row.tensor) for source in self.sources.values() for row in source.holders
-                  if not any(id(other.tensor) in self.in_sight for other in source.holders)}
+        hidden = {id(row.tensor) for rows in self.sources.values() for row in rows
+                  if not any(id(other.tensor) in self.in_sight for other in rows)}
         changed = {*map(id, self.changed)} - {*map(id, self.replaced)}
-        returned = {*map(id, self.left)}
-        for tensor, argument, (node, grad, was_view) in zip(self.originals, self.arguments, self.found_as):
-            if grad is not None and id(argument.grad) in returned and not self.resets_gradient(argument):
-                raise JitError("a jitted function returns a gradient that it adds to an earlier one",
-                               given=f"an argument of shape {tensor.shape} that has a gradient before the call",
-                               expected="a gradient that the call computes alone",
-                               fix="set it to None inside the function, or read x.grad after the call")
-            given, updated = "", id(argument) in changed
-            if tensor.uop is not node or tensor.grad is not grad:
-                given = f"an argument of shape {tensor.shape} that it also changes by another way"
-            elif updated and id(tensor) in hidden:
-                given = f"an argument of shape {tensor.shape} that it changes and also reads by another way"
-            elif updated and was_view:
-                given = f"an argument of shape {tensor.shape} that it assigns to, which is a view of another tensor"
-            elif updated and shares_with(tensor, {id(other) for other in self.originals}):
-                given = f"an argument of shape {tensor.shape} that it assigns to, and a view of it"
-            if given:
+        originals = {id(row.tensor) for row in self.arguments}
+        for tensor, stand_in, node, grad, was_view, _ in self.arguments:
+            updated = id(stand_in) in changed
+            problems = {
+                "it also changes by another way": tensor.uop is not node or tensor.grad is not grad,
+                "it changes and also reads by another way": updated and id(tensor) in hidden,
+                "it assigns to, which is a view of another tensor": updated and was_view,
+                "it assigns to, and a view of it": updated and shares_with(tensor, originals)}
+            for words in [words for words, is_so in problems.items() if is_so]:
                 raise JitError("a jitted function changes a tensor that it is handed and that is not the argument's "
-                               "alone", given=given, expected="arguments that share nothing with what it changes, or "
-                               "tensors that it sees in its closure, its globals or its objects",
+                               "alone", given=f"an argument of shape {tensor.shape} that {words}",
+                               expected="arguments that share nothing with what it changes, or tensors that it sees in "
+                               "its closure, its globals or its objects",
                                fix="hand in a copy (x.clone()), or leave the jit off this function")
 
     def _faults(self, dice: Any, result: Any) -> Iterator[str]:
@@ -345,9 +349,8 @@ class TracedCall:
         for tensor in self.replaced:
             if self.trace.touched[id(tensor)].views_written:
                 yield f"the function assigns to a tensor of shape {tensor.shape} and then replaces it"
-        arguments = {id(t) for t in self.arguments}
         for tensor, _, _, wanted, _ in self.reached.values():
-            if tensor.requires_grad is not wanted and (id(tensor) in arguments or self.was_there(tensor)):
+            if tensor.requires_grad is not wanted:
                 yield f"the function sets requires_grad of a tensor of shape {tensor.shape} to {tensor.requires_grad}"
         if random.getstate() != dice:
             yield "the function draws numbers from Python's random"
@@ -367,39 +370,37 @@ class TracedCall:
     def _find_sources(self) -> None:
         """Find where each buffer comes from that was read, or that a result is a view of, and that the call did not
         make: tensors (`sources`), or plain data (`data`: its line and bytes)."""
-        before: dict[UOp, BufferSource] = {}
-        for row in list(self.reached.values()):
-            before.setdefault(row.node.base, BufferSource([], [])).holders.append(row)
-            if row.grad is not None:
-                before.setdefault(row.grad.uop.base, BufferSource([], [])).owners.append(row)
-        apart = {*self._made(), *[id(row.grad) for row in self.reached.values()], *self.reached}
+        before: dict[UOp, list[ReachedTensor]] = {}
+        for row in self.reached.values():
+            before.setdefault(row.node.base, []).append(row)
+        apart = {*self._made(), *self.reached}
 
         def leaves(nodes: Collection[UOp]) -> list[Tensor]:
             return [t for t in dict.fromkeys(holders(nodes)) if id(t) not in apart]
 
         read: dict[UOp, list[Tensor]] = {}
-        for tensor in leaves([n for rec in self.trace.records for n in rec.normal.order]):
+        nodes = dict.fromkeys([n for rec in self.trace.records for n in rec.normal.order])
+        for tensor in leaves(nodes):
             read.setdefault(tensor.uop.base, []).append(tensor)
+        # tensors that the call itself computes, as they were lazy before it, and the buffers that it reads for that
+        self.lazy_read = [row for row in self.reached.values()
+                          if row.node in nodes and row.node.base.op is not o.BUFFER]
+        self.below_lazy = {n for n in toposort([row.node for row in self.lazy_read]) if n.op is o.BUFFER}
         self.unseen: list[str] = []
-        self.sources: dict[UOp, BufferSource] = {}
+        self.sources: dict[UOp, list[ReachedTensor]] = {}
         self.data: dict[UOp, tuple[str, bytes]] = {}
-        made: set[UOp] = set()
-        left = [out.node.base for out in self.outcomes()]
-        for bases, results in [*[([n.base for n in rec.normal.buffers], rec.results) for rec in self.trace.records],
-                               (left, [])]:
-            for base in bases:
-                if base in made or base in self.sources or base in self.data:
-                    continue
-                found = before.get(base, BufferSource([], []))
-                found.holders.extend([self._reach(t, t.uop, t.grad, name_of(t))
-                                      for t in read.get(base) or leaves((base,))])
-                if found.holders or found.owners:
+        bases = [node.base for rec in self.trace.records for node in rec.normal.buffers]
+        for base in dict.fromkeys([*bases, *[out.node.base for out in self.outcomes()]]):
+            if base not in self.made:
+                found = before.get(base, [])
+                found += [self._reach(t, t.uop, t.grad, name_of(t)) for t in read.get(base) or leaves((base,))]
+                if found:
                     self.sources[base] = found
                     continue
                 self.data[base] = (str(line_of(base.arg.place)), bytes(base.arg.copy_out()))
                 if base not in self.trace.data and base not in self.below_lazy:
                     self.unseen.append(f"the function reads a tensor of shape {base.shape} that it does not see")
-            made |= set(results)
+        self.fresh = [base for base in dict.fromkeys(out.node.base for out in self.outcomes()) if base in self.made]
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------
@@ -426,23 +427,9 @@ def as_buffer(tensor: Tensor) -> UOp:
     return Tensor(tensor.uop.contiguous()).realize().uop.base
 
 
-def leave_gradient(tensor: Tensor, grad: Tensor | None, is_reset: bool) -> None:
-    """Give an argument the gradient that `backward` inside a call left: added to the earlier one unless that was reset.
-    The sum is computed, as a lazy one would hold the gradients of all calls."""
-    if is_reset or tensor.grad is None:
-        tensor.grad = grad
-    elif grad is not None:
-        tensor.grad = (tensor.grad + grad).realize()
-
-
 def _leads_to(node: UOp, trained: Set[UOp]) -> bool:
     """Whether the gradient of a node flows on to one of the `trained` nodes."""
     return any(n in trained for n in toposort([node], passes_to))
-
-
-def _is_trained(node: UOp) -> bool:
-    """Whether the gradient of a node flows on to a leaf with requires_grad=True."""
-    return any(t.requires_grad is True for t in holders(toposort([node], passes_to)))
 
 
 def passes_gradients(tensor: Tensor, node: UOp) -> bool:
@@ -457,9 +444,10 @@ def passes_gradients(tensor: Tensor, node: UOp) -> bool:
         t.requires_grad is True and t is not tensor for _, t in leaves_among(reached))
 
 
-def _is_data(node: UOp, trained: Set[UOp]) -> bool:
-    """Whether a lazy value is computed from memory, and no gradient flows on from it: it is read as data."""
-    return any(n.op is o.BUFFER for n in node.toposort()) and not _leads_to(node, trained) and not _is_trained(node)
+def _is_data(tensor: Tensor) -> bool:
+    """Whether a tensor is lazy, computed from memory, and no gradient flows on from it: it is read as data."""
+    return is_lazy(tensor) and not passes_gradients(tensor, tensor.uop) and \
+        any(n.op is o.BUFFER for n in tensor.uop.toposort())
 
 
 def _realize_fresh(tensors: list[Tensor]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, UserList
+from collections import OrderedDict, UserList, deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +34,8 @@ def _box() -> SimpleNamespace:
         plain=list(range(100)), by_name={"a": 1, "b": None}, by_number={1: 2, (3, 4): 5},
         wide={f"n{i}": [i] for i in range(40)}, ordered=OrderedDict(a=1), own=Own([1]), user=UserList([1]),
         group=(1, [2]), kinds={1, "x"}, empty=set(), names={"a", "b"}, frozen=frozenset({2}), array=np.zeros(3),
-        slotted=Slotted(), nested={"a": [{"b": [1]}]})
+        slotted=Slotted(), nested={"a": [{"b": [1]}]}, turns=deque(range(40)),
+        crowd=deque([Own() for _ in range(4100)]))
 
 
 def _replace(name: str, value: Any) -> Callable[[SimpleNamespace], None]:
@@ -74,6 +75,7 @@ CHANGES: dict[str, Callable[[SimpleNamespace], Any]] = {
     "a frozen set": _replace("frozen", frozenset({3})), "an array": lambda box: box.array.__setitem__(0, 1.0),
     "a slot": lambda box: setattr(box.slotted, "number", 2), "inside a slot": lambda box: box.slotted.thing.append(2),
     "a slot that goes": lambda box: delattr(box.slotted, "number"),
+    "a long deque": lambda box: box.turns.rotate(), "a deque of many": lambda box: box.crowd.__setitem__(7, [1]),
     "deep inside": lambda box: box.nested["a"][0]["b"].append(2),
     "a list by an equal one of other types": _replace("few", [True, "two", None]),
 }

@@ -215,6 +215,20 @@ def test_a_gradient_does_not_end_silently_at_what_a_jitted_call_made() -> None:
         step(numbers(3))
 
 
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_a_gradient_does_not_end_silently_at_what_a_jitted_call_made_for_a_tensor_in_sight(is_lazy: bool) -> None:
+    trained, weight = [Tensor([1.0, 2.0, 3.0], requires_grad=True).realize() for _ in range(2)]
+    state, made = SimpleNamespace(now=None), TinyJit(lambda x: x * trained)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        return (state.now * weight * x).sum().backward()
+    for number in range(4):
+        state.now = made(numbers(3) + number) * 2 if is_lazy else made(numbers(3) + number)
+        with pytest.raises(GradientError, match="a gradient cannot go back through a jitted call"):
+            step(numbers(3))
+
+
 def test_what_other_threads_change_is_no_part_of_a_trace() -> None:
     """A trace looks at all tensors there are; it must tell those that it changed from those that changed meanwhile."""
     mine, theirs = SimpleNamespace(w=numbers(3)), numbers(3)
