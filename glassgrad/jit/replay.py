@@ -361,7 +361,7 @@ class CapturedCall:
             found.append(made)
         if self.own_gradients:
             found += [found[number].grad for number in self.own_gradients]  # type: ignore[misc]
-        for (binding, nest), holder in zip(self.bound, holders):
+        for (binding, nest), holder in zip(self.bound, holders) if holders else ():
             way, name = binding.way, binding.name
             way.put(holder, name, way.read(holder, name) + nest.by if nest.__class__ is Increment else
                     mapped(nest, found.__getitem__, TensorNumber))
