@@ -61,8 +61,8 @@ class CompiledSchedule:
         self.cells = (ctypes.c_char * (8 * max(1, len(self.cell_types))))()
         self.copied = (ctypes.c_int64 * max(1, len(planned.updates)))(*[u.size for u in planned.updates])
         self._unbound = [0] * (self.slots - buffers)           # addresses that are not a graph's inputs
-        self._results = [(slot, self.shapes[slot], s.dtype, s.device or "", Device[s.device or ""].memory)
-                         for slot in planned.sinks for s in (planned.slots[slot],)]
+        self._results = [(number, slot, self.shapes[slot], s.dtype, s.device or "", Device[s.device or ""].memory)
+                         for number, slot in enumerate(planned.sinks) for s in (planned.slots[slot],)]
 
     # -- what the schedule needs, once -----------------------------------------------------------------------
     def _lifetimes(self) -> dict[str, list[tuple[int, Lifetime]]]:
@@ -171,18 +171,21 @@ class CompiledSchedule:
         if self.cell_types:
             self.write_numbers(addresses, [*[c.arg.value for c in normal.cells], *values,
                                            *[normal.constants[i].arg for i in self.scalars]])
-        results = self._write_in_place(addresses, normal, free) if self.planned.updates else {}
-        for (slot, shape, dtype, device, memory), sink in zip(self._results, normal.sinks):
-            if slot not in results:              # equal results share one
+        results: list[UOp] = []
+        known = self._write_in_place(addresses, normal, free) if self.planned.updates else {}
+        for number, slot, shape, dtype, device, memory in self._results:
+            if slot not in known:                # equal results share one
                 if slot in self.exact:
                     shape = self._shape(slot, values)
-                # the line of the expression says more than that of realize()
-                buffer = into or Buffer(shape, dtype, device, sink.place, memory)
+                place = normal.sinks[number].place      # the line of the expression says more than that of realize()
+                buffer = into or Buffer(shape, dtype, device, place, memory)
                 addresses[slot] = buffer.address
-                results[slot] = UOp(o.BUFFER, dtype, (), buffer, sink.place)
+                known[slot] = UOp(o.BUFFER, dtype, (), buffer, place)
+            results.append(known[slot])
         blocks: list[Any] = []
         try:
-            self.place(addresses, values, blocks)
+            if self.lives or self.pieces:
+                self.place(addresses, values, blocks)
             if state.debug or state.check or observing():
                 self._launch_watched(addresses, normal, values, state)
             else:
@@ -194,7 +197,7 @@ class CompiledSchedule:
         finally:
             for memory, block in blocks:
                 memory.release(block)
-        return list(map(results.__getitem__, self.planned.sinks))
+        return results
 
     def place(self, addresses: list[int], values: tuple[int, ...], blocks: list[Any]) -> None:
         """Allocate the arenas, which the caller releases (`blocks`), and set the addresses of slots in them and of

@@ -57,7 +57,8 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
     normal, trace = normalize(_sinks(nodes)), recording()
     # in a trace only its own values count as known: a replay would reuse a value from before
     if trace is None:
-        has_known_values = not registry.values.rows.keys().isdisjoint(map(id, normal.order))
+        known = registry.values.rows
+        has_known_values = bool(known) and not known.keys().isdisjoint(map(id, normal.order))
     else:
         has_known_values = not trace.values.keys().isdisjoint(normal.order)
     if has_known_values and not recompute:
@@ -126,7 +127,7 @@ def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
             node = node.src[0]
         if node.op not in _IN_MEMORY or node.base.op is not o.BUFFER:
             found[node] = None
-    return list(found)
+    return [*found]
 
 
 def _is_view(node: UOp) -> bool:

@@ -70,7 +70,9 @@ class _Walk(NormalizedGraph):
                 self.add(sink, _DEEP)
             elif sink not in places:
                 self.add_leaf(sink)
-        self.key = (*self.rows, *map(places.__getitem__, sinks))
+        for sink in sinks:
+            self.rows.append(places[sink])
+        self.key = tuple(self.rows)
 
     def add(self, node: UOp, depth: int) -> None:
         """Add the nodes under a node that are not there yet, then the node; `depth` is how many more calls may nest."""

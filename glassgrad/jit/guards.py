@@ -297,11 +297,11 @@ class Stale(Exception):
 
 
 def compiled(walk: Walk, bound: Sequence[tuple[Binding, Any]] = (), graded: Sequence[int] = (),
-             hidden: Sequence[Tensor] = ()) -> Callable[[Any], tuple[list[Tensor], list[Any], list[Any]]]:
-    """A function of a call's `self` that compares everything that a walk found, and raises `Stale` if something has
-    changed. It returns the tensors; their nodes, and the gradients of those that are `graded`, by number; and the
-    holders of the names that each call binds (`bound`, with what it binds them to). `hidden` are further tensors, which
-    it refers to weakly."""
+             hidden: Sequence[Tensor] = ()) -> Callable[[Any, Sequence[Any]], tuple[list[Tensor], bool, list[Any]]]:
+    """A function of a call's `self` and of what the last call left, that compares everything that a walk found, and
+    raises `Stale` if something has changed. It returns the tensors; whether their nodes, and the gradients of those
+    that are `graded`, by number, are what the last call left; and the holders of the names that each call binds
+    (`bound`, with what it binds them to). `hidden` are further tensors, which it refers to weakly."""
     lines, names = list(walk.lines), dict(walk.constants)
     raised = {id(b) for b, value in bound if isinstance(value, Increment)}
     for i, (line, b) in enumerate(lines):
@@ -315,15 +315,16 @@ def compiled(walk: Walk, bound: Sequence[tuple[Binding, Any]] = (), graded: Sequ
                       "raise LookupError", None))
         why.append("a tensor it uses is gone, or its requires_grad is no longer the same")
     state = [f"{t}.uop" for t in tensors] + [f"{tensors[i]}.{GRADIENT_SLOT}" for i in graded]
+    steady = " and ".join([f"{now} is left[{i}]" for i, now in enumerate(state)]) or "True"
     holders = ", ".join([b.source for b, _ in bound])
-    answer = f"return [{', '.join(tensors)}], [{', '.join(state)}], [{holders}]"
+    answer = f"return [{', '.join(tensors)}], {steady}, [{holders}]"
     body = "\n        ".join([*[line for line, _ in lines], answer])
-    text = ("def check(instance):\n    try:\n        " + body + "\n"
+    text = ("def check(instance, left):\n    try:\n        " + body + "\n"
             "    except MISSING as error:\n"
             "        raise Stale(why[error.__traceback__.tb_lineno - 3]) from None\n")
     names.update(why=why, Stale=Stale)
     exec(compile(text, "<guards>", "exec"), names)
-    check: Callable[[Any], Any] = names["check"]
+    check: Callable[[Any, Sequence[Any]], Any] = names["check"]
     return check
 
 

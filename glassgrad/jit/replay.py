@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from operator import is_
 from typing import Any
 
 from glassgrad.base.interrupts import interrupts_deferred
@@ -272,10 +271,9 @@ class CapturedCall:
     def call(self, instance: Any, tensors: list[Tensor], symbols: Collection[Symbol], settings: State) -> Any:
         """Everything the function does, for these arguments; raises `Stale` if it may do something else by now.
         `symbols` are the variables with their values, in the order of the arguments."""
-        found, state, holders = self.check(instance)
+        found, steady, holders = self.check(instance, self.seen)
         if symbols:
             self._take_symbols(symbols)
-        steady = all(map(is_, state, self.seen))
         if not steady or self.seed is not None:
             self._compare(found, steady)
         if self.itself:
@@ -294,8 +292,7 @@ class CapturedCall:
         for result in self.results:
             result.begin()
         in_place = self.in_place
-        if not steady or in_place.disturbed or list(map(len, in_place.readers)) != in_place.lengths:
-            state = []                            # it may hold the last reference to a gradient
+        if not steady or in_place.disturbed or [*map(len, in_place.readers)] != in_place.lengths:
             in_place.begin(found)
         for number, dtype, address, stream in self.numbers:
             value = (streams.count + stream) & 0xFFFFFFFF if stream else self.names.get(number, number).value
@@ -391,7 +388,7 @@ class CapturedCall:
             found[number] = made
         for number, grad in self.grads:
             found[number].grad = None if grad is None else found[grad]
-        for (binding, nest), holder in zip(self.bound, holders):
+        for (binding, nest), holder in zip(self.bound, holders) if holders else ():
             way, name = binding.way, binding.name
             way.put(holder, name, way.read(holder, name) + nest.by if nest.__class__ is Increment else
                     mapped(nest, found.__getitem__, TensorNumber))

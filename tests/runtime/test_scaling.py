@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from glassgrad import Tensor
+from glassgrad import Tensor, TinyJit
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.rewrite import rewrite
@@ -184,3 +184,17 @@ def test_a_long_chain_of_views_runs() -> None:
 
 def test_the_cache_of_schedules_is_bounded() -> None:
     assert engine._MOST_SCHEDULES <= 4096
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="versions of Python count calls differently")
+def test_a_known_small_graph_and_a_jitted_call_make_few_calls() -> None:
+    x, w = (Tensor.full((4, 4), value).contiguous().realize() for value in (2.0, 3.0))
+
+    @TinyJit
+    def product(x: Tensor) -> Tensor:
+        return (x * w).sum()
+
+    for _ in range(4):
+        assert (x + 1).realize().tolist()[0][0] == 3 and product(x).item() == 96
+    assert steps(lambda: (x + 1).realize()) <= 81
+    assert steps(lambda: product(x)) <= 38

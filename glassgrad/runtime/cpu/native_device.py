@@ -160,8 +160,8 @@ class NativePlan(DevicePlan):
         """Do not interrupt a run once it has reached this program."""
         self._together = first
 
-    def _pieces(self) -> list[tuple[int, int]]:
-        """Split the command list into foreign calls: (address, number of commands) of each."""
+    def _pieces(self) -> list[tuple[ctypes.c_void_p, ctypes.c_int64]]:
+        """Split the command list into foreign calls: (address, number of commands) of each, converted once."""
         cuts, work = [0], 0
         for number, program in enumerate(self.programs[:-1]):
             work += max(program.operations, backend.OPERATIONS_PER_BYTE * program.bytes)
@@ -169,7 +169,8 @@ class NativePlan(DevicePlan):
                 cuts.append(self.spans[number + 1][0])
                 work = 0
         size = ctypes.sizeof(Command)
-        return [(self._address + at * size, end - at) for at, end in zip(cuts, [*cuts[1:], self._count])]
+        return [(ctypes.c_void_p(self._address + at * size), ctypes.c_int64(end - at))
+                for at, end in zip(cuts, [*cuts[1:], self._count])]
 
     @property
     def scratch(self) -> int:
@@ -255,7 +256,7 @@ class NativePlan(DevicePlan):
         return self._stopwatch
 
 
-def _run_pieces(run: Callable[[int, int], int], pieces: list[tuple[int, int]]) -> int:
+def _run_pieces(run: Callable[[Any, Any], int], pieces: list[tuple[ctypes.c_void_p, ctypes.c_int64]]) -> int:
     """Run a split command list, taking interrupts between calls; if a check ends one call, the rest do not run."""
     for address, count in pieces:
         take_interrupt()

@@ -208,9 +208,10 @@ class WorkerPool:
         if nbytes > self._scratch_bytes:
             self._scratch_bytes = round_up(nbytes, PAGE)
 
-    def run(self, commands: int, count: int) -> int:
+    def run(self, commands: Any, count: Any) -> int:
         """Runs the `count` commands at address `commands` in order; returns how many a check left undone. Calls from
-        several threads run one at a time."""
+        several threads run one at a time. The numbers are ints, or ctypes' own, which a repeated call need not
+        convert."""
         me = get_ident()
         if me == self._caller or me in self._inside or self._closed:
             return self._run_inline(commands, count)
@@ -232,7 +233,7 @@ class WorkerPool:
         self._crew.grow(self._scratch_bytes)
         return self._crew
 
-    def _run_inline(self, commands: int, count: int) -> int:
+    def _run_inline(self, commands: Any, count: Any) -> int:
         nbytes = self._scratch_bytes         # read once: a nested launch or another thread may raise it meanwhile
         arena = _map_arena(nbytes)           # the pool's arenas are in use by the outer launch
         alone, table = ctypes.create_string_buffer(OFFSETS["SHARES"]), ctypes.c_int64(arena)     # no workers
