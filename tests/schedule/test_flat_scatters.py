@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from loop_kernels import HOPPER, Inputs, check, run_graph
+from loop_kernels import AVX2, HOPPER, Inputs, check, run_graph
 
 from glassgrad import Context, Tensor
 from glassgrad.compiler.graph import UOp, ops as o, toposort
@@ -12,7 +14,7 @@ from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.lower.access_bounds import prove_accesses
-from glassgrad.compiler.lower.loops import LOOP, TASK, For, Kernel
+from glassgrad.compiler.lower.loops import LOOP, TASK, For, Kernel, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU
@@ -20,6 +22,7 @@ from glassgrad.compiler.pipeline import make_schedule, make_source
 from glassgrad.compiler.render.gpu.dialects import CUDA
 from glassgrad.compiler.schedule import flat_scatters
 from glassgrad.compiler.schedule.flat_scatters import with_flat_scatters_cut
+from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS
 from glassgrad.engine.schedule_key import normalize, with_params
 
 LIMITS = GPU.fusion
@@ -73,6 +76,33 @@ def test_few_places_are_written_in_parts_and_many_in_bins(places: int, mode: str
     cut = with_flat_scatters_cut([Written(places, 500, mode).sink], LIMITS)
     found = [n for n in toposort(cut) if n.op is o.SCATTER and n.arg.mode != "permute"]
     assert [n.src[3].shape[0] - 1 for n in found if len(n.src) > 3] == groups
+
+
+@pytest.mark.parametrize("mode, columns", [("sum", ()), ("amax", ()), ("sum", (5,))])
+def test_a_cpu_writes_much_to_few_places_in_parts(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, mode: str,
+                                                  columns: tuple[int, ...]) -> None:
+    """As many parts on every CPU: the same bits for any number of threads."""
+    monkeypatch.setattr(flat_scatters, "MUCH", 1000)
+    values, parts = Inputs(), list[int]()
+    base, given = (Tensor(values.leaf(rng.standard_normal((n, *columns)).astype(np.float32))) for n in (4, 1100))
+    where = Tensor(values.leaf(rng.integers(0, 4, 1100).astype(np.int32)))
+    with Context(CHECK_INDEX=0):
+        made = base.index_add(0, where, given) if mode == "sum" else base.scatter_reduce(0, where, given, mode)
+    sinks = rewrite([made.uop], ALGEBRA)
+
+    def kept(ast: UOp) -> Kernel:
+        kernel = optimize(lower(ast), replace(AVX2, task_steps=16))
+        parts.append(max([s.range.arg.size for s in walk(kernel.phases[-1].body) if isinstance(s, For)
+                          and s.kind == TASK], default=0))
+        return kernel
+    check(sinks, values, kept)
+    assert parts[0] == flat_scatters.CPU_PARTS
+
+
+def test_a_cpu_writes_to_many_places_as_they_are() -> None:
+    for places, count, mode in ((400, 5000, "sum"), (4, 5000, "set")):
+        sinks = [Written(places, count, mode).sink]
+        assert with_flat_scatters_cut(sinks, CPU_LIMITS) == sinks
 
 
 def test_values_of_a_bin_are_added_in_the_order_of_their_indices(monkeypatch: pytest.MonkeyPatch) -> None:

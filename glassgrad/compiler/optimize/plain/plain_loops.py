@@ -19,6 +19,7 @@ from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_first
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
 from glassgrad.compiler.optimize.plain.rows_in_registers import Row, row_in_steps
 from glassgrad.compiler.optimize.plain.scans import read_ahead_of_totals, scan_in_chunks, scan_in_group
+from glassgrad.compiler.optimize.plain.scatter_tasks import rows_among_tasks
 from glassgrad.compiler.optimize.plain.scatters import rows_apart, scattered_along
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
@@ -79,7 +80,12 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         return for_groups
     free = _lane_loops(loops, inner)
     if _stores_in_order(inner):
-        return [in_order(loops, inner, total, target, decisions)]
+        threads = min(target.workers, total // target.task_steps)
+        rows = None if target.groups else rows_among_tasks(loops, inner, threads, lanes)
+        if rows is None:
+            return [in_order(loops, inner, total, target, decisions)]
+        nested = nest(rows.loops, rows.body, total, target, decisions, independent=False)
+        return [*rows.before, loops_around(rows.tasks, nested, TASK)]
     blocks = None if target.groups else transposed(loops, inner, lanes, decisions)
     if blocks is not None:
         return [nest(blocks[0], blocks[1], total, target, decisions)]
