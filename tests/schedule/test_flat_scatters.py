@@ -11,10 +11,11 @@ from loop_kernels import AVX2, HOPPER, Inputs, check, run_graph
 from glassgrad import Context, Tensor
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.gradient import written_out
+from glassgrad.compiler.graph.op_arguments import Scatter
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.lower.access_bounds import prove_accesses
-from glassgrad.compiler.lower.loops import LOOP, TASK, For, Kernel, walk
+from glassgrad.compiler.lower.loops import LOOP, TASK, For, Kernel, Store, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU
@@ -34,6 +35,7 @@ def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flat_scatters, "LEAST_PART", 4)
     monkeypatch.setattr(flat_scatters, "LEAST_PARTS", 8)
     monkeypatch.setattr(flat_scatters, "LEAST_PIECE", 32)
+    monkeypatch.setattr(flat_scatters, "ROW_PIECE", 16)
 
 
 class Written:
@@ -132,12 +134,46 @@ def test_no_group_looks_through_the_indices_of_others() -> None:
         assert make_source(kernel, HOPPER, CUDA.name)
 
 
-def test_batches_and_rows_of_several_numbers_are_left_alone() -> None:
-    for shape, indices in (((300, 40), (600,)), ((6, 40), (6, 100))):
-        base, values = Tensor.zeros(*shape).contiguous().realize(), Tensor.zeros(*indices, *shape[len(indices):])
-        where = Tensor.zeros(*indices, dtype="int32").contiguous().realize()
-        made = base.scatter_add(1, where, values) if len(indices) > 1 else base.index_add(0, where, values)
-        assert with_flat_scatters_cut([made.uop], LIMITS) == [made.uop]
+def rows_written(places: int, columns: tuple[int, ...], count: int, often: float, dtype: str,
+                 mode: str) -> tuple[list[UOp], Inputs]:
+    """Rows written by index, many of them to one place."""
+    rng, values = np.random.default_rng(places), Inputs()
+    base, given = ((rng.standard_normal((n, *columns)) * 5).astype(dtype) for n in (places, count))
+    where = np.where(rng.random(count) < often, places // 2, rng.integers(0, places, count)).astype(np.int32)
+    leaves = tuple(values.leaf(a) for a in (base, where, given))
+    return [UOp(o.SCATTER, leaves[0].dtype, leaves, Scatter(mode))], values
+
+
+@pytest.mark.parametrize("places, columns, count", [(300, (40,), 600), (20, (5,), 700), (2000, (3, 2), 300),
+                                                    (2, (130,), 257), (700, (1300,), 300)])
+@pytest.mark.parametrize("mode, dtype, often", [("add", "float32", 0.0), ("add", "float32", 0.7), ("add", "int32", 1.0),
+                                                ("max", "float32", 0.1), ("add", "float16", 0.3)])
+def test_rows_have_a_bin_each(places: int, columns: tuple[int, ...], count: int, mode: str, dtype: str,
+                              often: float) -> None:
+    sinks, values = rows_written(places, columns, count, often, dtype, mode)
+    kernels = list[Kernel]()
+
+    def kept(ast: UOp) -> Kernel:
+        kernels.append(tree(ast))
+        return kernels[-1]
+    check(sinks, values, kept, limits=LIMITS)
+    for kernel in [kernel for kernel in kernels if kernel.name.startswith("scatter")][-1 if places > count else -2:]:
+        prove_accesses(kernel)
+        [phase] = kernel.phases
+        in_loops = [s for f in walk(phase.body) if isinstance(f, For) and f.kind == LOOP and f.stop is not None
+                    for s in walk(f.body)]
+        assert in_loops and not any(isinstance(s, Store) for s in in_loops), "summed in registers, stored once"
+        assert make_source(kernel, HOPPER, CUDA.name)
+
+
+def test_rows_that_are_replaced_and_batches_are_left_alone() -> None:
+    x = Tensor.zeros(300, 40).contiguous().realize()
+    where = Tensor.zeros(600, dtype="int32").contiguous().realize()
+    replaced = UOp(o.SCATTER, x.dtype, (x.uop, where.uop, Tensor.zeros(600, 40).uop), Scatter("set"))
+    assert with_flat_scatters_cut([replaced], LIMITS) == [replaced]
+    base, where = Tensor.zeros(6, 40).contiguous().realize(), Tensor.zeros(6, 100, dtype="int32").contiguous().realize()
+    made = base.scatter_add(1, where, Tensor.zeros(6, 100))
+    assert with_flat_scatters_cut([made.uop], LIMITS) == [made.uop]
     x = Tensor.zeros(20, 40).contiguous().realize()
     sinks = rewrite(written_out([x.cummax(1)[0].square().sum().gradient(x)[0].uop]), ALGEBRA)
     assert with_flat_scatters_cut(sinks, LIMITS) == sinks

@@ -13,6 +13,8 @@ order, by a radix sort of a few bits; a binary search says where each bin starts
     for s: y[row[s]] += x[s]   ->   for each bin b: for s in start[b] .. start[b + 1]: y[row[order[s]]] += x[order[s]]
 
 A place that is written very often makes a bin long. So a bin is cut into pieces, whose places are combined as above.
+
+*Rows* of several columns have a bin each: what is added to one is summed in registers (lower/lower.py).
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ CPU_PARTS = 32           # on any CPU, so that all give the same bits
 MANY = 8 * CPU_PARTS     # indices for each place, from which places for each part cost next to nothing
 MUCH = 1 << 16           # numbers to write: fewer are not worth another kernel
 BINS = 8                 # for each row that keeps a device busy
-LEAST_PIECE = 4096       # indices of a bin that are worth places of their own
+LEAST_PIECE = 4096       # indices of a bin that are worth places of their own,
+ROW_PIECE = 64           # and of a bin of one row, which adds its values one after another
 DIGIT = 6                # bits of a bin's number that are sorted at a time
 BLOCK = 64               # numbers that are compared with each other by a sort
 
@@ -50,8 +53,9 @@ def with_flat_scatters_cut(sinks: list[UOp], limits: FusionLimits) -> list[UOp]:
 
 
 def _pays(node: UOp) -> bool:
-    """Whether a node writes many single numbers by index."""
-    return _by_index(node) and math.prod(node.shape[1:]) == 1 and FEWEST <= node.src[1].elements < 1 << 30
+    """Whether a node writes many numbers, or adds to many rows, by index."""
+    return _by_index(node) and FEWEST <= node.src[1].elements < 1 << 30 and \
+        (math.prod(node.shape[1:]) == 1 or node.arg.mode in ("add", "max"))
 
 
 def _pays_on_cpu(node: UOp) -> bool:
@@ -81,6 +85,8 @@ def _cut(node: UOp, limits: FusionLimits) -> UOp:
     value = value.broadcast((*node.src[1].shape, *base.shape[1:])).reshape((n, *base.shape[1:]))
     if not limits.few_rows:
         return _in_parts(node, index, value, CPU_PARTS)
+    if math.prod(base.shape[1:]) > 1:
+        return _in_bins(node, index, value, places)
     parts = min(n // places, PARTS * limits.few_rows, n // LEAST_PART)
     if node.arg.mode in ("add", "max") and parts >= LEAST_PARTS:
         return _in_parts(node, index, value, parts)
@@ -120,32 +126,33 @@ def _counting(n: int) -> UOp:
 # -- many places ---------------------------------------------------------------------------------------------
 def _in_bins(node: UOp, index: UOp, value: UOp, most: int) -> UOp:
     """The indices in the order of at most so many bins, each of neighbouring places."""
-    base, n, places = node.src[0].reshape((node.src[0].shape[0],)), index.elements, node.src[0].shape[0]
+    (n, *columns), places = value.shape, node.shape[0]
+    base = node.src[0].reshape((places, *columns))
     least = -(-places // most)
     size = next((k for k in range(least, 2 * least) if places % k == 0), least)
     count = -(-places // size)
     index = index.contiguous()
-    bins = (index // size).cast(dtypes.int32).contiguous()
+    bins = (index // size).cast(dtypes.int32).contiguous() if size > 1 else index
     order = _order(bins, count)
     bins, index, value = _taken(bins, order), _taken(index, order), _taken(value, order)
     ends = _below(bins.contiguous(), _counting(count + 1)).contiguous()       # of the bins before each
-    if node.arg.mode == "set":
+    if node.arg.mode == "set" or columns and places > n:
         return UOp(o.SCATTER, node.dtype, (base, index, value, ends), node.arg).reshape(node.shape)
     # a bin of very many is more than one piece: those of each `length` indices have places of their own
-    length = max(LEAST_PIECE, -(-n // count))
+    length = ROW_PIECE if columns else max(LEAST_PIECE, -(-n // count))
     pieces, before = count + -(-n // length), _counting(n) // length
     first = (_counting(count + 1) + ends // length).contiguous()              # piece of each bin
     bin_of = (_below(first, _counting(pieces + 1) + 1) - 1).minimum(count - 1).contiguous()
     begins = ((_counting(pieces + 1) - bin_of) * length).maximum(_taken(ends, bin_of)).minimum(_taken(ends, bin_of + 1))
     wide, combine = node.dtype.accumulator, o.ADD if node.arg.mode == "add" else o.MAX
-    sources = full((pieces * size,), identity(combine, wide).arg, wide), index + before.cast(dtypes.int64) * size, \
-        value.cast(wide), begins.contiguous()
+    nothing = full((pieces * size, *columns), identity(combine, wide).arg, wide)
+    sources = nothing, index + before.cast(dtypes.int64) * size, value.cast(wide), begins.contiguous()
     own = UOp(o.SCATTER, wide, sources, node.arg)
-    rest = (size,) if size > 1 else ()
-    rows = base.cast(wide).pad(((0, count * size - places),)).reshape((count, *rest))
-    sources = rows, bin_of.shrink(((0, pieces),)), own.reshape((pieces, *rest)), first
-    total = UOp(o.SCATTER, wide, sources, node.arg).reshape((count * size,))
-    return total.shrink(((0, places),)).cast(node.dtype).reshape(node.shape)
+    rest = (*([size] if size > 1 else []), *columns)
+    base = base.cast(wide).pad(((0, count * size - places), *[(0, 0)] * len(columns)))
+    sources = base.reshape((count, *rest)), bin_of.shrink(((0, pieces),)), own.reshape((pieces, *rest)), first
+    total = UOp(o.SCATTER, wide, sources, node.arg).reshape((count * size, *columns))
+    return total.shrink(((0, places), *[(0, n) for n in columns])).cast(node.dtype).reshape(node.shape)
 
 
 def _taken(x: UOp, index: UOp) -> UOp:
