@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from loop_kernels import AVX2, NEON, Inputs, run_graph
+from loop_kernels import AVX2, NEON, Inputs, check, run_graph
 
 from glassgrad import Context, Tensor
 from glassgrad.compiler.graph.gradient import written_out
@@ -181,3 +181,20 @@ def test_compiled_kernels_give_the_same_bits_for_any_number_of_threads(device: s
             with Context(THREADS=count):
                 x, i, v = (Tensor(a, device=device) for a in (base, where, given))
                 np.testing.assert_array_equal(x.index_add(0, i, v).numpy(), wanted)
+
+
+def test_named_elements_are_copied_one_by_one_where_no_instruction_gathers(rng: np.random.Generator) -> None:
+    values = Inputs()
+    x, where = (Tensor(values.leaf(a)) for a in (rng.standard_normal((20, 60)).astype(np.float32),
+                                                 rng.integers(0, 60, (20, 37))))
+    with Context(CHECK_INDEX=0):
+        copied, computed = (rewrite([made.uop], ALGEBRA) for made in (x.gather(1, where), x.gather(1, where).exp()))
+    for target, sinks, wide in ((NEON, copied, False), (AVX2, copied, True), (NEON, computed, True)):
+        kernels = list[Kernel]()
+
+        def kept(ast: UOp, kernels: list[Kernel] = kernels, target: Target = target) -> Kernel:
+            kernels.append(optimize(lower(ast), target))
+            return kernels[-1]
+        check(sinks, values, kept)
+        kinds = [s.kind for s in walk(kernels[0].phases[0].body) if isinstance(s, For)]
+        assert (LANE in kinds) == wide

@@ -113,6 +113,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         if consecutive:
             wanted = min(target.few_tasks // 2, total // target.task_steps)
             tile, lanes = _more_groups(possible_tasks, wanted, tile, lanes)
+        lanes = 1 if not (target.groups or target.has_gathers) and _only_gathers(inner, along) else lanes
         chosen = ask_lanes(decisions, free, _lane_loop(free, inner), tile, lanes)
         loop = next(f for f in free if f.range.arg.name == chosen.loop)
         loops.remove(loop)
@@ -420,6 +421,13 @@ def row_neighbours(body: list[Statement]) -> int:
     """The most of `neighbours` over all loops of a row; 0 where one of them has none."""
     found = [neighbours(s.body, s.range) for s in body if isinstance(s, For)]
     return max(found, default=0) if all(found) else 0
+
+
+def _only_gathers(body: list[Statement], lane: UOp) -> bool:
+    """Whether all that is done is to copy elements that loaded numbers name, another one for each iteration."""
+    [first, *others] = body
+    return not others and isinstance(first, Store) and first.value.op is o.LOAD and \
+        any(n.op is o.LOAD and lane in ranges_of(n) for n in toposort([first.value.src[1]]))
 
 
 def _contiguous(at: UOp, lane: UOp) -> bool:
