@@ -125,6 +125,8 @@ JOINING_REMAINDERS = When("where the gradient of a window has a stride, not unde
                                                                   for n in toposort(work.sinks)))
 RECURRENT = When("where there is a recurrence", lambda work: work.schedule.has_recurrence)
 ON_A_GPU = When("for a GPU, not under NOOPT=1", lambda work: bool(work.limits.held_row and not settings.NOOPT))
+SCATTERING = When("where values are written by index, not under NOOPT=1",
+                  lambda work: not settings.NOOPT and any(n.op is o.SCATTER for n in toposort(work.sinks)))
 ENDING_LOOPS = When("for a driver that ends long loops", lambda work: work.target.most_rounds < 1 << 62)
 SANITIZING = When("under SANITIZE=1", lambda work: bool(settings.SANITIZE))
 
@@ -202,9 +204,9 @@ def fewer_products(work: GraphWork) -> None:
     work.sinks = with_fewer_products(work.sinks, work.limits.products_per_byte)
 
 
-@compiler_pass(SCHEDULE, "schedule/flat_scatters.py", ON_A_GPU)
+@compiler_pass(SCHEDULE, "schedule/flat_scatters.py", SCATTERING)
 def flat_scatters(work: GraphWork) -> None:
-    """Split a large scatter into parts, or sort its indices into bins of positions, so that many thread groups work."""
+    """Split a large scatter into parts, or (on a GPU) sort its indices into bins of positions, for many threads."""
     from glassgrad.compiler.schedule.flat_scatters import with_flat_scatters_cut
     work.sinks = with_flat_scatters_cut(work.sinks, work.limits)
 

@@ -19,6 +19,7 @@ from shim_device import DIALECT_OF, KernelFault, ShimDevice, needs_cxx, run_kern
 from glassgrad import Context, GlobalCounters, Tensor
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
+from glassgrad.compiler.schedule import flat_scatters
 from glassgrad.runtime.gpu.gpu_device import Rejected
 
 pytestmark = needs_cxx
@@ -269,6 +270,18 @@ def test_only_the_thread_that_stores_reads_there(name: str, shims: None) -> None
         index = Tensor(places, device=on)
         return source.scatter_reduce(0, index, source.gather(0, index) * 0.5, "amax").float().numpy()
     np.testing.assert_array_equal(scattered(name), scattered("CPU"))
+
+
+@needs_cxx
+def test_rows_are_sorted_by_index_and_summed(shims: None, monkeypatch: pytest.MonkeyPatch,
+                                             rng: np.random.Generator) -> None:
+    """What is added to a row is in a bin of its own, which several groups may share: CUDA, for groups of threads."""
+    monkeypatch.setattr(flat_scatters, "FEWEST", 256)
+    where = np.where(rng.random(400) < 0.5, 7, rng.integers(0, 30, 400))
+    base, given = (rng.standard_normal((n, 40)).astype("float32") for n in (30, 400))
+    x, i, v = (Tensor(a, device="CUDA_SHIM") for a in (base, where, given))
+    np.add.at(base, where, given)
+    np.testing.assert_allclose(x.index_add(0, i, v).numpy(), base, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(5, 3, 8), (13, 17, 16), (5, 8)])

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from loop_kernels import HOPPER, Inputs, check, run_graph
+from loop_kernels import AVX2, HOPPER, Inputs, check, run_graph
 
 from glassgrad import Context, Tensor
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.gradient import written_out
+from glassgrad.compiler.graph.op_arguments import Scatter
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.lower.access_bounds import prove_accesses
-from glassgrad.compiler.lower.loops import LOOP, TASK, For, Kernel
+from glassgrad.compiler.lower.loops import LOOP, TASK, For, Kernel, Store, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU
@@ -20,6 +23,7 @@ from glassgrad.compiler.pipeline import make_schedule, make_source
 from glassgrad.compiler.render.gpu.dialects import CUDA
 from glassgrad.compiler.schedule import flat_scatters
 from glassgrad.compiler.schedule.flat_scatters import with_flat_scatters_cut
+from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS
 from glassgrad.engine.schedule_key import normalize, with_params
 
 LIMITS = GPU.fusion
@@ -31,6 +35,7 @@ def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flat_scatters, "LEAST_PART", 4)
     monkeypatch.setattr(flat_scatters, "LEAST_PARTS", 8)
     monkeypatch.setattr(flat_scatters, "LEAST_PIECE", 32)
+    monkeypatch.setattr(flat_scatters, "ROW_PIECE", 16)
 
 
 class Written:
@@ -75,6 +80,33 @@ def test_few_places_are_written_in_parts_and_many_in_bins(places: int, mode: str
     assert [n.src[3].shape[0] - 1 for n in found if len(n.src) > 3] == groups
 
 
+@pytest.mark.parametrize("mode, columns", [("sum", ()), ("amax", ()), ("sum", (5,))])
+def test_a_cpu_writes_much_to_few_places_in_parts(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, mode: str,
+                                                  columns: tuple[int, ...]) -> None:
+    """As many parts on every CPU: the same bits for any number of threads."""
+    monkeypatch.setattr(flat_scatters, "MUCH", 1000)
+    values, parts = Inputs(), list[int]()
+    base, given = (Tensor(values.leaf(rng.standard_normal((n, *columns)).astype(np.float32))) for n in (4, 1100))
+    where = Tensor(values.leaf(rng.integers(0, 4, 1100).astype(np.int32)))
+    with Context(CHECK_INDEX=0):
+        made = base.index_add(0, where, given) if mode == "sum" else base.scatter_reduce(0, where, given, mode)
+    sinks = rewrite([made.uop], ALGEBRA)
+
+    def kept(ast: UOp) -> Kernel:
+        kernel = optimize(lower(ast), replace(AVX2, task_steps=16))
+        parts.append(max([s.range.arg.size for s in walk(kernel.phases[-1].body) if isinstance(s, For)
+                          and s.kind == TASK], default=0))
+        return kernel
+    check(sinks, values, kept)
+    assert parts[0] == flat_scatters.CPU_PARTS
+
+
+def test_a_cpu_writes_to_many_places_as_they_are() -> None:
+    for places, count, mode in ((400, 5000, "sum"), (4, 5000, "set")):
+        sinks = [Written(places, count, mode).sink]
+        assert with_flat_scatters_cut(sinks, CPU_LIMITS) == sinks
+
+
 def test_values_of_a_bin_are_added_in_the_order_of_their_indices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flat_scatters, "LEAST_PIECE", 1024)
     made = Written(50, 300, "sum")
@@ -102,12 +134,46 @@ def test_no_group_looks_through_the_indices_of_others() -> None:
         assert make_source(kernel, HOPPER, CUDA.name)
 
 
-def test_batches_and_rows_of_several_numbers_are_left_alone() -> None:
-    for shape, indices in (((300, 40), (600,)), ((6, 40), (6, 100))):
-        base, values = Tensor.zeros(*shape).contiguous().realize(), Tensor.zeros(*indices, *shape[len(indices):])
-        where = Tensor.zeros(*indices, dtype="int32").contiguous().realize()
-        made = base.scatter_add(1, where, values) if len(indices) > 1 else base.index_add(0, where, values)
-        assert with_flat_scatters_cut([made.uop], LIMITS) == [made.uop]
+def rows_written(places: int, columns: tuple[int, ...], count: int, often: float, dtype: str,
+                 mode: str) -> tuple[list[UOp], Inputs]:
+    """Rows written by index, many of them to one place."""
+    rng, values = np.random.default_rng(places), Inputs()
+    base, given = ((rng.standard_normal((n, *columns)) * 5).astype(dtype) for n in (places, count))
+    where = np.where(rng.random(count) < often, places // 2, rng.integers(0, places, count)).astype(np.int32)
+    leaves = tuple(values.leaf(a) for a in (base, where, given))
+    return [UOp(o.SCATTER, leaves[0].dtype, leaves, Scatter(mode))], values
+
+
+@pytest.mark.parametrize("places, columns, count", [(300, (40,), 600), (20, (5,), 700), (2000, (3, 2), 300),
+                                                    (2, (130,), 257), (700, (1300,), 300)])
+@pytest.mark.parametrize("mode, dtype, often", [("add", "float32", 0.0), ("add", "float32", 0.7), ("add", "int32", 1.0),
+                                                ("max", "float32", 0.1), ("add", "float16", 0.3)])
+def test_rows_have_a_bin_each(places: int, columns: tuple[int, ...], count: int, mode: str, dtype: str,
+                              often: float) -> None:
+    sinks, values = rows_written(places, columns, count, often, dtype, mode)
+    kernels = list[Kernel]()
+
+    def kept(ast: UOp) -> Kernel:
+        kernels.append(tree(ast))
+        return kernels[-1]
+    check(sinks, values, kept, limits=LIMITS)
+    for kernel in [kernel for kernel in kernels if kernel.name.startswith("scatter")][-1 if places > count else -2:]:
+        prove_accesses(kernel)
+        [phase] = kernel.phases
+        in_loops = [s for f in walk(phase.body) if isinstance(f, For) and f.kind == LOOP and f.stop is not None
+                    for s in walk(f.body)]
+        assert in_loops and not any(isinstance(s, Store) for s in in_loops), "summed in registers, stored once"
+        assert make_source(kernel, HOPPER, CUDA.name)
+
+
+def test_rows_that_are_replaced_and_batches_are_left_alone() -> None:
+    x = Tensor.zeros(300, 40).contiguous().realize()
+    where = Tensor.zeros(600, dtype="int32").contiguous().realize()
+    replaced = UOp(o.SCATTER, x.dtype, (x.uop, where.uop, Tensor.zeros(600, 40).uop), Scatter("set"))
+    assert with_flat_scatters_cut([replaced], LIMITS) == [replaced]
+    base, where = Tensor.zeros(6, 40).contiguous().realize(), Tensor.zeros(6, 100, dtype="int32").contiguous().realize()
+    made = base.scatter_add(1, where, Tensor.zeros(6, 100))
+    assert with_flat_scatters_cut([made.uop], LIMITS) == [made.uop]
     x = Tensor.zeros(20, 40).contiguous().realize()
     sinks = rewrite(written_out([x.cummax(1)[0].square().sum().gradient(x)[0].uop]), ALGEBRA)
     assert with_flat_scatters_cut(sinks, LIMITS) == sinks

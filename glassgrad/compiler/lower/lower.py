@@ -19,6 +19,7 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
 from glassgrad.compiler.schedule.attention_backward import FactorProduct, in_kernel
 from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
 
+_COMBINED = {"add": o.ADD, "max": o.MAX}     # modes of a SCATTER
 KEEP_COST = 12            # a value at least this expensive (in vector instructions) is kept rather than computed again
 KEEP_BYTES = 256 * 1024   # the longest row that is kept: on a CPU it should stay in the second-level cache
 
@@ -120,7 +121,7 @@ class _Lowering(Values):
         """Copy the base, then store the values: in sequence along the index, in parallel along the rest, and along axes
         of the index that write disjoint elements (rows of a batch). A permutation writes each element just once: in
         parallel, and without a copy of the base. A fourth source says where bins of the index start, whose elements are
-        disjoint."""
+        disjoint; if there are as many as rows, each is a row's, which is summed before it is stored."""
         base, where, values, *starts = node.src
         counters = tuple(self.counter(f"i{a}", n) for a, n in enumerate(base.shape))
         self.path += [Block(c) for c in counters]
@@ -142,6 +143,13 @@ class _Lowering(Values):
             at = (self.clamped(add(start, steps[0]), where.shape[0]),)
             stop = operation(o.MAX, add(end, multiply(start, -1)), index(0))
         self.path = [Block(None), *outer, *inner]
+        if starts and rest and number.arg.size == base.shape[0] and node.arg.mode in _COMBINED:
+            total, here = register("acc", node.dtype.accumulator), (number, *rest)
+            added = self.value_at(values, at + rest, None).cast(total.dtype)
+            along = [*inner[0].statements, Accumulate(total, _COMBINED[node.arg.mode], added)]
+            return [Phase(self.closed(outer, TASK, [
+                Assign(total, self.value_at(base, here, None).cast(total.dtype)), For(steps[0], LOOP, along, stop),
+                Store(target, flatten(here, base.shape, self.size), total.cast(node.dtype))]))]
         row = self.clamped(self.value_at(where, at, None), base.shape[0])
         spot = flatten((row, *rest), base.shape, self.size)
         if not any(block.statements for block in inner):
@@ -149,7 +157,7 @@ class _Lowering(Values):
             inner = [b for b in inner if b not in outer]
             self.path = [Block(None), *outer, *inner]
         value = self.value_at(values, at + rest, None)
-        combine = {"set": None, "permute": None, "add": o.ADD, "max": o.MAX}[node.arg.mode]
+        combine = _COMBINED.get(node.arg.mode)
         wide = target.dtype.accumulator
         if combine is not None and (wide is not target.dtype or not inner):
             # floats below float32 are combined in float32; disjoint elements are updated by a plain load and store

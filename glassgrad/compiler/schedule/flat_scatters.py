@@ -13,6 +13,8 @@ order, by a radix sort of a few bits; a binary search says where each bin starts
     for s: y[row[s]] += x[s]   ->   for each bin b: for s in start[b] .. start[b + 1]: y[row[order[s]]] += x[order[s]]
 
 A place that is written very often makes a bin long. So a bin is cut into pieces, whose places are combined as above.
+
+*Rows* of several columns have a bin each: what is added to one is summed in registers (lower/lower.py).
 """
 
 from __future__ import annotations
@@ -30,31 +32,47 @@ FEWEST = 1 << 14         # indices: a kernel that looks through fewer is short
 PARTS = 16               # for each row that keeps a device busy
 LEAST_PARTS = 64         # with fewer, bins are faster
 LEAST_PART = 128         # indices of a part
+CPU_PARTS = 32           # on any CPU, so that all give the same bits
+MANY = 8 * CPU_PARTS     # indices for each place, from which places for each part cost next to nothing
+MUCH = 1 << 16           # numbers to write: fewer are not worth another kernel
 BINS = 8                 # for each row that keeps a device busy
-LEAST_PIECE = 4096       # indices of a bin that are worth places of their own
+LEAST_PIECE = 4096       # indices of a bin that are worth places of their own,
+ROW_PIECE = 64           # and of a bin of one row, which adds its values one after another
 DIGIT = 6                # bits of a bin's number that are sorted at a time
 BLOCK = 64               # numbers that are compared with each other by a sort
 
 
 def with_flat_scatters_cut(sinks: list[UOp], limits: FusionLimits) -> list[UOp]:
     """The sinks, with SCATTERs of many numbers into one axis in parts or in bins."""
-    if not any(_pays(node) for node in toposort(sinks)):
+    pays = _pays if limits.few_rows else _pays_on_cpu
+    if not any(pays(node) for node in toposort(sinks)):
         return sinks
-    cut = rebuilt(sinks, lambda node, over: _cut(over, limits) if _pays(node) else None)
+    cut = rebuilt(sinks, lambda node, over: _cut(over, limits) if pays(node) else None)
     # a result that is a view now is stored as such, not copied
     return [new.contiguous() if new.op in o.MOVEMENT and s.op is o.SCATTER else new for s, new in zip(sinks, cut)]
 
 
 def _pays(node: UOp) -> bool:
-    """Whether a node writes many single numbers, to places that nothing but memory tells: not those of a batch."""
-    if node.op is not o.SCATTER or node.arg.mode == "permute":
+    """Whether a node writes many numbers, or adds to many rows, by index."""
+    return _by_index(node) and FEWEST <= node.src[1].elements < 1 << 30 and \
+        (math.prod(node.shape[1:]) == 1 or node.arg.mode in ("add", "max"))
+
+
+def _pays_on_cpu(node: UOp) -> bool:
+    """Whether a node writes much to few places. To many, the loops are split (optimize/plain/scatter_tasks.py)."""
+    return _by_index(node) and node.arg.mode in ("add", "max") and \
+        node.src[1].elements >= MANY * node.shape[0] and node.src[1].elements * math.prod(node.shape[1:]) >= MUCH
+
+
+def _by_index(node: UOp) -> bool:
+    """Whether a node writes to places of one axis that nothing but memory tells: not those of a batch."""
+    if node.op is not o.SCATTER or node.arg.mode == "permute" or len(node.src) > 3:
         return False
     base, index = node.src[:2]
-    if not all(isinstance(n, int) for n in (*base.shape, *index.shape)) or math.prod(base.shape[1:]) != 1:
+    if not all(isinstance(n, int) for n in (*base.shape, *index.shape)) or base.shape[0] < 2:
         return False
     computed = toposort([index], lambda n: n.src if n.op in o.ELEMENTWISE or n.op in o.MOVEMENT else ())
-    batch = any(n.op is o.IOTA or scanned_constant(n) is not None for n in computed)
-    return FEWEST <= index.elements < 1 << 30 and base.shape[0] > 1 and not batch
+    return not any(n.op is o.IOTA or scanned_constant(n) is not None for n in computed)
 
 
 def _cut(node: UOp, limits: FusionLimits) -> UOp:
@@ -64,36 +82,41 @@ def _cut(node: UOp, limits: FusionLimits) -> UOp:
     kind = dtypes.int32 if places < 1 << 31 else dtypes.int64
     index = index.cast(kind if index.dtype is dtypes.int32 else dtypes.int64)
     index = index.reshape((n,)).maximum(0).minimum(places - 1).cast(kind)
-    value = value.broadcast((*node.src[1].shape, *base.shape[1:])).reshape((n,))
+    value = value.broadcast((*node.src[1].shape, *base.shape[1:])).reshape((n, *base.shape[1:]))
+    if not limits.few_rows:
+        return _in_parts(node, index, value, CPU_PARTS)
+    if math.prod(base.shape[1:]) > 1:
+        return _in_bins(node, index, value, places)
     parts = min(n // places, PARTS * limits.few_rows, n // LEAST_PART)
     if node.arg.mode in ("add", "max") and parts >= LEAST_PARTS:
         return _in_parts(node, index, value, parts)
-    return _in_bins(node, index, value, BINS * limits.few_rows)
+    return _in_bins(node, index, value.reshape((n,)), BINS * limits.few_rows)
 
 
 # -- few places ----------------------------------------------------------------------------------------------
 def _in_parts(node: UOp, index: UOp, value: UOp, parts: int) -> UOp:
     """Each part of the indices written to places of its own, and these combined."""
-    base, n, places = node.src[0], index.elements, node.src[0].shape[0]
+    base, n, (places, *rest) = node.src[0], index.elements, node.shape
     length = -(-n // parts)
     parts = -(-n // length)
     combine, fold = (o.ADD, o.SUM) if node.arg.mode == "add" else (o.MAX, o.AMAX)
     wide = node.dtype.accumulator
     nothing = const(identity(combine, wide).arg, wide)
     index = _padded(index, parts * length, const(0, index.dtype)).reshape((parts, length))
-    value = _padded(value.cast(wide), parts * length, nothing).reshape((parts, length))
+    value = _padded(value.cast(wide), parts * length, nothing).reshape((parts, length, *rest))
     first = (_counting(parts).cast(dtypes.int64) * places).reshape((parts, 1)).broadcast((parts, length))
-    own = UOp(o.SCATTER, wide, (full((parts * places,), nothing.arg, wide), first + index, value), node.arg)
-    total = own.reshape((parts, places)).reduce(fold, (0,)).reshape(base.shape)
+    own = UOp(o.SCATTER, wide, (full((parts * places, *rest), nothing.arg, wide), first + index, value), node.arg)
+    total = own.reshape((parts, places, *rest)).reduce(fold, (0,)).reshape(base.shape)
     return UOp(combine, wide, (base.cast(wide), total)).cast(node.dtype)
 
 
 def _padded(x: UOp, size: int, filler: UOp) -> UOp:
-    """A vector, longer."""
-    if x.elements == size:
+    """As many rows, the last of them of a filler."""
+    if x.shape[0] == size:
         return x
-    inside = _counting(size) < x.elements
-    return inside.where(x.pad(((0, size - x.elements),)), filler.broadcast((size,)))
+    shape = (size, *x.shape[1:])
+    inside = (_counting(size) < x.shape[0]).reshape((size, *[1] * len(shape[1:]))).broadcast(shape)
+    return inside.where(x.pad(((0, size - x.shape[0]), *[(0, 0)] * len(shape[1:]))), filler.broadcast(shape))
 
 
 def _counting(n: int) -> UOp:
@@ -103,32 +126,33 @@ def _counting(n: int) -> UOp:
 # -- many places ---------------------------------------------------------------------------------------------
 def _in_bins(node: UOp, index: UOp, value: UOp, most: int) -> UOp:
     """The indices in the order of at most so many bins, each of neighbouring places."""
-    base, n, places = node.src[0].reshape((node.src[0].shape[0],)), index.elements, node.src[0].shape[0]
+    (n, *columns), places = value.shape, node.shape[0]
+    base = node.src[0].reshape((places, *columns))
     least = -(-places // most)
     size = next((k for k in range(least, 2 * least) if places % k == 0), least)
     count = -(-places // size)
     index = index.contiguous()
-    bins = (index // size).cast(dtypes.int32).contiguous()
+    bins = (index // size).cast(dtypes.int32).contiguous() if size > 1 else index
     order = _order(bins, count)
     bins, index, value = _taken(bins, order), _taken(index, order), _taken(value, order)
     ends = _below(bins.contiguous(), _counting(count + 1)).contiguous()       # of the bins before each
-    if node.arg.mode == "set":
+    if node.arg.mode == "set" or columns and places > n:
         return UOp(o.SCATTER, node.dtype, (base, index, value, ends), node.arg).reshape(node.shape)
     # a bin of very many is more than one piece: those of each `length` indices have places of their own
-    length = max(LEAST_PIECE, -(-n // count))
+    length = ROW_PIECE if columns else max(LEAST_PIECE, -(-n // count))
     pieces, before = count + -(-n // length), _counting(n) // length
     first = (_counting(count + 1) + ends // length).contiguous()              # piece of each bin
     bin_of = (_below(first, _counting(pieces + 1) + 1) - 1).minimum(count - 1).contiguous()
     begins = ((_counting(pieces + 1) - bin_of) * length).maximum(_taken(ends, bin_of)).minimum(_taken(ends, bin_of + 1))
     wide, combine = node.dtype.accumulator, o.ADD if node.arg.mode == "add" else o.MAX
-    sources = full((pieces * size,), identity(combine, wide).arg, wide), index + before.cast(dtypes.int64) * size, \
-        value.cast(wide), begins.contiguous()
+    nothing = full((pieces * size, *columns), identity(combine, wide).arg, wide)
+    sources = nothing, index + before.cast(dtypes.int64) * size, value.cast(wide), begins.contiguous()
     own = UOp(o.SCATTER, wide, sources, node.arg)
-    rest = (size,) if size > 1 else ()
-    rows = base.cast(wide).pad(((0, count * size - places),)).reshape((count, *rest))
-    sources = rows, bin_of.shrink(((0, pieces),)), own.reshape((pieces, *rest)), first
-    total = UOp(o.SCATTER, wide, sources, node.arg).reshape((count * size,))
-    return total.shrink(((0, places),)).cast(node.dtype).reshape(node.shape)
+    rest = (*([size] if size > 1 else []), *columns)
+    base = base.cast(wide).pad(((0, count * size - places), *[(0, 0)] * len(columns)))
+    sources = base.reshape((count, *rest)), bin_of.shrink(((0, pieces),)), own.reshape((pieces, *rest)), first
+    total = UOp(o.SCATTER, wide, sources, node.arg).reshape((count * size, *columns))
+    return total.shrink(((0, places), *[(0, n) for n in columns])).cast(node.dtype).reshape(node.shape)
 
 
 def _taken(x: UOp, index: UOp) -> UOp:

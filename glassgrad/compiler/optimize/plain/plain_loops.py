@@ -19,6 +19,7 @@ from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_first
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
 from glassgrad.compiler.optimize.plain.rows_in_registers import Row, row_in_steps
 from glassgrad.compiler.optimize.plain.scans import read_ahead_of_totals, scan_in_chunks, scan_in_group
+from glassgrad.compiler.optimize.plain.scatter_tasks import rows_among_tasks
 from glassgrad.compiler.optimize.plain.scatters import rows_apart, scattered_along
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
@@ -79,7 +80,12 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         return for_groups
     free = _lane_loops(loops, inner)
     if _stores_in_order(inner):
-        return [in_order(loops, inner, total, target, decisions)]
+        threads = min(target.workers, total // target.task_steps)
+        rows = None if target.groups else rows_among_tasks(loops, inner, threads, lanes)
+        if rows is None:
+            return [in_order(loops, inner, total, target, decisions)]
+        nested = nest(rows.loops, rows.body, total, target, decisions, independent=False)
+        return [*rows.before, loops_around(rows.tasks, nested, TASK)]
     blocks = None if target.groups else transposed(loops, inner, lanes, decisions)
     if blocks is not None:
         return [nest(blocks[0], blocks[1], total, target, decisions)]
@@ -107,6 +113,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         if consecutive:
             wanted = min(target.few_tasks // 2, total // target.task_steps)
             tile, lanes = _more_groups(possible_tasks, wanted, tile, lanes)
+        lanes = 1 if not (target.groups or target.has_gathers) and _only_gathers(inner, along) else lanes
         chosen = ask_lanes(decisions, free, _lane_loop(free, inner), tile, lanes)
         loop = next(f for f in free if f.range.arg.name == chosen.loop)
         loops.remove(loop)
@@ -414,6 +421,13 @@ def row_neighbours(body: list[Statement]) -> int:
     """The most of `neighbours` over all loops of a row; 0 where one of them has none."""
     found = [neighbours(s.body, s.range) for s in body if isinstance(s, For)]
     return max(found, default=0) if all(found) else 0
+
+
+def _only_gathers(body: list[Statement], lane: UOp) -> bool:
+    """Whether all that is done is to copy elements that loaded numbers name, another one for each iteration."""
+    [first, *others] = body
+    return not others and isinstance(first, Store) and first.value.op is o.LOAD and \
+        any(n.op is o.LOAD and lane in ranges_of(n) for n in toposort([first.value.src[1]]))
 
 
 def _contiguous(at: UOp, lane: UOp) -> bool:

@@ -47,7 +47,7 @@ COMPARED = 32          # indices of one example that are compared with each othe
 
 
 @dataclass
-class _Scatter:
+class ScatterLoop:
     """for counter: memory[unit * row + ..] = .., in order. The row is what is loaded, and what the counter adds."""
     counter: UOp
     store: Store
@@ -56,7 +56,7 @@ class _Scatter:
     stop: UOp | None = None        # of the counter, where that is smaller than its size
 
     @staticmethod
-    def of(inner: list[Statement], outer: list[UOp]) -> _Scatter | None:
+    def of(inner: list[Statement], outer: list[UOp]) -> ScatterLoop | None:
         """Nested loops around one store, as one loop; None for others, few steps, and rows without known bounds."""
         counters, body, stop = list[UOp](), inner, None
         while len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP and stop is None:
@@ -78,7 +78,7 @@ class _Scatter:
         row = build(0, {atom: k // unit for atom, k in own.items()})
         if all(atom.op is o.RANGE for atom in own) or bounds(row)[0] < 0 or not exact(row):
             return None
-        return _Scatter(whole, store, row, unit, stop)
+        return ScatterLoop(whole, store, row, unit, stop)
 
     @property
     def size(self) -> int:
@@ -120,7 +120,7 @@ def rows_apart(loops: list[For], inner: list[Statement], target: Target, lanes: 
 
     refuses (None): a loop of another form, few steps, few rows, or threads that have rows side by side already
     """
-    found = _Scatter.of(inner, [f.range for f in loops])
+    found = ScatterLoop.of(inner, [f.range for f in loops])
     if found is None or any(f.stop is not None for f in loops):
         return None
     last = loops[-1] if loops else None
@@ -147,7 +147,7 @@ def rows_apart(loops: list[For], inner: list[Statement], target: Target, lanes: 
     return loops_around([block, *around, *([split.range] if pieces > 1 else [])], body, TASK)
 
 
-def _by_elements(loops: list[For], found: _Scatter, target: Target, lanes: int) -> list[Statement] | None:
+def _by_elements(loops: list[For], found: ScatterLoop, target: Target, lanes: int) -> list[Statement] | None:
     """Rows of one element: a group has all of an example of a batch, or some of them, or those of a bin."""
     examples = math.prod(f.range.arg.size for f in loops)
     contiguous = bool(loops) and linear(found.store.index)[1].get(loops[-1].range) == 1
@@ -168,7 +168,7 @@ def _by_elements(loops: list[For], found: _Scatter, target: Target, lanes: int) 
     return loops_around([block, *around], body, TASK)
 
 
-def _owned(found: _Scatter, others: int, target: Target) -> tuple[UOp | None, UOp]:
+def _owned(found: ScatterLoop, others: int, target: Target) -> tuple[UOp | None, UOp]:
     """Whether a step is for a row of a group's own, None where all are; and the counter of these groups, of which each
     has `others` beside it that do other things."""
     size = -(-found.rows // max(1, GROUPS * target.few_tasks // others))
@@ -188,7 +188,7 @@ class _Steps:
         return moves.below(at, self.size) if self.total is None else less(at, self.total)
 
 
-def _listed(found: _Scatter, owned: UOp, done: Callable[[_Steps], list[Statement]]) -> list[Statement]:
+def _listed(found: ScatterLoop, owned: UOp, done: Callable[[_Steps], list[Statement]]) -> list[Statement]:
     """for s: S  ->  for parts of s: list = the owned of them; for i < length of list: S[s = list[i]]"""
     n, name = min(found.size, LISTED), found.counter.arg.name
     part = counter(name + "p", -(-found.size // LISTED))
@@ -206,7 +206,7 @@ def _listed(found: _Scatter, owned: UOp, done: Callable[[_Steps], list[Statement
     return [For(part, LOOP, body)] if part.arg.size > 1 else body
 
 
-def _in_turn(found: _Scatter, steps: _Steps, wide: Callable[[list[Statement]], list[Statement]]) -> list[Statement]:
+def _in_turn(found: ScatterLoop, steps: _Steps, wide: Callable[[list[Statement]], list[Statement]]) -> list[Statement]:
     """for i < total: S[s = list[i]]  ->  for i by 4: x0 = .., x3 = ..; y[row0] += x0; .. y[row3] += x3
 
     What is stored is read ahead of the stores, which wait for each other where they go to one row.
@@ -231,7 +231,7 @@ def _in_turn(found: _Scatter, steps: _Steps, wide: Callable[[list[Statement]], l
     return [For(block, LOOP, [*rows, *wide([*values, *stores])], stop)]
 
 
-def _compared(found: _Scatter, steps: _Steps, lanes: int) -> list[Statement]:
+def _compared(found: ScatterLoop, steps: _Steps, lanes: int) -> list[Statement]:
     """for i: y[row] += x  ->  for blocks of i: rows and values of the threads; each adds those of its row, if it is
     the first of them"""
     update, memory = found.update(), found.store.memory
