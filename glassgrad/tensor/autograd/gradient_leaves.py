@@ -15,7 +15,7 @@ from typing import Any
 from glassgrad.base.errors import GradientError
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.gradient import passes_to, reached_from
-from glassgrad.engine.capture import note_written
+from glassgrad.engine.capture import note_written, recording
 from glassgrad.engine.registry import Tensors, registry
 from glassgrad.tensor.autograd import no_grad
 
@@ -40,6 +40,8 @@ class UnreadGradient:
     def tensor(self, owner: Any) -> Any:
         """The gradient of its owner as a tensor."""
         made = owner._with(self._node())
+        if (trace := recording()) is not None:
+            trace.made.pop()                             # it was there before the call that is traced
         self.made = weakref.ref(made)
         return made
 
