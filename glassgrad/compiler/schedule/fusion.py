@@ -340,7 +340,8 @@ class _Plan(InlinedValues):
             self.store(source, DEEP_ENOUGH)
         inside = self.inlined[source]
         return Inlined(inside.cost + 2, inside.inputs, nontrivial(node.shape), contraction,
-                       max(source.size, self.iterations(source, axes)), node if inside.rows is None else None, inside.depth + 1)
+                       max(source.size, self.iterations(source, axes)), node if inside.rows is None else None,
+                       inside.depth + 1)
 
     def cut(self, node: UOp, reason: str) -> None:
         """Give memory to the reductions inlined in a node, as little as possible: to small values that the node
