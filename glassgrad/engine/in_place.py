@@ -63,16 +63,16 @@ def with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
     counts) may have been read on another one; there, and where values go from device to device, it is computed anew."""
     trace = recording()
     known: Callable[[UOp], UOp | None] = registry.values.get if trace is None else trace.values.get
-    formulas: dict[UOp, UOp] = {}
+    replaced: dict[UOp, UOp] = {}
     order = toposort(roots)
     if any([n.op is o.GRADIENT for n in order]):         # of what it is computed from, some may be known
-        roots = written_out(roots, formulas)
+        roots = written_out(roots, replaced)
         order = toposort(roots)
     devices = {n.device for n in order} - {None} | {r.device or device for r in roots}
     common = devices.pop() if len(devices) == 1 else None
 
     def value(node: UOp) -> UOp | None:
-        found = known(formulas.get(node, node))
+        found = known(replaced.get(node, node))
         return found if found is not None and found.device == (node.device or common) else None
 
     new: dict[UOp, UOp] = {}

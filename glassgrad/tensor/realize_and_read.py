@@ -26,7 +26,7 @@ from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.disk_device import on_disk
 from glassgrad.tensor import index_range_check
-from glassgrad.tensor.autograd.gradient_leaves import assigned_within
+from glassgrad.tensor.autograd.gradient_leaves import assigned_within, computed, settle
 from glassgrad.tensor.memory.python_values import HostValue, numpy_dtype
 
 _COMPUTED = (o.Kind.UNARY, o.Kind.BINARY, o.Kind.REDUCE)       # needs no CONTIGUOUS to be stored
@@ -84,7 +84,8 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     if not (index_range_check.watched_nodes.rows or registry.assigned or state.sanitize):
         return compute(nodes, device, state)
     checks: list[Any] = index_range_check.sinks(nodes)
-    waiting = assigned_within(nodes)
+    tensors = assigned_within(nodes, device)
+    waiting = [computed(t.uop) for t in tensors]
     if state.sanitize:
         from glassgrad.tensor.sanitizer import finite_checks
         checks += finite_checks(written_out(with_known_values([*nodes, *waiting], device)))
@@ -106,6 +107,8 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
             flag.numbers.expect(flag.numbers.copied(flag.buffer.address), partial(_settle_late, kept, flag, device))
         if trace is not None:
             trace.flags.append(flag)
+    for tensor in tensors:
+        settle(tensor)
     return made[:len(nodes)]
 
 

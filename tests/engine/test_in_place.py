@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glassgrad import Context, GlobalCounters, IndexRangeError, Tensor, TinyJit
+from glassgrad import Context, GlobalCounters, IndexRangeError, Tensor, TinyJit, no_grad
 
 LARGE, SMALL = (160, 128), (6, 5)          # parts of large values have kernels of their own, pieces of any value do
 
@@ -146,3 +146,56 @@ def test_a_jitted_function_sees_what_was_written_outside():
         x.realize()
         expected[i] = i
         assert total().item() == pytest.approx(float(expected.sum(dtype="float64")), rel=1e-6)
+
+
+# -- values that are assigned, and not asked for ----------------------------------------------------------------------
+def _in_no_grad(w: Tensor) -> None:
+    with no_grad():
+        w -= 0.02 * w.grad
+
+
+@pytest.mark.parametrize("update, is_cut", [
+    (_in_no_grad, True),
+    (lambda w: w.assign((w - 0.02 * w.grad).detach()), True),
+    (lambda w: w.assign(w - 0.02 * w.grad), False),          # a gradient passes: to x
+])
+def test_steps_by_hand_are_scheduled_once(update, is_cut):
+    """The loss is read after the update: its parameters are computed then too, not again by every later step."""
+    x, w = Tensor.rand(6, 4).realize(), Tensor.rand(4, 1).realize()
+    matrix, expected = x.numpy().astype(np.float64), w.numpy().astype(np.float64)
+    scheduled = []
+    for _ in range(6):
+        before = GlobalCounters.schedules
+        loss = (x @ w).square().sum().backward()
+        update(w)
+        w.grad = None
+        np.testing.assert_allclose(loss.item(), ((matrix @ expected) ** 2).sum(), rtol=1e-4)
+        expected = expected - 0.04 * matrix.T @ (matrix @ expected)
+        scheduled.append(GlobalCounters.schedules - before)
+    assert scheduled[3:] == [0, 0, 0]
+    assert (len(w.uop.toposort()) < 5) == is_cut
+    np.testing.assert_allclose(w.numpy(), expected, rtol=1e-3, atol=1e-6)
+
+
+def test_an_average_that_is_never_read_keeps_no_old_values():
+    w, average = Tensor.rand(1000).realize(), Tensor.zeros(1000).contiguous().realize()
+    expected = np.zeros(1000)
+    for step in range(8):
+        w = (w * 0.5 + step).realize()
+        average.assign(average * 0.9 + w.detach() * 0.1)
+        expected = expected * 0.9 + w.numpy() * 0.1
+        if step == 3:
+            w.sum().item()
+            used = GlobalCounters.mem_used
+        w.sum().item()                                       # reads w, and so does the average
+    assert GlobalCounters.mem_used <= used + 4000
+    assert len(average.uop.toposort()) < 5
+    np.testing.assert_allclose(average.numpy(), expected, rtol=1e-4)
+
+
+def test_a_gradient_passes_what_was_assigned_and_read_on_the_way():
+    w, x = Tensor([3.0], requires_grad=True), Tensor.zeros(2)
+    x[:1] = w * w
+    assert (x * 2).sum().item() == 18.0
+    (x * 5).sum().backward()
+    assert w.grad.tolist() == [30.0]

@@ -378,10 +378,10 @@ def is_writing_out() -> bool:
     return _writing.active
 
 
-def written_out(roots: Sequence[UOp], formulas: dict[UOp, UOp] | None = None, stored: Collection[UOp] = ()) \
+def written_out(roots: Sequence[UOp], replaced: dict[UOp, UOp] | None = None, stored: Collection[UOp] = ()) \
         -> list[UOp]:
-    """The roots with every GRADIENT and FORMULA in them written out. `formulas` is filled: new node -> the FORMULA that
-    it replaces. A FORMULA among `stored` whose result is a view is made contiguous. So is a gradient that is a view of
+    """The roots with every GRADIENT and FORMULA in them written out. `replaced` is filled: new node -> the node that it
+    replaces. A FORMULA among `stored` whose result is a view is made contiguous. So is a gradient that is a view of
     a sum: the kernel that computes it then computes the new value of a parameter too."""
     order = toposort(roots)
     found = [node for node in order if node.op in _DEFERRED]
@@ -392,8 +392,8 @@ def written_out(roots: Sequence[UOp], formulas: dict[UOp, UOp] | None = None, st
         new = _written(order, found, set(stored))
     finally:
         _writing.active = before
-    if formulas is not None:
-        formulas.update((new[node], node) for node in found if node.op is o.FORMULA)
+    if replaced is not None:
+        replaced.update((made, node) for node, made in new.items() if made is not node)
     return [new[root] for root in roots]
 
 

@@ -331,7 +331,7 @@ class _Plan(InlinedValues):
         elif inside.rows is not None:
             if inside.contraction:
                 self.cut(source, "a sum of products under another reduction")
-            elif axes & inside.rows and inside.elements > self.limits.small:
+            elif self.iterations(source, axes) > self.limits.small and axes & inside.rows:
                 self.cut(source, "its rows are reduced in turn")
             elif not axes & inside.rows and nontrivial(source.shape) - axes - inside.rows:
                 small_values, reductions, between = self.reductions_under(source)
@@ -340,7 +340,8 @@ class _Plan(InlinedValues):
             self.store(source, DEEP_ENOUGH)
         inside = self.inlined[source]
         return Inlined(inside.cost + 2, inside.inputs, nontrivial(node.shape), contraction,
-                       max(source.size, inside.elements), node if inside.rows is None else None, inside.depth + 1)
+                       max(source.size, self.iterations(source, axes)), node if inside.rows is None else None,
+                       inside.depth + 1)
 
     def cut(self, node: UOp, reason: str) -> None:
         """Give memory to the reductions inlined in a node, as little as possible: to small values that the node

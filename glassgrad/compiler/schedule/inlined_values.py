@@ -189,6 +189,15 @@ class InlinedValues:
                 return False
         return True
 
+    def iterations(self, node: UOp, reduced: AxisSet) -> int:
+        """The largest space that is iterated over for a node whose axes `reduced` are summed: where these are rows of
+        a reduction inside it, that is computed again for each index of the loops around them."""
+        inside = self.inlined[node]
+        if not inside.rows or not reduced & inside.rows:
+            return inside.elements
+        around = [a for a in nontrivial(node.shape) - inside.rows if a not in reduced or a < max(inside.rows)]
+        return inside.elements * math.prod([most(node.shape[a]) for a in around])
+
     def weight(self, node: UOp) -> tuple[int, int]:
         """How large the reductions inside a node are: their rows, then the elements they read."""
         inside = self.inlined[node]

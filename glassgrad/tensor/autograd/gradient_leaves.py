@@ -15,7 +15,7 @@ from typing import Any
 from glassgrad.base.errors import GradientError
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.gradient import passes_to, reached_from
-from glassgrad.engine.capture import note_written
+from glassgrad.engine.capture import note_written, recording
 from glassgrad.engine.registry import Tensors, registry
 from glassgrad.tensor.autograd import no_grad
 
@@ -40,6 +40,8 @@ class UnreadGradient:
     def tensor(self, owner: Any) -> Any:
         """The gradient of its owner as a tensor."""
         made = owner._with(self._node())
+        if (trace := recording()) is not None:
+            trace.made.pop()                             # it was there before the call that is traced
         self.made = weakref.ref(made)
         return made
 
@@ -190,22 +192,37 @@ def assigned(tensor: Any) -> None:
     registry.assigned[id(tensor)] = weakref.ref(tensor)
 
 
-def assigned_within(nodes: Sequence[UOp]) -> list[UOp]:
-    """The values of assigned tensors that these nodes are computed from and that are not computed yet."""
-    wanted = set(map(_computed, nodes))
-    waiting: dict[UOp, None] = {}
+def assigned_within(nodes: Sequence[UOp], device: str) -> list[Any]:
+    """The assigned tensors whose values, not computed yet, are to be computed along with these nodes: those that the
+    nodes are computed from and, outside of a trace, those that are computed from anything that the nodes are. So an
+    update by hand, `w -= rate * w.grad`, is computed with the loss that is read after it; left alone, every update
+    would be computed again by the next one."""
+    wanted = set(map(computed, nodes))
+    waiting: dict[UOp, Any] = {}
     for key, reference in list(registry.assigned.items()):
         tensor = reference()
-        node = _computed(tensor.uop) if tensor is not None else None
+        node = computed(tensor.uop) if tensor is not None else None
         if node is None or node.base.op is o.BUFFER or node in registry.values:
             del registry.assigned[key]
         elif node not in wanted and node.op.kind not in (o.Kind.LEAF, o.Kind.MOVEMENT):
-            waiting[node] = None
-    below = set(toposort(wanted)) if waiting else ()
-    return [node for node in waiting if node in below]
+            waiting[node] = tensor
+    below = set(toposort(wanted)) if waiting else set()
+    read = {n for n in below if n.op is o.BUFFER} if recording() is None else set()
+    return [tensor for node, tensor in waiting.items()
+            if node in below or tensor.device == device and not read.isdisjoint(toposort([node]))]
 
 
-def _computed(node: UOp) -> UOp:
+def settle(tensor: Any) -> None:
+    """Move an assigned tensor whose value is known to its memory, unless a gradient passes it: else the expressions of
+    all its earlier values would be kept."""
+    node = tensor.uop
+    if recording() is None and not any(t is not tensor and t.requires_grad is not False
+                                       for _, t in leaves_among(toposort([node], passes_to))):
+        tensor.realize()
+
+
+def computed(node: UOp) -> UOp:
+    """What a node shows, below reshapes and detaches."""
     while node.op in (o.RESHAPE, o.DETACH):
         node = node.src[0]
     return node
