@@ -25,8 +25,9 @@ from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, 
                                          substituted, symbol_of)
 from glassgrad.jit.trace import Outcome, TracedCall, as_buffer, passes_gradients
 from glassgrad.runtime.devices import Device
+from glassgrad.tensor.autograd.gradient_leaves import RESET
 from glassgrad.tensor.formulas.random_numbers import streams
-from glassgrad.tensor.jit_access import assign_node, has_gradient, result_maker
+from glassgrad.tensor.jit_access import assign_node, result_maker, unread_gradient
 from glassgrad.tensor.memory.storage import is_shared, is_view, leave, shares_with, sharing, storage_of
 from glassgrad.tensor.realize_and_read import computed_bytes
 from glassgrad.tensor.tensor import Tensor, class_of_results
@@ -233,7 +234,8 @@ class CapturedCall:
     def _find_gradients(self, found: list[Any], steady: bool) -> None:
         """Add the gradients that the call uses; raise `Stale` if they are not where they were."""
         for number, had in self.has_other_grad if steady else self.has_grad:
-            if has_gradient(found[number]) is not had:
+            grad = unread_gradient(found[number])
+            if (grad is not None and grad is not RESET) is not had:
                 raise Stale("a gradient was reset" if had else "a gradient was there already")
         for owner, number, lazy in self.earlier:
             grad = found[owner].grad
