@@ -10,8 +10,8 @@ is one node for any number of steps: the step's graph is its argument, over PARA
 
 The value of a node is (time, ..): one of the step's results (`arg.result` says which), after each step. First come the
 new states, then other values: those that were asked for, and inside every reduction and every formula with its own
-gradient (tanh, sigmoid), so that the gradient need not compute them again. Results that nothing reads get no memory. One step is scheduled, for any number of steps
-(schedule/recurrent_steps.py).
+gradient (tanh, sigmoid), so that the gradient need not compute them again. Results that nothing reads get no memory.
+One step is scheduled, for any number of steps (schedule/recurrent_steps.py).
 """
 
 from __future__ import annotations
@@ -141,9 +141,8 @@ class _Backward:
         next_states = [n for n in derived[:what.states] if n is not None]         # states are floats
         # the sums over all steps read what a step computes anyway, and compute the rest again
         sums = [n for n in derived[first_constant:] if n is not None]
-        in_step = set(toposort([*next_states, *values.values()]))
-        stored = list(dict.fromkeys([*values.values(), *[n for n in _summed(sums) if n in in_step and n not in rows
-                                                         and n.op not in (o.PARAM, o.CONST)]]))
+        in_step = set(toposort([*next_states, *values.values()], lambda n: () if n in rows else n.src)) - rows.keys()
+        stored = list(dict.fromkeys([*values.values(), *[n for n in _summed(sums) if n in in_step and n.src]]))
         read = toposort(sums, lambda n: () if n in stored or n in rows else n.src)
         stored += [n for n in self.received.values() if n in read and n not in stored]
 

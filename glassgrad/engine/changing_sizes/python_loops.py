@@ -7,7 +7,8 @@ values, computed by RECURRENCE nodes.
     y = Tensor.stack(*outs, dim=1)
 
 writes out the graph of a step as often as there are steps: another graph for each length. As a recurrence it is one
-graph, in which the length is a size (compiler/graph/recurrence.py). It is found in three steps:
+graph, in which the length is a size (compiler/graph/recurrence.py). It is found in three steps, of which the first two
+are in equal_steps.py:
 
     guess     two nodes that may be the same value of two steps, on the longest path of the graph or beside each other
               in a concatenation. What the later one depends on and the earlier one does not, is one step.
@@ -21,22 +22,22 @@ one is computed step by step; the rest for all steps at once. Does not know devi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.batched import KNOWN, Batched
-from glassgrad.compiler.graph.concatenation import concatenation, placed
 from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.node import substitute
 from glassgrad.compiler.graph.op_arguments import Iota, Param
 from glassgrad.compiler.graph.recurrence import recurrence, states_before
+from glassgrad.compiler.graph.uop import placed
+from glassgrad.engine.changing_sizes.equal_steps import (LEAST_STEPS, EqualSteps, JoinedValues, StepRow, equal_steps,
+                                                         guesses, values_of_steps)
 from glassgrad.engine.schedule_key import NormalizedGraph
 
-LEAST_STEPS = 3          # fewer are left as they are
 MOST_SINGLE = 4          # values of single steps that others read; with more, the graph still depends on the length
 MOST_GUESSES = 8
-FEW = 200                # nodes of one step that are computed from rows alone, and read by other steps too
 _STANDS_IN = -(1 << 21)  # the slot of the first PARAM that stands for a state or a row
 
 
@@ -85,10 +86,10 @@ def with_recurrences(sinks: Sequence[UOp]) -> list[UOp] | None:
     """The sinks with a recurrence for each loop; None if there is none.
 
     >>> from glassgrad.compiler.graph import full
-    >>> x, w, h = full((5, 2, 3), 1.0), full((3, 3), 0.5), full((2, 3), 0.0)
+    >>> x, w, h = full((5, 2, 3), 1.0), full((2, 3, 3), 0.5), full((2, 3), 0.0)
     >>> for t in range(5):
     ...     row = x.shrink([(t, t + 1), (0, 2), (0, 3)]).reshape((2, 3))
-    ...     h = row + (h.reshape((2, 1, 3)).expand((2, 3, 3)) * w.expand((2, 3, 3))).sum((2,)).reshape((2, 3))
+    ...     h = row + (h.reshape((2, 1, 3)).expand((2, 3, 3)) * w).sum((2,)).reshape((2, 3))
     >>> [new] = with_recurrences([h])
     >>> [n.op.name for n in new.toposort()][-3:]             # the last row of all states
     ['RECURRENCE', 'SHRINK', 'RESHAPE']
@@ -106,10 +107,10 @@ def _with_one(sinks: Sequence[UOp]) -> list[UOp] | None:
     if not may_have_loops(order):
         return None
     tried: set[tuple[UOp, UOp]] = set()
-    for pair in _guesses(order, sinks):
+    for pair in guesses(order, sinks):
         if pair not in tried:
             tried.add(pair)
-            loop = _loop(*pair)
+            loop = equal_steps(*pair)
             made = None if loop is None else _Replacement(loop, sinks).sinks()
             if made is not None:
                 return made
@@ -118,221 +119,10 @@ def _with_one(sinks: Sequence[UOp]) -> list[UOp] | None:
     return None
 
 
-# -- guess ---------------------------------------------------------------------------------------------------
-def _guesses(order: Sequence[UOp], sinks: Sequence[UOp]) -> Iterator[tuple[UOp, UOp]]:
-    """Pairs of nodes that may be the same value of two steps, the later step first."""
-    depth: dict[UOp, int] = {}
-    for node in order:
-        depth[node] = 1 + max([depth[s] for s in node.src], default=0)
-    path = [max(sinks, key=depth.__getitem__)]
-    while path[-1].src:
-        path.append(max(path[-1].src, key=depth.__getitem__))
-    labels = [(n.op, n.dtype, n.shape, *[s.base for s in n.src if s.base.op is o.BUFFER]) for n in path]
-    at: dict[object, list[int]] = {}
-    for i, label in enumerate(labels):
-        if path[i].op is o.FORMULA or path[i].op in o.REDUCE:
-            at.setdefault(label, []).append(i)
-    for places in at.values():
-        for turns in (1, 2):                     # how often a step computes something that looks the same
-            if len(places) > 2 * turns and places[2 * turns] - places[turns] == places[turns] - places[0]:
-                top, period = places[0], places[turns] - places[0]
-                while top and labels[top - 1] == labels[top - 1 + period]:
-                    top -= 1
-                yield path[top], path[top + period]
-    for node in reversed(order):
-        values = _values_of_steps(node)
-        if values is not None:
-            first, last = values.values[:2], values.values[-2:]
-            yield (last[1], last[0]) if depth[last[1]] > depth[first[0]] else (first[0], first[1])
-
-
-class _Values(NamedTuple):
-    """A concatenation or a sum of several values."""
-    values: list[UOp]
-    so_far: list[UOp]            # for each value, the node that has it and all before it
-    axis: int | None             # of the concatenation; None: a sum
-
-
-def _values_of_steps(node: UOp) -> _Values | None:
-    """What a node joins, if that are enough values."""
-    if node.op is o.WHERE:
-        found = concatenation(node)
-        if found is not None and len(found.parts) >= LEAST_STEPS:
-            return _Values(found.parts, found.so_far, found.axis)
-    elif node.op is o.ADD and node.dtype.kind == "f":
-        values, so_far = [], []
-        while node.op is o.ADD and node.src[1].shape == node.shape:
-            values.append(node.src[1])
-            so_far.append(node)
-            node = node.src[0]
-        if len(values) >= LEAST_STEPS - 1 and node.shape == values[-1].shape:
-            return _Values([node, *values[::-1]], [node, *so_far[::-1]], None)
-    return None
-
-
-# -- compare -------------------------------------------------------------------------------------------------
-class _Row(NamedTuple):
-    """What the last step reads of a sequence: a SHRINK of one row, or a CONST that counts steps."""
-    axis: int | None             # of the sequence; None: a CONST
-    back: Any                    # what is added to its index, or to the number, for each step back
-
-
-def _row(node: UOp, before: UOp) -> _Row | None:
-    """Whether two nodes are neighbouring rows of a sequence, or numbers that count."""
-    if node.op is o.CONST and before.op is o.CONST and node.dtype is before.dtype and node.dtype.kind in "iu":
-        return _Row(None, before.arg - node.arg)
-    if node.op is not o.SHRINK or before.op is not o.SHRINK or node.src[0] is not before.src[0]:
-        return None
-    pairs = list(zip(node.arg.bounds, before.arg.bounds))
-    different = [axis for axis, (one, other) in enumerate(pairs) if one != other]
-    if len(different) != 1:
-        return None
-    (start, stop), (other, other_stop) = pairs[different[0]]
-    if stop - start != 1 or other_stop - other != 1 or abs(start - other) != 1:
-        return None
-    return _Row(different[0], other - start)
-
-
-def _is_row(row: _Row, node: UOp, other: UOp, back: int) -> bool:
-    """Whether a step reads this row where the last step, `back` steps later, reads `node`."""
-    if row.axis is None:
-        return other.op is o.CONST and other.dtype is node.dtype and other.arg == node.arg + row.back * back
-    bounds = list(node.arg.bounds)
-    start = bounds[row.axis][0] + row.back * back
-    bounds[row.axis] = (start, start + 1)
-    return other.op is o.SHRINK and other.src[0] is node.src[0] and other.arg.bounds == tuple(bounds)
-
-
-def _alike(node: UOp, other: UOp) -> bool:
-    """Whether two nodes compute the same of their sources."""
-    if node.op is not other.op or node.dtype is not other.dtype or len(node.src) != len(other.src):
-        return False
-    if node.op is o.DETACH:
-        return len(node.src) == 1 or bool(node.arg.name) and node.arg.name == other.arg.name
-    return bool(node.arg == other.arg) and node.op not in (o.BUFFER, o.CONST, o.GRADIENT)
-
-
-def _pairs(last: UOp, before: UOp, ends: Collection[UOp], known: Mapping[UOp, UOp], most: int = 1 << 30) -> \
-        tuple[dict[UOp, UOp], dict[UOp, _Row], list[UOp]] | None:
-    """The nodes that differ between the last step and the one before it: {node: the same one step before}; those of
-    them that are rows; and the states, where the step ends: those of `ends` that are not computed from rows alone. Of
-    `known` nodes the others are given. None: it is not the same, or has more than `most` nodes."""
-    pairs: dict[UOp, UOp] = {}
-    rows: dict[UOp, _Row] = {}
-    states: list[UOp] = []
-    waiting = [(last, before)]
-    while waiting:
-        node, other = waiting.pop()
-        expected = known.get(node) or pairs.get(node)
-        if expected is not None or node is other:
-            if (expected or node) is not other:
-                return None
-            continue
-        pairs[node] = other
-        row = _row(node, other)
-        if row is not None:
-            rows[node] = row
-        elif node in ends:
-            of_rows = _pairs(node, other, (), {}, FEW)
-            if of_rows is None:
-                states.append(node)
-            else:
-                pairs.update(of_rows[0])
-                rows.update(of_rows[1])
-        elif len(pairs) > most or not _alike(node, other):
-            return None
-        else:
-            waiting.extend(zip(node.src, other.src))
-    return pairs, rows, states
-
-
-def _loop(last: UOp, before: UOp) -> _Loop | None:
-    """The loop of which these nodes are the same value of two steps, the later one first; None if there is none."""
-    earlier = set(toposort([before]))
-    found = None if last in earlier else _pairs(last, before, earlier, {})
-    if found is None:
-        return None
-    pairs, rows, states = found
-    later = {other: node for node, other in pairs.items() if node not in earlier}
-    if not states or any(s not in later for s in states):
-        return None
-    loop = _Loop(states, [later[s] for s in states], rows)
-    return loop if len(loop.steps) >= LEAST_STEPS else None
-
-
-class _Loop:
-    """The steps of a loop: the graph of the last step, and its nodes in each of the others."""
-
-    def __init__(self, states: list[UOp], updates: list[UOp], rows: dict[UOp, _Row]):
-        self.states, self.updates, self.rows = states, updates, rows      # nodes of the last step
-        self.varying = {*states, *rows}                                   # its nodes that differ between steps
-        self.order: list[UOp] = []                                        # the same but for states and rows, in order
-        for node in toposort(updates, lambda n: () if n in self.varying else n.src):
-            if node not in self.varying and any([s in self.varying for s in node.src]):
-                self.varying.add(node)
-                self.order.append(node)
-        self.steps = [{n: n for n in self.varying}]                       # the last step first
-        now = states
-        while True:
-            found = self.compared(zip(updates, now), len(self.steps), {})
-            if found is None or any(s not in found for s in states):
-                break
-            self.steps.append(found)
-            now = [found[s] for s in states]
-        self.starts = now
-
-    def compared(self, roots: Iterable[tuple[UOp, UOp]], back: int, known: dict[UOp, UOp]) -> dict[UOp, UOp] | None:
-        """{node of the last step: the same of the step so many steps `back`}; None if that is not the same. Of `known`
-        nodes the others are given."""
-        same: dict[UOp, UOp] = {}
-        states, rows, varying = set(self.states), self.rows, self.varying
-        waiting = list(roots)
-        while waiting:
-            node, other = waiting.pop()
-            expected = same.get(node) or known.get(node)
-            if expected is not None or node not in varying:
-                if (expected or node) is not other:
-                    return None
-                continue
-            same[node] = other
-            if node in states:
-                if (node.shape, node.dtype) != (other.shape, other.dtype) or other.device not in (node.device, None):
-                    return None
-            elif node in rows:
-                if not _is_row(rows[node], node, other, back):
-                    return None
-            elif not _alike(node, other):
-                return None
-            else:
-                waiting.extend(zip(node.src, other.src))
-        return same
-
-    def follow(self, values: Sequence[UOp]) -> bool:
-        """Whether the values, from the last one back, are a value of the last step, of that before it, and so on to the
-        first step; then its graph becomes part of the step."""
-        found = _pairs(values[-1], values[-2], (), self.steps[1]) if len(values) >= len(self.steps) else None
-        if found is None:
-            return False
-        before, (new, rows, _) = (self.varying, self.rows), found
-        self.varying, self.rows = self.varying | new.keys(), {**self.rows, **rows}
-        added = [{n: n for n in new}]
-        for back in range(1, len(self.steps)):
-            same = self.compared([(values[-1], values[-1 - back])], back, self.steps[back])
-            if same is None:
-                self.varying, self.rows = before
-                return False
-            added.append(same)
-        for step, more in zip(self.steps, added):
-            step.update(more)
-        order = toposort([values[-1]], lambda n: n.src if n in new and n not in rows else ())
-        self.order += [n for n in order if n in new and n not in rows]
-        return True
-
-
 # -- replace -------------------------------------------------------------------------------------------------
 class _Use(NamedTuple):
     """A concatenation or a sum whose last values are those of all steps."""
-    values: _Values
+    values: JoinedValues
     last: UOp                    # the value of the last step
     reverse: bool                # whether it is the first of the values
 
@@ -340,7 +130,7 @@ class _Use(NamedTuple):
 class _Replacement:
     """The sinks with one loop replaced."""
 
-    def __init__(self, loop: _Loop, sinks: Sequence[UOp]):
+    def __init__(self, loop: EqualSteps, sinks: Sequence[UOp]):
         self.loop, self.old, self.count = loop, sinks, len(loop.steps)
         self.uses: dict[UOp, _Use] = {}
         self.inner: set[UOp] = set()             # nodes of concatenations and sums that were looked at
@@ -393,7 +183,7 @@ class _Replacement:
         return node.src
 
     def _use(self, node: UOp) -> _Use | None:
-        values = _values_of_steps(node)
+        values = values_of_steps(node)
         if values is None:
             return None
         self.inner.update(values.so_far)
@@ -429,7 +219,7 @@ def _joined(use: _Use, sequence: UOp, rest: UOp | None) -> UOp:
     return part if rest is None else placed(part, axis, rest.shape[axis] - part.shape[axis], rest)
 
 
-def _sequences(loop: _Loop, wanted: list[UOp]) -> list[UOp] | None:
+def _sequences(loop: EqualSteps, wanted: list[UOp]) -> list[UOp] | None:
     """Nodes of a step for all steps: (time, ..); None where that cannot be."""
     ends = [*loop.states, *loop.rows]
     stands_in = {n: UOp(o.PARAM, n.dtype, (), Param(_STANDS_IN - i, n.shape, False, n.device))
@@ -485,7 +275,7 @@ def _below_views(node: UOp) -> UOp:
     return node
 
 
-def _sequence(node: UOp, row: _Row, count: int) -> UOp:
+def _sequence(node: UOp, row: StepRow, count: int) -> UOp:
     """The rows that the steps read, the first step's first."""
     if row.axis is None:
         steps = UOp(o.IOTA, node.dtype, (), Iota((count,)))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.compiler.graph import DType, Iota, Size, UOp, dtypes, full, most, ops as o, promote
-from glassgrad.compiler.graph.concatenation import joined
+from glassgrad.compiler.graph.uop import joined
 from glassgrad.tensor.broadcast import number
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from glassgrad.base.errors import ModeError, ShapeError
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.concatenation import joined
-from glassgrad.tensor.formulas.movement import pad_constant, part, repeat_interleave
+from glassgrad.tensor.formulas.movement import joined, pad_constant, part, repeat_interleave
 from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, choice, of_kind, one_row, plain_number,
                                       resolve_axis, shape_from, spelled)
 
