@@ -82,9 +82,9 @@ def recording() -> Trace | None:
 
 
 def wants_whole_graphs() -> bool:
-    """Whether gradients are expanded into nodes at once: a trace is compared node by node, and messages name the call
-    that a node was made in."""
-    return _current.trace is not None or calls_are_noted()
+    """Whether gradients and formulas are expanded into nodes at once, because messages name the call that a node was
+    made in."""
+    return calls_are_noted()
 
 
 @contextmanager

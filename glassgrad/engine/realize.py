@@ -28,6 +28,7 @@ from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, FusionLimits
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.compiler.schedule.recurrent_steps import unrolled
 from glassgrad.engine.capture import Record, recording
+from glassgrad.engine.changing_sizes.python_loops import KnownLoops, may_have_loops
 from glassgrad.engine.changing_sizes.recurrent_schedule import compiled_schedule
 from glassgrad.engine.changing_sizes.size_families import (FIXED_AFTER, GeneralGraph, SizeFamilies, SizeFamily,
                                                            SizeFormulas)
@@ -73,7 +74,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
     sinks = normal.sinks
     if sinks:
         state = state or current_state()
-        compiled, values = _find_schedule(normal, device, trace is None or trace.any_size, state)
+        normal, compiled, values = _find_schedule(normal, device, trace is None or trace.any_size, state)
         with _running:
             results = compiled.run(normal, state, free, values=values)
         if trace is not None:
@@ -95,7 +96,7 @@ def _write_pieces(sinks: Sequence[UOp], device: str) -> dict[UOp, UOp]:
         piece = piece_of(sink)
         if piece is not None:
             normal, state = normalize([piece[0]]), current_state()
-            compiled, values = _find_schedule(normal, device, True, state)
+            normal, compiled, values = _find_schedule(normal, device, True, state)
             with _running:
                 compiled.run(normal, state, into=piece[1], values=values)
             stored[sink] = registry.rewritten(sink.src[2])
@@ -107,7 +108,9 @@ def schedule_of(nodes: Sequence[UOp], device: str) -> list[Item]:
     sinks = _sinks(nodes)
     if not sinks:
         return []
-    planned = _unrolled(make_schedule(*with_params(normalize(sinks), ()), device, _stores_scores, _limits(device)))
+    normal = normalize(sinks)
+    normal = _with_recurrences(normal) or normal
+    planned = _unrolled(make_schedule(*with_params(normal, ()), device, _stores_scores, _limits(device)))
     return [item for item in planned.items if planned.runs(item)]
 
 
@@ -116,7 +119,7 @@ def memory_of(nodes: Sequence[UOp], device: str) -> MemoryUse:
     sinks = _sinks(nodes)
     if not sinks:
         return MemoryUse(0, 0, 0, 0)
-    return _find_schedule(normalize(sinks), device, False, current_state())[0].memory
+    return _find_schedule(normalize(sinks), device, False, current_state())[1].memory
 
 
 def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
@@ -201,6 +204,7 @@ class _ScheduleVariants:
 _Mode = tuple[Any, str, int]      # settings that decide about kernels, a device, the version of the table of devices
 _schedules: dict[Any, _ScheduleVariants] = {}      # by mode and the graph's key
 _size_families = SizeFamilies(_MOST_SCHEDULES)
+_loops = KnownLoops(_MOST_SCHEDULES)
 _ignore_disk = False             # whether schedules on disk are not used
 
 
@@ -217,22 +221,34 @@ def forgotten_schedules() -> Iterator[None]:
 
 
 def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: State) -> \
-        tuple[CompiledSchedule, tuple[int, ...]]:
-    """The compiled schedule of a graph, made once for its structure and constants; and the values of its variables.
-    With `any_size`, it may be one that serves graphs of other sizes too. `state` are the settings."""
+        tuple[NormalizedGraph, CompiledSchedule, tuple[int, ...]]:
+    """The compiled schedule of a graph, made once for its structure and constants, and the values of its variables;
+    before them the graph to run it with, in which a loop in Python may be a recurrence. With `any_size`, it may be one
+    that serves graphs of other sizes too. `state` are the settings."""
     # what the names of devices mean is a part: a plan runs on the device it was made for
     mode = (state.kernel_mode, device, Device.registered)
     variants = _schedules.get((mode, normal.key))
     if variants is None:
+        other = _with_recurrences(normal)
+        if other is not None:
+            return _find_schedule(other, device, any_size, state)
         found = _find_general(normal, mode) if any_size and settings.DYNAMIC and not normal.symbols else None
         if found is not None:
-            return found
+            return normal, *found
         if len(_schedules) >= _MOST_SCHEDULES:
             _schedules.pop(next(iter(_schedules)))
         variants = _schedules[mode, normal.key] = _ScheduleVariants(normal.constants, _compile(normal, (), device))
     is_first = normal.constants == variants.constants
     compiled = variants.first if is_first else variants.with_arguments(normal, device)
-    return compiled, normal.values if normal.symbols else ()
+    return normal, compiled, normal.values if normal.symbols else ()
+
+
+def _with_recurrences(normal: NormalizedGraph) -> NormalizedGraph | None:
+    """The graph with recurrences in the place of loops in Python; None if there are none."""
+    if not settings.DYNAMIC or settings.NOOPT or normal.symbols or not may_have_loops(normal.order):
+        return None
+    sinks = _loops.found(normal)
+    return None if sinks is None else normalize(sinks)
 
 
 def _find_general(normal: NormalizedGraph, mode: _Mode) -> tuple[CompiledSchedule, tuple[int, ...]] | None:

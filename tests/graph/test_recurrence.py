@@ -7,9 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from glassgrad import Tensor, dtypes, vmap
+from glassgrad import Tensor, dtypes, nn, vmap
 from glassgrad.compiler.check.graph_interpreter import interpret
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import full, gradient, ops as o
+from glassgrad.compiler.graph.batched import Batched
 from glassgrad.tensor.recurrence import states_of_steps
 
 RANDOM = np.random.default_rng(3)
@@ -109,3 +110,26 @@ def test_other_steps_are_written_out(step: Step) -> None:
     [states] = states_of_steps(step, [start], [x])
     assert all(n.op is not o.RECURRENCE for n in states.uop.toposort())
     np.testing.assert_allclose(states.numpy(), written_out(step, [start], [x], False)[0].numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_the_gradient_computes_no_exponential_again(kind: type) -> None:
+    layer = kind(3, 4)
+    parameters = nn.state.get_parameters(layer)
+    loss = layer(Tensor.rand(5, 2, 3).realize())[0].sum()
+    found = gradient.written_out([g.uop for g in loss.gradient(*parameters)])
+    backwards = {n for root in found for n in root.toposort() if n.op is o.RECURRENCE and n.arg.backwards}
+    assert backwards
+    inside = [n.op for node in backwards for result in node.arg.results for n in result.toposort()]
+    outside = [n.op for root in found for n in root.toposort()]
+    assert o.EXP2 not in inside and o.EXP2 not in outside
+
+
+def test_the_gradient_of_a_spread_constant_is_one_sum() -> None:
+    weight = Tensor.rand(3, 1).realize().uop
+    rows = Tensor.rand(5, 3, 4).realize().uop
+    row = Tensor.rand(3, 4).realize().uop
+    made = Batched(5, {row: rows}).mapped(row * weight.expand((3, 4)))
+    [found] = gradient.gradients(made.sum((0, 1, 2)), full((1, 1, 1), 1.0), [weight])
+    assert found is not None
+    assert [n.arg.axes for n in found.toposort() if n.op is o.SUM] == [(0, 2)]

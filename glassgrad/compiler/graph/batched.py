@@ -35,7 +35,10 @@ class Batched:
             if node.shape != shape:
                 own = own.reshape((self.size, *(1,) * len(shape))).expand((self.size, *shape))
             return own
-        return node.broadcast(shape).reshape((1, *shape)).expand((self.size, *shape))
+        if node.op is o.EXPAND and node.shape == shape:      # one expansion: its gradient is one sum
+            node = node.src[0]
+        node = node.broadcast(shape) if len(node.shape) != len(shape) else node
+        return node.reshape((1, *node.shape)).expand((self.size, *shape))
 
     def batched(self, node: UOp) -> UOp:
         """A node over sources of which at least one differs between examples."""

@@ -9,9 +9,9 @@ is one node for any number of steps: the step's graph is its argument, over PARA
     constants     ..         what every step reads whole: weights
 
 The value of a node is (time, ..): one of the step's results (`arg.result` says which), after each step. First come the
-new states, then other values: those that were asked for, and every reduction inside, so that the gradient need not
-compute it again. Results that nothing reads get no memory. One step is scheduled, for any number of steps
-(schedule/recurrent_steps.py).
+new states, then other values: those that were asked for, and inside every reduction and every formula with its own
+gradient (tanh, sigmoid), so that the gradient need not compute them again. Results that nothing reads get no memory.
+One step is scheduled, for any number of steps (schedule/recurrent_steps.py).
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def recurrence(step: Step, starts: Sequence[UOp], sequences: Sequence[UOp], back
     if any(n.op not in KNOWN and n.op not in (o.PARAM, o.CONST) or n.op is o.DETACH and n.arg and not n.arg.name
            for n in order):
         return None
-    kept = [n for n in order if n.op in o.REDUCE and n.dtype.kind == "f" and n not in results]
+    kept = [n for n in order if n.dtype.kind == "f" and n not in results and
+            (n.op in o.REDUCE or n.op is o.DETACH and len(n.src) > 1)]
     what = Recurrence((*results, *kept), len(starts), len(sequences), backwards)
     return [UOp(o.RECURRENCE, n.dtype, sources, what._replace(result=i)) for i, n in enumerate(results)]
 
@@ -137,8 +138,13 @@ class _Backward:
         rows = self._rows_read()
         constants = {p: n for p, n in zip(self.params[first_constant:], src[first_constant:])}
         values = {i: n for i, n in enumerate(derived[:first_constant]) if n is not None and i >= what.states}
-        stored = list(dict.fromkeys([*values.values(), *self.received.values()]))
         next_states = [n for n in derived[:what.states] if n is not None]         # states are floats
+        # the sums over all steps read what a step computes anyway, and compute the rest again
+        sums = [n for n in derived[first_constant:] if n is not None]
+        in_step = set(toposort([*next_states, *values.values()], lambda n: () if n in rows else n.src)) - rows.keys()
+        stored = list(dict.fromkeys([*values.values(), *[n for n in _summed(sums) if n in in_step and n.src]]))
+        read = toposort(sums, lambda n: () if n in stored or n in rows else n.src)
+        stored += [n for n in self.received.values() if n in read and n not in stored]
 
         def step(states: list[UOp], given: list[UOp]) -> tuple[list[UOp], list[UOp]]:
             new = {**constants, **dict(zip(self.carried, states)), **dict(zip(rows, given))}
@@ -171,12 +177,12 @@ class _Backward:
         rows = {self.given: self.g}
         for i, param in enumerate(self.params[:what.states + what.sequences]):
             if param in read:
-                rows[param] = src[i] if i >= what.states else _before(src[i], all_steps(i), what.backwards)
+                rows[param] = src[i] if i >= what.states else states_before(src[i], all_steps(i), what.backwards)
         rows.update((n, all_steps(results[n])) for n in read if n in results)
         return rows
 
 
-def _before(start: UOp, states: UOp, backwards: bool) -> UOp:
+def states_before(start: UOp, states: UOp, backwards: bool) -> UOp:
     """The state before each step, from that after each."""
     count, rest = states.shape[0], states.shape[1:]
     no_change = [(0, 0)] * len(rest)
@@ -185,6 +191,20 @@ def _before(start: UOp, states: UOp, backwards: bool) -> UOp:
     if backwards:
         return states.shrink([(1, count), *whole]).pad([(0, 1), *no_change]) + first.pad([(count - 1, 0), *no_change])
     return states.shrink([(0, count - 1), *whole]).pad([(1, 0), *no_change]) + first.pad([(0, count - 1), *no_change])
+
+
+def _summed(nodes: Sequence[UOp]) -> list[UOp]:
+    """What `_sum_of_steps` of these nodes reads, below views: of a sum of products the factors."""
+    found: list[UOp] = []
+    for node in nodes:
+        node = node.base
+        if node.op is o.ADD:
+            found += _summed(node.src)
+        elif node.op is o.SUM:
+            found += [n.base for n in (node.src[0].src if node.src[0].op is o.MUL else node.src)]
+        else:
+            found.append(node)
+    return found
 
 
 def _sum_of_steps(node: UOp, batch: Batched) -> UOp:

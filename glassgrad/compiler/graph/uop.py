@@ -276,6 +276,29 @@ def full(shape: Shape, value: Any, dtype: DType | None = None) -> UOp:
     return const(value, dtype).broadcast(tuple(shape))
 
 
+def joined(parts: Sequence[UOp], axis: int) -> UOp:
+    """Nodes of one type concatenated along an axis: each padded to the full length, the right one chosen by index."""
+    parts = [p for p in parts if p.shape[axis]] or parts[:1]
+    total, start = sum(p.shape[axis] for p in parts), parts[0].shape[axis]
+    out = _padded(parts[0], axis, 0, total)
+    for part in parts[1:]:
+        out = placed(part, axis, start, out)
+        start += part.shape[axis]
+    return out
+
+
+def placed(part: UOp, axis: int, start: int, rest: UOp) -> UOp:
+    """`rest`, with a part of it from `start` on along an axis replaced."""
+    total, n = rest.shape[axis], part.shape[axis]
+    inside = full((n,), True, dtypes.bool).pad([(start, total - start - n)])
+    inside = inside.reshape((1,) * axis + (total,) + (1,) * (len(part.shape) - axis - 1)).expand(rest.shape)
+    return UOp(o.WHERE, part.dtype, (inside, _padded(part, axis, start, total), rest))
+
+
+def _padded(part: UOp, axis: int, start: int, total: int) -> UOp:
+    return part.pad([(start, total - start - n) if a == axis else (0, 0) for a, n in enumerate(part.shape)])
+
+
 def identity(op: Op, dtype: DType) -> UOp:
     """The constant that leaves `op` unchanged: where a reduction starts."""
     value = op.identity

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.compiler.graph import DType, Iota, Size, UOp, dtypes, full, most, ops as o, promote
+from glassgrad.compiler.graph.uop import joined
 from glassgrad.tensor.broadcast import number
 
 
@@ -115,20 +116,6 @@ def every(x: UOp, axis: int, step: int) -> UOp:
 
 
 # -- together ------------------------------------------------------------------------------------------------
-def joined(parts: list[UOp], axis: int) -> UOp:
-    """Nodes of one type concatenated along an axis: each padded to the full length, the right one chosen by index."""
-    parts = [p for p in parts if p.shape[axis]] or parts[:1]
-    total, start = sum(p.shape[axis] for p in parts), parts[0].shape[axis]
-    out = pad_axis(parts[0], axis, 0, total - start)
-    for p in parts[1:]:
-        n = p.shape[axis]
-        inside = full((n,), True, dtypes.bool).pad([(start, total - start - n)])
-        inside = inside.reshape((1,) * axis + (total,) + (1,) * (len(p.shape) - axis - 1)).expand(out.shape)
-        out = UOp(o.WHERE, p.dtype, (inside, pad_axis(p, axis, start, total - start - n), out))
-        start += n
-    return out
-
-
 def cat(parts: Sequence[UOp], axis: int = 0) -> UOp:
     """Nodes concatenated along an axis, in the type that holds all."""
     dtype = functools.reduce(promote, [p.dtype for p in parts])
