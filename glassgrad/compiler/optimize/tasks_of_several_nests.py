@@ -17,7 +17,7 @@ from glassgrad.compiler.optimize.bulk_copy_tasks import in_boxes
 from glassgrad.compiler.optimize.chained_matmuls import in_registers
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.plain.plain_loops import ask_lanes, vectors_in_flight
+from glassgrad.compiler.optimize.plain.plain_loops import along_rows, ask_lanes, columns_cost, rows_cost, vectors_in_flight
 from glassgrad.compiler.optimize.plain.reductions import transposed
 from glassgrad.compiler.optimize.product.recognize import Product, recognize, stride_along
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
@@ -95,10 +95,13 @@ def _copied(product: Product, target: Target) -> tuple[list[Statement], Product]
 
 
 def _lanes(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
-    """The nest with vectors along its innermost loop of independent iterations, or in square blocks of a transpose."""
+    """The nest with vectors along its innermost loop of independent iterations, along the loops inside where those are
+    read in order, or in square blocks of a transpose."""
     loops, inner = task_loops(body)
     lanes = target.lanes(4)
     blocks = transposed(loops, inner, lanes, decisions)
+    if blocks is None and rows_cost(inner, lanes) < columns_cost(loops, inner, lanes):
+        blocks = loops, along_rows(inner, lanes, decisions, target)
     if blocks is None:
         chosen = ask_lanes(decisions, loops, len(loops) - 1, vectors_in_flight(inner), lanes)
         along = next(f for f in loops if f.range.arg.name == chosen.loop)

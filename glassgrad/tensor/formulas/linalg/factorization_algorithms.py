@@ -1,22 +1,20 @@
 """Algorithms that factor matrices, on nodes. In: stacks of matrices (batch, m, n). Out: their factors, in memory.
 
-Each method is a loop over columns whose step has the same kernels every time: the column's number is a scalar argument,
-and rows or columns that a step must not touch are masked. So a step is compiled once, however large the matrix. The
-steps run at once, not lazily; their results have the known gradient, as an ordinary graph.
+Each method is a recurrence over columns or pairs of columns, whose step has the same graph every time: rows and columns
+that a step must not touch are masked. The matrices are its independent items, so that all steps of a small matrix are
+one task (compiler/graph/recurrence.py). They run at once, not lazily; their results have the known gradient, as an
+ordinary graph.
 """
 
 from __future__ import annotations
 
 import math
 
-from glassgrad.compiler.graph import Cell, UOp, dtypes, full, ops as o
+from glassgrad.compiler.graph import UOp, dtypes, full, ops as o
+from glassgrad.compiler.graph.recurrence import steps_of_items
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.formulas.indexing import gather_known
-from glassgrad.tensor.formulas.movement import above_diagonal, counting, eye, halves, joined, matrix_transpose, part
-
-
-def _step(number: int) -> UOp:
-    return UOp(o.SCALAR, dtypes.int32, (), Cell(number))
+from glassgrad.tensor.formulas.indexing import gather_known, take
+from glassgrad.tensor.formulas.movement import above_diagonal, counting, eye, joined, matrix_transpose, part
 
 
 def _rows(n: int) -> UOp:
@@ -33,111 +31,126 @@ def _total(x: UOp, axis: int) -> UOp:
     return x.sum((axis,))
 
 
+def _column(x: UOp, number: UOp) -> UOp:
+    """One column, (batch, m, 1)."""
+    return _total(_columns(x.shape[2]).eq(number).where(x, 0), 2).contiguous()
+
+
 def _run(device: str, *nodes: UOp) -> list[UOp]:
     return running.realize([n.contiguous() for n in nodes], device)
 
 
-def eliminate(a: UOp, b: UOp, device: str) -> tuple[UOp, UOp, UOp]:
-    """Gauss-Jordan elimination with partial pivoting: the x of a x = b, the pivots (batch, n) and the rows they were
-    in. Rows are not swapped: each step takes a row that no step took before."""
+def eliminate(a: UOp, b: UOp | None, device: str) -> tuple[UOp | None, UOp, UOp]:
+    """Gauss-Jordan elimination with partial pivoting: the x of a x = b (None without b), the pivots (batch, n) and the
+    rows they were in. Rows are not swapped: each step takes a row that no step took before."""
     batch, n, _ = a.shape
-    width = n + b.shape[2]
-    row, column, number = _rows(n), _columns(width), counting(n).reshape((1, n))
-    used = full((batch, n, 1), False, dtypes.bool)
-    order, pivots = full((batch, n), 0, dtypes.int32), full((batch, n), 0, a.dtype)
-    m, used, order, pivots = _run(device, joined([a, b], 2), used, order, pivots)
-    for k in range(n):
-        step = _step(k)
-        c = _total(column.eq(step).where(m, 0), 2)                                    # (batch, n, 1)
-        size = used.where(-1.0, c.ne(c).where(math.inf, c.abs()))
-        most = size.reduce(o.AMAX, (1,))
-        chosen = size.eq(most).where(row, n).reduce(o.AMIN, (1,)).contiguous()        # (batch, 1, 1)
-        is_pivot = row.eq(chosen)
-        pivot = _total(is_pivot.where(c, 0), 1).contiguous()
-        r = (_total(is_pivot.where(m, 0), 1) / pivot.eq(0.0).where(1.0, pivot)).contiguous()
-        m = is_pivot.where(r, m - c.contiguous() * r)
-        here = number.eq(step)
-        order = here.where(chosen.reshape((batch, 1)), order)
-        pivots = here.where(pivot.reshape((batch, 1)), pivots)
-        m, used, order, pivots = _run(device, m, used | is_pivot, order, pivots)
-    x, = _run(device, gather_known(part(m, 2, n, width), 1, order.reshape((batch, n, 1)).expand(b.shape)))
+    start = a if b is None else joined([a, b], 2)
+    [m, _], [order, pivots] = steps_of_items(_elimination, [start, full((batch, n, 1), 0, a.dtype)], n)
+    order, pivots = (matrix_transpose(x.reshape((1, n, batch))).reshape((batch, n)) for x in (order, pivots))
+    if b is None:
+        pivots, order = _run(device, pivots, order)
+        return None, pivots, order
+    m, pivots, order = _run(device, m, pivots, order)
+    x, = _run(device, gather_known(part(m, 2, n, start.shape[2]), 1, order.reshape((batch, n, 1)).expand(b.shape)))
     return x, pivots, order
+
+
+def _elimination(number: UOp, states: list[UOp]) -> tuple[list[UOp], list[UOp]]:
+    m, used = states
+    row = _rows(m.shape[1])
+    c = _column(m, number)
+    size = used.ne(0.0).where(-1.0, c.ne(c).where(math.inf, c.abs()))
+    most = size.reduce(o.AMAX, (1,))
+    chosen = size.eq(most).where(row, m.shape[1]).reduce(o.AMIN, (1,)).contiguous()       # (batch, 1, 1)
+    is_pivot = row.eq(chosen)
+    pivot = _total(is_pivot.where(c, 0), 1).contiguous()
+    r = (_total(is_pivot.where(m, 0), 1) / pivot.eq(0.0).where(1.0, pivot)).contiguous()
+    return [is_pivot.where(r, m - c * r), is_pivot.where(1.0, used)], [chosen, pivot]
 
 
 def cholesky(a: UOp, device: str) -> UOp:
     """The lower triangle L with L L^T = a; NaN where a is not positive definite."""
-    n = a.shape[2]
-    row, column = _rows(n), _columns(n)
-    rest, lower = _run(device, a, full(a.shape, 0, a.dtype))
-    for k in range(n):
-        step = _step(k)
-        c = _total(column.eq(step).where(rest, 0), 2).contiguous()
-        pivot = _total(row.eq(step).where(c, 0), 1)
-        scaled = (row < step).where(0, c / pivot.sqrt()).contiguous()
-        rest, lower = _run(device, rest - scaled * matrix_transpose(scaled), column.eq(step).where(scaled, lower))
+    batch, n, _ = a.shape
+    _, [columns] = steps_of_items(_cholesky_column, [a], n)
+    lower, = _run(device, columns.reshape((n, batch, n)).permute((1, 2, 0)))
     return lower
 
 
+def _cholesky_column(number: UOp, states: list[UOp]) -> tuple[list[UOp], list[UOp]]:
+    rest, row = states[0], _rows(states[0].shape[1])
+    c = _column(rest, number)
+    pivot = _total(row.eq(number).where(c, 0), 1)
+    scaled = (row < number).where(0, c / pivot.sqrt()).contiguous()
+    return [rest - scaled * matrix_transpose(scaled)], [scaled]
+
+
 def householder(a: UOp, device: str) -> tuple[UOp, UOp]:
-    """Q (m x m) and R (m x n) with Q R = a: reflections that clear one column after another, with LAPACK's signs."""
+    """Q (m x m) and R (m x n) with Q R = a: reflections that clear one column after another, with LAPACK's signs. What
+    makes R of a makes Q^T of the identity."""
     batch, m, n = a.shape
-    row, column = _rows(m), _columns(n)
-    r, q = _run(device, a, eye(m, a.dtype).broadcast((batch, m, m)))
-    for k in range(min(m - 1, n)):
-        step = _step(k)
-        c = _total(column.eq(step).where(r, 0), 2).contiguous()
-        head = _total(row.eq(step).where(c, 0), 1)
-        below = (step < row).where(c, 0)
-        length = _total(below * below, 1)
-        beta = (head * head + length).sqrt()
-        beta = (head < 0.0).where(beta, -beta)
-        v = (below + row.eq(step).where(head - beta, 0)).contiguous()
-        squared = _total(v * v, 1)
-        scale = length.eq(0.0).where(0.0, 2.0 / squared.eq(0.0).where(1.0, squared)).contiguous()
-        from_r = (_total(v * r, 1) * scale).contiguous()                                 # (batch, 1, n)
-        from_q = (_total(q * matrix_transpose(v), 2) * scale).contiguous()               # (batch, m, 1)
-        r, q = _run(device, r - v * from_r, q - from_q * matrix_transpose(v))
-    return q, above_diagonal(a.shape, 0).where(r, 0)
+    both, = _run(device, steps_of_items(_reflection, [joined([a, eye(m, a.dtype).broadcast((batch, m, m))], 2)],
+                                        min(m - 1, n))[0][0])
+    return matrix_transpose(part(both, 2, n, n + m)), above_diagonal(a.shape, 0).where(part(both, 2, 0, n), 0)
 
 
-def jacobi(a: UOp, device: str) -> tuple[UOp, UOp, UOp]:
-    """For m >= n, a V, V and the lengths of a V's columns, which are orthogonal: pairs of columns are rotated until
-    they are (Hestenes, 1958). All pairs of a round are rotated together, and a round robin brings every pair together
-    once a sweep. An odd number of columns gets one more, of length -1."""
+def _reflection(number: UOp, states: list[UOp]) -> tuple[list[UOp], list[UOp]]:
+    x, row = states[0], _rows(states[0].shape[1])
+    c = _column(x, number)
+    head = _total(row.eq(number).where(c, 0), 1)
+    below = (number < row).where(c, 0)
+    length = _total(below * below, 1)
+    beta = (head * head + length).sqrt()
+    beta = (head < 0.0).where(beta, -beta)
+    v = (below + row.eq(number).where(head - beta, 0)).contiguous()
+    squared = _total(v * v, 1)
+    scale = length.eq(0.0).where(0.0, 2.0 / squared.eq(0.0).where(1.0, squared)).contiguous()
+    return [x - v * (_total(v * x, 1) * scale).contiguous()], []
+
+
+def jacobi(a: UOp, device: str, with_rotations: bool = True) -> tuple[UOp, UOp, UOp]:
+    """For m >= n, a V, V (nothing of it without `with_rotations`) and the lengths of a V's columns, which are orthogonal:
+    pairs of columns are rotated until they are (Hestenes, 1958). All pairs of a round are rotated together, and a round
+    robin brings every pair together once a sweep. A sweep that rotates nothing is the last one."""
     batch, m, n = a.shape
     even = n + n % 2
-    start = eye(n, a.dtype, even).broadcast((batch, n, even))
-    both, = _run(device, joined([a.pad(((0, 0), (0, 0), (0, even - n))), start], 1))     # (batch, m + n, even)
-    sweeps = 6 + max(1, n).bit_length() if a.dtype is not dtypes.float64 else 8 + max(1, n).bit_length()
-    for _ in range(sweeps if n > 1 else 0):
-        for _ in range(max(1, even - 1)):
-            both, = _run(device, _next_pairs(_rotated(both, m)))
-    work, v = part(both, 1, 0, m), part(both, 1, m, m + n)
-    sizes = _total(work * work, 1).sqrt().reshape((batch, even))
-    added = _total(v * v, 1).eq(0.0).reshape((batch, even))        # the column that made the number even goes last
-    work, v, sizes = _run(device, work, v, added.where(-1.0, sizes))
-    return work, v, sizes
+    sweeps = (8 if a.dtype is dtypes.float64 else 6) + max(1, n).bit_length()
+    both = matrix_transpose(a)                                     # columns as rows: (batch, n, m)
+    if with_rotations:
+        both = joined([both, eye(n, a.dtype).broadcast((batch, n, n))], 2)
+    none = full((batch, 1, 1), 0, a.dtype)
+    starts = [both.pad(((0, 0), (0, even - n), (0, 0))), none, none]
+    found, _ = steps_of_items(_rotations, starts, sweeps * (even - 1) if n > 1 else 0, m, until=2)
+    both, = _run(device, part(found[0], 1, 0, n))                  # whole sweeps leave the columns in their order
+    work = part(both, 2, 0, m)
+    sizes, = _run(device, _total(work * work, 2).sqrt().reshape((batch, n)))
+    return matrix_transpose(work), matrix_transpose(part(both, 2, m, both.shape[2])), sizes
 
 
-def _rotated(both: UOp, m: int) -> UOp:
-    """Columns i and last - i, rotated in their plane so that their upper parts are orthogonal."""
-    left, right = halves(both, 2)
-    right = right.flip((2,))
-    p, q = part(left, 1, 0, m), part(right, 1, 0, m)
-    alpha, beta, gamma = (_total(x, 1).contiguous() for x in (p * p, q * q, p * q))
-    nothing = gamma.eq(0.0)
-    zeta = (beta - alpha) / (nothing.where(1.0, gamma) * 2.0)
+def _rotations(number: UOp, states: list[UOp], m: int) -> tuple[list[UOp], list[UOp]]:
+    """One round: rows i and last - i of x are rotated so that their first m elements are orthogonal, unless they are.
+    Then row 0 stays, the last comes second, the others move on by one. `quiet` counts rounds without a rotation."""
+    x, quiet, _ = states
+    n = x.shape[1]
+    work = part(x, 2, 0, m)
+    p, q = part(work, 1, 0, n // 2), part(work, 1, n // 2, n).flip((1,))
+    alpha, beta, gamma = (_total(product, 2).contiguous() for product in (p * p, q * q, p * q))
+    limit = math.sqrt(m) * 2.0 ** -(x.dtype.mantissa + 1)
+    rotates = ((gamma.abs() < alpha.sqrt() * beta.sqrt() * limit) | gamma.eq(0.0)).eq(False)       # NaN rotates
+    zeta = (beta - alpha) / (rotates.where(gamma, 1.0) * 2.0)
     t = (zeta.abs() + (zeta * zeta + 1.0).sqrt()).recip()
-    t = nothing.where(0.0, (zeta < 0.0).where(-t, t))
+    t = rotates.where((zeta < 0.0).where(-t, t), 0.0)
     cosine = (t * t + 1.0).sqrt().recip().contiguous()
     sine = (cosine * t).contiguous()
-    return joined([left * cosine - right * sine, (left * sine + right * cosine).flip((2,))], 2)
-
-
-def _next_pairs(x: UOp) -> UOp:
-    """The columns in the order of the next round: the first stays, the last comes second, the others move on by one."""
-    n = x.shape[2]
-    return joined([part(x, 2, 0, 1), part(x, 2, n - 1, n), part(x, 2, 1, n - 1)], 2) if n > 2 else x
+    row = counting(n)
+    before = row.eq(0).where(0, row.eq(1).where(n - 1, row - 1))                   # the index of a row before it moves
+    is_left = before < n // 2
+    pair = is_left.where(before, n - 1 - before)
+    turned = take(sine, 1, pair)
+    turned = is_left.reshape((1, n, 1)).where(-turned, turned)
+    moved = take(x, 1, before) * take(cosine, 1, pair) + take(x, 1, n - 1 - before) * turned
+    quiet = rotates.cast(x.dtype).reduce(o.AMAX, (1,)).ne(0.0).where(0.0, quiet + 1.0).contiguous()
+    ends = ((number + 1) % (n - 1)).eq(0) & (quiet < n - 1.0).eq(False)
+    return [moved, quiet, ends.where(1.0, quiet * 0.0)], []
 
 
 def parity(order: UOp) -> UOp:

@@ -64,13 +64,13 @@ def _determinant_gradient(g: UOp, y: UOp, a: UOp) -> UOp:
 @gradient_is(_determinant_gradient, deferred=False)
 def determinant(a: UOp) -> UOp:
     """The determinant of each matrix (batch,)."""
-    _, pivots, order = algorithms.eliminate(a, full((*a.shape[:2], 1), 0, a.dtype), _device(a))
+    _, pivots, order = algorithms.eliminate(a, None, _device(a))
     return _computed(product(pivots, 1) * algorithms.parity(order))
 
 
 def signed_log(a: UOp) -> tuple[UOp, UOp]:
     """The sign of each determinant, and the logarithm of its absolute value."""
-    _, pivots, order = algorithms.eliminate(a, full((*a.shape[:2], 1), 0, a.dtype), _device(a))
+    _, pivots, order = algorithms.eliminate(a, None, _device(a))
     signs = product(sign(pivots), 1) * algorithms.parity(order)
     size = total(elementary.log(pivots.abs()), 1)
     return _computed(signs), own_gradient(_computed(size), (a,), _signed_log_backward)
@@ -204,14 +204,14 @@ def _gaps(s: UOp) -> UOp:
 def eigen(a: UOp) -> JointResults:
     """The eigenvalues (batch, n) and eigenvectors (batch, n, n) of symmetric matrices, of which the lower triangle is
     read. A multiple of the identity makes the matrix positive, so that the orthogonal columns that `algorithms.jacobi`
-    finds are its eigenvectors; their Rayleigh quotients are the eigenvalues."""
+    finds are multiples of its eigenvectors; their Rayleigh quotients are the eigenvalues."""
     n = a.shape[-1]
     whole = _mirrored(a)
     shift = total(square(whole), (1, 2), keepdim=True).sqrt()
-    raised = whole + eye(n, a.dtype) * (shift + shift.eq(0).cast(a.dtype))
-    _, vectors, sizes = algorithms.jacobi(_computed(raised), _device(a))
+    raised = whole + eye(n, a.dtype) * (shift * 2 + shift.eq(0).cast(a.dtype))
+    multiples, _, sizes = algorithms.jacobi(_computed(raised), _device(a), with_rotations=False)
     order = _descending(sizes, n).flip((1,))                       # the largest come first
-    vectors = gather_known(vectors, 2, unsqueeze(order, 1).expand(a.shape))
+    vectors = gather_known(multiples / unsqueeze(sizes, 1), 2, unsqueeze(order, 1).expand(a.shape))
     values = total(vectors * matmul(whole, vectors), 1)
     return JointResults((_computed(values), _computed(vectors)), (_value_gradient, _vector_gradient))
 
