@@ -7,9 +7,9 @@ loop tree.
         the loops of each kernel of a step, over LOCAL memory
       result[item] = state
 
-The kernels of a step are those that would be launched one after another; here they read and write the task's own memory.
-A state is updated in place where each element is computed from the same element of the old state alone. Otherwise it has
-two places, and a step reads one and writes the other.
+The kernels of a step are those that would be launched one after another; here they read and write the task's own
+memory. A state is updated in place where each element is computed from the same element of the old state alone.
+Otherwise it has two places, and a step reads one and writes the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from glassgrad.compiler.graph.index_algebra import add, index, modulo, multiply,
 from glassgrad.compiler.graph.node import substitute
 from glassgrad.compiler.graph.op_arguments import Recurrence
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Kernel, Phase, Statement, Store,
-                                            counter, expressions, load, local, loops_around, nodes_in, one, register, rewritten, walk)
+                                            counter, expressions, load, local, loops_around, nodes_in, one, register,
+                                            rewritten, walk)
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 
 ScheduleStep = Callable[[list[UOp], list[UOp]], Schedule]          # (sinks, PARAMs by slot)
@@ -118,13 +119,13 @@ class StepsOfItems:
             row = add(multiply(self.number, self.item.arg.size), one(self.item))
             places[slot] = self._state(result, add(self.number, index(1))) if result < what.states else \
                 Place(self.targets[result], multiply(row, self._size(result)))
-        for i, slot in enumerate(step.slots):
-            if i not in places and slot.whole is None:
-                places[i] = Place(local(f"value{i}", slot.dtype, math.prod(slot.shape)), index(0))
-        for i, slot in enumerate(step.slots):
-            if slot.whole is not None:
-                whole = places[slot.whole]
-                places[i] = Place(whole.memory, add(whole.start, index(slot.offset // slot.dtype.itemsize)))
+        for i, each in enumerate(step.slots):
+            if i not in places and each.whole is None:
+                places[i] = Place(local(f"value{i}", each.dtype, math.prod(each.shape)), index(0))
+        for i, each in enumerate(step.slots):
+            if each.whole is not None:
+                whole = places[each.whole]
+                places[i] = Place(whole.memory, add(whole.start, index(each.offset // each.dtype.itemsize)))
         return places
 
     def _is_in_place(self, state: int) -> bool:

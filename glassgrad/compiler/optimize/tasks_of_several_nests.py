@@ -20,7 +20,7 @@ from glassgrad.compiler.optimize.chained_matmuls import in_registers
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.plain.plain_loops import (FEW_ROWS, LONG_ARITHMETIC, along_rows, arithmetic, ask_lanes,
-                                                             columns_cost, rows_cost, vectors_in_flight)
+                                                           columns_cost, rows_cost, vectors_in_flight)
 from glassgrad.compiler.optimize.plain.reductions import transposed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, recognize, stride_along
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
@@ -136,20 +136,21 @@ def _parts_of_sums(loops: list[For], inner: list[Statement], lanes: int) -> list
         for row: { r = 0; for part: r += memory[row, part]; S }
 
     For few short rows, so that all threads of a group have a part of one; refuses (None) others."""
-    rows = math.prod(f.range.arg.size for f in loops)
-    if len(inner) < 2 or not isinstance(inner[0], Assign) or not isinstance(inner[1], For) or \
-            any(isinstance(s, For) for s in inner[2:]) or len(inner[1].body) != 1 or inner[1].stop is not None:
+    rows, lengths = math.prod(f.range.arg.size for f in loops), [s.range.arg.size for s in inner if isinstance(s, For)]
+    if rows < 2 or len(inner) < 2 or len(lengths) != 1:
         return None
-    start, loop, [add_] = inner[0], inner[1], inner[1].body
-    parts = math.gcd(loop.range.arg.size, MOST_PARTS)
-    if rows < 2 or rows * parts > lanes or parts < 2 or not isinstance(add_, Accumulate) or add_.register is not start.register:
+    start, loop, parts = inner[0], inner[1], math.gcd(lengths[0], MOST_PARTS)
+    if not isinstance(start, Assign) or not isinstance(loop, For) or loop.stop is not None or len(loop.body) != 1:
+        return None
+    total = loop.body[0]
+    if not isinstance(total, Accumulate) or total.register is not start.register or parts < 2 or rows * parts > lanes:
         return None
     part, k = counter("part", parts), counter(loop.range.arg.name, loop.range.arg.size // parts)
     memory = local(f"parts_{start.register.arg}", start.register.dtype, rows * parts)
     at = flat_index([*[f.range for f in loops], part])
-    piece = moves.rebuild([add_], {loop.range: add(multiply(k, parts), part)})
+    piece = moves.rebuild(loop.body, {loop.range: add(multiply(k, parts), part)})
     first: list[Statement] = [start, For(k, LOOP, piece), Store(memory, at, start.register)]
-    second = For(part, LOOP, [Accumulate(start.register, add_.combine, load(memory, at))])
+    second = For(part, LOOP, [Accumulate(start.register, total.combine, load(memory, at))])
     ranges = [f.range for f in loops]
     return [loops_around([*ranges, part], first, TASK), loops_around(ranges, [start, second, *inner[2:]], TASK)]
 

@@ -57,7 +57,7 @@ def eliminate(a: UOp, b: UOp | None) -> tuple[UOp, UOp, UOp]:
         m = panels[-1].m if b is None else part(panels[-1].m, 2, 0, b.shape[2])
     m = gather_known(m, 1, order.reshape((batch, n, 1)).expand(m.shape))
     if b is None:
-        place = _total(order.reshape((batch, n, 1)).eq(_columns(n)).where(_rows(n), 0), 1)     # of each row in the order
+        place = _total(order.reshape((batch, n, 1)).eq(_columns(n)).where(_rows(n), 0), 1)   # of a row in the order
         m = gather_known(m, 2, place.expand(a.shape))
     return m, pivots, order
 
