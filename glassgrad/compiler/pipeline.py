@@ -239,7 +239,7 @@ def kernel_groups(work: GraphWork) -> None:
 @compiler_pass(SCHEDULE, "schedule/kernels.py")
 def kernels(work: GraphWork) -> None:
     """Make each kernel's own graph over numbered PARAMs, so that equal kernels are equal graphs."""
-    work.schedule = cut_into_kernels(work.sinks, work.inputs, work.stored, work.groups)
+    work.schedule = cut_into_kernels(work.sinks, work.inputs, work.stored, work.groups, work.limits)
 
 
 @compiler_pass(SCHEDULE, "schedule/kernels.py")
@@ -261,7 +261,8 @@ def lower(work: KernelWork) -> None:
     """Turn views into index arithmetic and reductions into loops with registers."""
     from glassgrad.compiler.lower.lower import lower
     assert work.ast is not None
-    work.loops = lower(work.ast, keep_bytes=work.target.row_bytes, blocks=work.target.score_blocks)
+    work.loops = lower(work.ast, work.target.row_bytes, work.target.score_blocks, lambda sinks, params: make_schedule(
+        sinks, params, "", limits=work.target.fusion))
 
 
 @compiler_pass(KERNEL, "optimize/recipes.py", OPTIMIZING_LOOPS, *OPTIMIZED)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import loop_device
 import numpy as np
 import pytest
+import shim_device
 
-from glassgrad import Tensor, dtypes, nn, vmap
+from glassgrad import Context, GlobalCounters, Tensor, dtypes, nn, vmap
 from glassgrad.compiler.check.graph_interpreter import interpret
-from glassgrad.compiler.graph import full, gradient, ops as o
+from glassgrad.compiler.graph import UOp, full, gradient, ops as o
 from glassgrad.compiler.graph.batched import Batched
+from glassgrad.compiler.graph.recurrence import steps_of_items
+from glassgrad.engine import realize as engine
+from glassgrad.tensor.realize_and_read import realize
 from glassgrad.tensor.recurrence import states_of_steps
 
 RANDOM = np.random.default_rng(3)
@@ -133,3 +138,68 @@ def test_the_gradient_of_a_spread_constant_is_one_sum() -> None:
     [found] = gradient.gradients(made.sum((0, 1, 2)), full((1, 1, 1), 1.0), [weight])
     assert found is not None
     assert [n.arg.axes for n in found.toposort() if n.op is o.SUM] == [(0, 2)]
+
+
+# -- independent items ---------------------------------------------------------------------------------------
+def _smoothed(number: UOp, states: list[UOp]) -> tuple[list[UOp], list[UOp]]:
+    """Reads other elements of the state, and the number of the step."""
+    x, count = states
+    x = (x + x.flip((2,)) * 0.25 + x.sum((2,)) * 0.125) * 0.5 + number.cast(x.dtype)
+    return [x, count + 1.0], [x.sum((1, 2))]
+
+
+def _scaled(number: UOp, states: list[UOp]) -> tuple[list[UOp], list[UOp]]:
+    """Reads the same element alone."""
+    return [states[0] * 0.5 + number.cast(dtypes.float32), states[1]], []
+
+
+def _halved(number: UOp, states: list[UOp]) -> tuple[list[UOp], list[UOp]]:
+    """Ends when all elements are 1; the last state says so."""
+    x = (states[0] * 0.5 < 1.0).where(1.0, states[0] * 0.5).contiguous()
+    most = x.reduce(o.AMAX, (1, 2))
+    return [x, most.eq(1.0).where(1.0, most * 0.0)], []
+
+
+ITEM_STEPS = {"other elements": (_smoothed, None), "the same element": (_scaled, None), "an end": (_halved, 1)}
+
+
+@pytest.mark.parametrize("device", ["CPU", "PYTHON", "GPU_LOOPS", "HIP_SHIM"])
+@pytest.mark.parametrize("count", [1, 2, 7])
+@pytest.mark.parametrize("name", ITEM_STEPS)
+def test_steps_of_items_are_one_kernel(name: str, count: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, until = ITEM_STEPS[name]
+    x = 20 * np.abs(RANDOM.standard_normal((3, 5, 6))).astype(np.float32)
+    with loop_device.registered(), shim_device.registered():
+        starts = [Tensor(values, device=device).realize().uop for values in (x, np.zeros((3, 1, 1), np.float32))]
+        found = []
+        for in_one_kernel in (True, False):
+            if not in_one_kernel:                        # as where items are large
+                limits = engine._limits(device)._replace(item_elements=0)
+                monkeypatch.setattr(engine, "_limits", lambda device: limits)
+            states, others = steps_of_items(step, starts, count, until=until)
+            before = GlobalCounters.kernel_count
+            results = realize([states[0], *others] if in_one_kernel else [states[0], *others, states[1]], device)
+            kernels = GlobalCounters.kernel_count - before
+            assert kernels == 1 if in_one_kernel else kernels >= count
+            found.append([Tensor(node).numpy() for node in results])
+        expected = interpret([states[0], *others], {n: Tensor(n).numpy() for n in starts})
+    for whole, unrolled, want in zip(found[0], found[1], expected):
+        np.testing.assert_allclose(whole, want, rtol=1e-5)
+        np.testing.assert_allclose(unrolled, want, rtol=1e-5)
+
+
+def test_no_steps_leave_the_starts() -> None:
+    starts = [array(3, 5, 6).uop, array(3, 1, 1).uop]
+    states, [other] = steps_of_items(_smoothed, starts, 0)
+    assert states == starts and other.shape == (0, 3, 1, 1)
+
+
+def test_the_same_bits_on_any_number_of_threads() -> None:
+    matrices = array(9, 20, 20)
+    found = []
+    for threads in (1, 2, 5):
+        with Context(THREADS=threads):
+            found.append([part.numpy() for part in matrices.svd()])
+    for other in found[1:]:
+        for got, want in zip(other, found[0]):
+            np.testing.assert_array_equal(got, want)

@@ -36,6 +36,20 @@ def test_the_term_is_read_where_it_lies(first: bool, negated: bool) -> None:
     assert [loops(k) for k in kernels] == [[]]
 
 
+def test_one_position_for_all_rows() -> None:
+    """The comparison has fewer axes than what it chooses from: a column of a matrix."""
+    rng, values, kernels = np.random.default_rng(0), Inputs(), []
+    x = Tensor(values.leaf(rng.standard_normal((2, 6, 11)).astype(np.float32)))
+    number = Tensor(values.leaf(np.array([[[7]]], np.int32)))
+    [sink] = rewrite([(Tensor.arange(11).reshape(1, 1, 11) == number).where(x, 0).sum(2).uop], ALGEBRA)
+
+    def kept(ast: UOp) -> Kernel:
+        kernels.append(lower(ast))
+        return kernels[-1]
+    check([sink], values, kept)
+    assert [loops(k) for k in kernels] == [[]]
+
+
 def test_other_sums_keep_their_loops() -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((6, 11)).astype(np.float32)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from torch_reference import Tensor, check, seeded, torch
 
-from glassgrad import DTypeError, InputError, ShapeError
+from glassgrad import DTypeError, GlobalCounters, InputError, ShapeError
 
 L = torch.linalg
 
@@ -179,3 +179,67 @@ def test_newton_schulz_is_its_formula(params, shape):
     for _ in range(2):
         x = sum(p * np.linalg.matrix_power(x @ x.swapaxes(-1, -2), k) @ x for k, p in enumerate(params))
     np.testing.assert_allclose(Tensor(a).newton_schulz(2, params).numpy(), x, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype, error", [("float32", 2e-6), ("float64", 1e-14)])
+@pytest.mark.parametrize("n", [63, 65, 130, 200])
+def test_large_matrices_are_factored_in_blocks(n, dtype, error):
+    rng = np.random.default_rng(n)
+    a = (rng.standard_normal((2, n, n)) / np.sqrt(n)).astype(dtype)
+    positive = a @ a.transpose(0, 2, 1) + np.eye(n, dtype=dtype)
+    lower = Tensor(positive).cholesky().numpy()
+    assert np.array_equal(lower, np.tril(lower))
+    assert np.abs(lower @ lower.transpose(0, 2, 1) - positive).max() < 4 * error
+    well = a + 3 * np.eye(n, dtype=dtype)[rng.permutation(n)]              # needs pivots
+    exact = np.linalg.inv(well.astype("float64"))
+    assert np.abs(Tensor(well).inv().numpy() - exact).max() < 4 * error
+    right = rng.standard_normal((2, n, 3)).astype(dtype)
+    assert np.abs(Tensor(well).solve(Tensor(right)).numpy() - exact @ right).max() < 10 * error
+    sign, log = (part.numpy() for part in Tensor(well).slogdet())
+    assert np.array_equal(sign, np.linalg.slogdet(well)[0])
+    assert np.abs(log - np.linalg.slogdet(well.astype("float64"))[1]).max() < 100 * error
+
+
+@pytest.mark.parametrize("dtype, error", [("float32", 2e-6), ("float64", 2e-14)])
+def test_rotations_do_not_make_columns_longer(dtype, error):
+    a = np.random.default_rng(0).standard_normal((90, 70)).astype(dtype)
+    u, s, v = (part.numpy() for part in Tensor(a).svd(full_matrices=False))
+    exact = np.linalg.svd(a.astype("float64"))[1]
+    assert np.abs(s - exact).max() < error * exact[0] / 4
+    assert np.abs(u.T @ u - np.eye(70)).max() < error and np.abs(v @ v.T - np.eye(70)).max() < error
+    both = (a.T @ a).astype(dtype)
+    values, vectors = (part.numpy() for part in Tensor(both).eigh())
+    assert np.abs(vectors.T @ vectors - np.eye(70)).max() < error
+    assert np.abs(values - np.linalg.eigvalsh(both.astype("float64"))).max() < error * values[-1]
+
+
+@pytest.mark.parametrize("shift", [-1.0, 0.0, 1.0])
+def test_eigenvectors_of_a_matrix_of_rank_one(shift):
+    v = np.random.default_rng(0).standard_normal((1, 9)).astype("float32")
+    a = shift * v.T @ v
+    values, vectors = (part.numpy() for part in Tensor(a).eigh())
+    assert np.abs(vectors.T @ vectors - np.eye(9)).max() < 1e-5
+    assert np.abs(vectors * values @ vectors.T - a).max() < 1e-5
+
+
+def test_a_step_launches_nothing():
+    a = Tensor(matrices(4, 24, 24).astype("float32")).realize()
+    for method, most in (("inv", 8), ("det", 8), ("qr", 4), ("cholesky", 3), ("svd", 20), ("eigh", 20)):
+        before = GlobalCounters.kernel_count
+        found = getattr(a, method)()
+        Tensor.realize(*found) if isinstance(found, tuple) else found.realize()
+        assert 0 < GlobalCounters.kernel_count - before <= most, method
+
+
+def test_no_matrices_and_no_numbers():
+    for shape in ((0, 3, 3), (2, 0, 0)):
+        x = Tensor.zeros(*shape)
+        assert x.inv().shape == x.cholesky().shape == shape
+        assert x.det().shape == shape[:1] and x.svd()[1].shape == shape[:2] and x.eigh()[0].shape == shape[:2]
+    for bad in (np.nan, np.inf):
+        x = matrices(5, 5).astype("float32")
+        x[2, 3] = x[3, 2] = bad
+        for found in (Tensor(x).svd()[1], Tensor(x).eigh()[0], Tensor(x).qr()[1], Tensor(x).cholesky()):
+            assert np.isnan(found.numpy()).any()
+    x[2, 3] = np.nan
+    assert np.isnan(Tensor(x).inv().numpy()).all() and np.isnan(Tensor(x).det().numpy())

@@ -355,12 +355,14 @@ def _(np: Any, node: UOp, base: Array, index: Array, value: Array, starts: Array
 def _(np: Any, node: UOp, *sources: Array) -> Array:
     what = node.arg
     last, params = what.states + what.sequences, {n for r in what.results for n in r.toposort() if n.op is o.PARAM}
-    states, found = list(sources[:what.states]), np.zeros(node.shape, array_type(node.dtype))
-    for t in range(len(found))[::-1 if what.backwards else 1]:
+    count = node.src[what.states].shape[0]
+    shape = node.shape[1:] if not what.last else node.shape
+    states, found = list(sources[:what.states]), np.zeros((count, *shape), array_type(node.dtype))
+    for t in range(count)[::-1 if what.backwards else 1]:
         given = [*states, *[x[t] for x in sources[what.states:last]], *sources[last:]]
         made = interpret(what.results, {p: given[p.arg.slot] for p in params})
         states, found[t] = made[:what.states], made[what.result]
-    return found
+    return found[0 if what.backwards else -1] if what.last else found
 
 
 @_means(o.RANDOM)

@@ -72,17 +72,20 @@ class Recurrence(NamedTuple):
     sequences: int                           # and how many after them are sequences
     backwards: bool                          # whether the last step of the sequences is the first
     result: int = 0                          # its number among the results
+    last: bool = False                       # whether the node is that result after the last step only
+    item: tuple[Any, ...] = ()               # the results for one item of axis 0, if items are independent
+    until: int | None = None                 # a step that begins where this state is not 0 changes no state
 
     def __repr__(self) -> str:               # the same in every process: schedules are found by it
         numbers: dict[Any, int] = {}
         rows: list[str] = []
-        for node in [n for result in self.results for n in result.toposort()]:
+        for node in [n for result in (*self.results, *self.item) for n in result.toposort()]:
             if node not in numbers:
                 numbers[node] = len(numbers)
                 shown = getattr(node.arg, "name", node.arg)      # of a formula with its own gradient, the name
                 rows.append(f"{node.op.name} {node.dtype.name} {[numbers[s] for s in node.src]} {shown!r}")
-        results = [numbers[result] for result in self.results]
-        return f"Recurrence({rows}, {results}, {self.states}, {self.sequences}, {self.backwards}, {self.result})"
+        results = [numbers[result] for result in (*self.results, *self.item)]
+        return f"Recurrence({rows}, {results}, {tuple(self[1:6])}, {self.until})"
 
 
 class RandomBits(NamedTuple):

@@ -17,14 +17,16 @@ One step is scheduled, for any number of steps (schedule/recurrent_steps.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.batched import KNOWN, Batched
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.gradient import gradient, gradients, written_out
 from glassgrad.compiler.graph.node import substitute, toposort
-from glassgrad.compiler.graph.op_arguments import Param, Recurrence, Shape
+from glassgrad.compiler.graph.op_arguments import Iota, Param, Recurrence, Shape
 from glassgrad.compiler.graph.uop import UOp, const, full
 
 # A step: new states, and other values of the step, from the states and a row of each sequence.
@@ -64,6 +66,44 @@ def recurrence(step: Step, starts: Sequence[UOp], sequences: Sequence[UOp], back
             (n.op in o.REDUCE or n.op is o.DETACH and len(n.src) > 1)]
     what = Recurrence((*results, *kept), len(starts), len(sequences), backwards)
     return [UOp(o.RECURRENCE, n.dtype, sources, what._replace(result=i)) for i, n in enumerate(results)]
+
+
+# -- independent items ---------------------------------------------------------------------------------------
+ItemStep = Callable[..., tuple[list[UOp], list[UOp]]]      # (number of the step, states, options) -> as a Step
+
+
+def steps_of_items(step: ItemStep, starts: Sequence[UOp], count: int, *options: Any, until: int | None = None) -> \
+        tuple[list[UOp], list[UOp]]:
+    """The states after the last of `count` steps, and a step's other values for all steps, where the items along axis 0
+    are independent: matrices of a batch. Where an item is small, all its steps are one task of one kernel. A step gets
+    its number (1, 1, 1); where state `until` is not 0 before a step, that step may be left out. It has no gradient.
+
+    >>> double = lambda number, states: ([states[0] * 2.0], [])
+    >>> [power], _ = steps_of_items(double, [full((4, 3, 3), 1.0)], 5)
+    >>> power.op, power.shape                    # 2 ** 5
+    (Ops.RECURRENCE, (4, 3, 3))
+    """
+    what = _item_step(step, tuple([(n.shape, n.dtype) for n in starts]), options, until)
+    if not count:
+        return list(starts), [full((0, *n.shape), 0, n.dtype) for n in what.results[what.states:]]
+    sources = (*starts, UOp(o.IOTA, dtypes.int32, (), Iota((count,))))
+    made = [UOp(o.RECURRENCE, n.dtype, sources, what._replace(result=i, last=i < what.states))
+            for i, n in enumerate(what.results)]
+    return made[:what.states], made[what.states:]
+
+
+@lru_cache(256)
+def _item_step(step: ItemStep, starts: tuple[tuple[Shape, DType], ...], options: tuple[Any, ...],
+               until: int | None) -> Recurrence:
+    """The step's graph for the whole batch, and for one item of it."""
+    def results(batch: int | None) -> tuple[UOp, ...]:
+        params = [UOp(o.PARAM, dtype, (), Param(i, shape if batch is None else (batch, *shape[1:])))
+                  for i, (shape, dtype) in enumerate(starts)]
+        number = UOp(o.PARAM, dtypes.int32, (), Param(len(starts), ())).reshape((1, 1, 1))
+        states, others = step(number, params, *options)
+        return (*states, *others)
+
+    return Recurrence(results(None), len(starts), 1, False, item=results(1), until=until)
 
 
 def _param(slot: int, source: UOp, shape: Shape) -> UOp:

@@ -41,7 +41,8 @@ def shape_of(op: Op, src: tuple[Any, ...], arg: Any) -> Shape:
     if op in (o.SCATTER, o.SCAN, o.GRADIENT):
         return tuple(src[0].shape)
     if op is o.RECURRENCE:
-        return (src[arg.states].shape[0], *arg.results[arg.result].shape)
+        shape = arg.results[arg.result].shape
+        return tuple(shape) if arg.last else (src[arg.states].shape[0], *shape)
     return tuple(arg.written_out(src).shape) if op is o.FORMULA else ()
 
 

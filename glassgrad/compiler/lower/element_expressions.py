@@ -180,7 +180,7 @@ class Values:
 
     def clamped(self, number: UOp, n: Size) -> UOp:
         """A computed integer, clamped to a valid index of an axis of this size."""
-        return operation(o.MIN, operation(o.MAX, number.cast(dtypes.index), index(0)), self.size(n - 1))
+        return operation(o.MIN, operation(o.MAX, _as_index(number), index(0)), self.size(n - 1))
 
     def closed(self, blocks: list[Block], kind: str, body: list[Statement]) -> list[Statement]:
         """The loops of these blocks, one inside the other: each block's statements, then the next loop, then `body`.
@@ -248,7 +248,7 @@ class Values:
             return own_gate.where(value, const(0, value.dtype))
         if op in o.REDUCE:
             return (yield from self.reduction(node, at, gate))
-        if op is o.CONST or op is o.PARAM and node.arg.scalar:
+        if op in (o.CONST, o.RANGE) or op is o.PARAM and node.arg.scalar:
             return node
         if op is o.PARAM:
             return _load(node, flatten(at, node.shape, self.size), gate)
@@ -313,8 +313,8 @@ class Values:
         picked = yield (chosen.number, at, gate)
         place = self.clamped(picked, node.src[0].shape[axis])
         value = yield (chosen.value, tuple(place if a == axis else i for a, i in enumerate(at)), gate)
-        return place.eq(picked.cast(dtypes.index)).where(-value if chosen.negated else value,
-                                                         const(0, value.dtype)).cast(node.dtype)
+        value, number = -value if chosen.negated else value, _as_index(picked)
+        return (value if place is number else place.eq(number).where(value, const(0, value.dtype))).cast(node.dtype)
 
     def fresh(self) -> int:
         self.names += 1
@@ -357,16 +357,23 @@ def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:
         result = _compute(UOp(op, dtypes.float32 if dtype is reduced else dtype, wide, node.arg), wide)
         return result.cast(reduced) if dtype is reduced else result
     if op is o.CAST:
-        if dtype is dtypes.index and src[0].op is o.CAST and src[0].src[0].dtype is dtypes.index:
-            low, high = bounds(src[0].src[0])
-            if src[0].dtype.min <= low and high <= src[0].dtype.max:
-                return src[0].src[0]                             # an index cast to another type and back
+        if dtype is dtypes.index:
+            return _as_index(src[0])
         if src[0].dtype.kind == "f" and src[0].dtype.bits < 32 and dtype is not dtypes.float32:
             return src[0].cast(dtypes.float32).cast(dtype)       # reduced precision goes through float32 ...
         if dtype.kind == "f" and dtype.bits < 32 and src[0].dtype not in (dtypes.float32, dtypes.float64):
             return src[0].cast(dtypes.float32).cast(dtype)       # ... both ways
     result = UOp(op, dtype, src, node.arg, node.place)
     return expand(result) if op.approximate else result
+
+
+def _as_index(number: UOp) -> UOp:
+    """A number as an index; an index that was cast to another type is cast back by leaving the cast out."""
+    if number.op is o.CAST and number.src[0].dtype is dtypes.index:
+        low, high = bounds(number.src[0])
+        if number.dtype.min <= low and high <= number.dtype.max:
+            return number.src[0]
+    return number.cast(dtypes.index)
 
 
 # -- random bits ---------------------------------------------------------------------------------------------

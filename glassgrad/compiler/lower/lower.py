@@ -16,6 +16,7 @@ from glassgrad.compiler.lower.attention.online_softmax import OnlineSoftmax
 from glassgrad.compiler.lower.element_expressions import Block, Values, flatten, source_index
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Kernel, Phase, Statement, Store, load,
                                             register)
+from glassgrad.compiler.lower.steps_of_items import ScheduleStep, StepsOfItems
 from glassgrad.compiler.schedule.attention_backward import FactorProduct, in_kernel
 from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
 
@@ -24,12 +25,16 @@ KEEP_COST = 12            # a value at least this expensive (in vector instructi
 KEEP_BYTES = 256 * 1024   # the longest row that is kept: on a CPU it should stay in the second-level cache
 
 
-def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_BLOCKS) -> Kernel:
+def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_BLOCKS,
+          schedule: ScheduleStep | None = None) -> Kernel:
     """The plain loop tree of a kernel's graph; a task keeps rows of up to `keep_bytes`, and computes softmax(scores)
-    times values in these blocks.
+    times values in these blocks. `schedule` makes the kernels of one step of a recurrence.
 
     Lowered again for each value that is worth keeping in LOCAL memory; a matmul has none, and is lowered once.
     """
+    if sink.src[0].op is o.STORE and sink.src[0].src[1].op is o.RECURRENCE:
+        assert schedule is not None
+        return StepsOfItems(sink, schedule, lambda ast: lower(ast, keep_bytes, blocks)).kernel()
     chains = in_kernel(sink)
     if chains and isinstance(chains[0], SoftmaxProduct):
         return OnlineSoftmax(sink, chains[0], blocks).kernel()

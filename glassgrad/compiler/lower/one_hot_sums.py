@@ -22,10 +22,15 @@ def one_term(node: UOp) -> OneTerm | None:
     [axis], source = node.arg.axes, node.src[0]
     negated = source.op is o.NEG
     source = source.src[0] if negated else source
-    if source.op is not o.WHERE or source.src[0].op is not o.CMPEQ or source.src[1].shape == () or \
+    if source.op is not o.WHERE or source.src[1].shape == () or \
             source.src[2].op is not o.CONST or source.src[2].arg != 0:
         return None
-    left, right = source.src[0].src
+    condition = source.src[0]
+    while condition.op is o.EXPAND and condition.src[0].shape[axis] == condition.shape[axis]:
+        condition = condition.src[0]
+    if condition.op is not o.CMPEQ:
+        return None
+    left, right = condition.src
     for position, number in ((left, right), (right, left)):
         if _counts(position, axis) and number.op is o.EXPAND and number.src[0].shape[axis] == 1:
             return OneTerm(number, source.src[1], negated)

@@ -8,23 +8,28 @@ that read both factors in place, anything else gets lanes. Does not know what th
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, multiply
-from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, Store, load, local, loops_around, task_loops
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
+                                            flat_index, load, local, loops_around, task_loops)
 from glassgrad.compiler.optimize.bulk_copy_tasks import in_boxes
 from glassgrad.compiler.optimize.chained_matmuls import in_registers
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.plain.plain_loops import ask_lanes, vectors_in_flight
+from glassgrad.compiler.optimize.plain.plain_loops import (FEW_ROWS, LONG_ARITHMETIC, along_rows, arithmetic, ask_lanes,
+                                                           columns_cost, rows_cost, vectors_in_flight)
 from glassgrad.compiler.optimize.plain.reductions import transposed
-from glassgrad.compiler.optimize.product.recognize import Product, recognize, stride_along
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, recognize, stride_along
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
+
+MOST_PARTS = 8      # threads that share a row's sum: one of them adds up the parts
 
 
 def nests(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
@@ -95,13 +100,70 @@ def _copied(product: Product, target: Target) -> tuple[list[Statement], Product]
 
 
 def _lanes(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
-    """The nest with vectors along its innermost loop of independent iterations, or in square blocks of a transpose."""
+    """The nest with vectors along its innermost loop of independent iterations, along the loops inside where those are
+    read in order, or in square blocks of a transpose."""
     loops, inner = task_loops(body)
     lanes = target.lanes(4)
+    parts = _parts_of_sums(loops, inner, lanes) if target.groups else None
+    if parts is not None:
+        return [s for part in parts for s in _columns(*task_loops(part), target, decisions)]
     blocks = transposed(loops, inner, lanes, decisions)
-    if blocks is None:
-        chosen = ask_lanes(decisions, loops, len(loops) - 1, vectors_in_flight(inner), lanes)
-        along = next(f for f in loops if f.range.arg.name == chosen.loop)
-        wide = moves.wide(For(along.range, LOOP, inner), chosen.tile, chosen.lanes, copies=False)
-        blocks = [f for f in loops if f is not along], wide
-    return loops_around([f.range for f in blocks[0]], blocks[1])
+    if blocks is not None:
+        return loops_around([f.range for f in blocks[0]], blocks[1])
+    if rows_cost(inner, lanes) < columns_cost(loops, inner, lanes):
+        sums, rest = _sums_apart(loops, inner)
+        return [*loops_around([f.range for f in loops], along_rows(sums, lanes, decisions, target)),
+                *(_columns(loops, rest, target, decisions) if rest else [])]
+    return _columns(loops, inner, target, decisions)
+
+
+def _columns(loops: list[For], inner: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
+    """The nest with vectors along its innermost loop; of short loops, a group of threads takes all together."""
+    lanes = target.lanes(4)
+    if target.groups and len(loops) > 1 and loops[-1].range.arg.size < lanes and all(f.stop is None for f in loops):
+        axis = FlatAxis.of([f.range for f in loops])
+        whole = counter(loops[0].range.arg.name, axis.size)
+        loops, inner = [For(whole, TASK, [])], moves.rebuild(inner, axis.apart(whole))
+    chosen = ask_lanes(decisions, loops, len(loops) - 1, vectors_in_flight(inner), lanes)
+    along = next(f for f in loops if f.range.arg.name == chosen.loop)
+    wide = moves.wide(For(along.range, LOOP, inner), chosen.tile, chosen.lanes, copies=False)
+    return loops_around([f.range for f in loops if f is not along], wide)
+
+
+def _parts_of_sums(loops: list[For], inner: list[Statement], lanes: int) -> list[list[Statement]] | None:
+    """for row: { r = 0; for k: r += f; S }
+    ->  for row: for part: { r = 0; for u: r += f[k = u * parts + part]; memory[row, part] = r },
+        for row: { r = 0; for part: r += memory[row, part]; S }
+
+    For few short rows, so that all threads of a group have a part of one; refuses (None) others."""
+    rows, lengths = math.prod(f.range.arg.size for f in loops), [s.range.arg.size for s in inner if isinstance(s, For)]
+    if rows < 2 or len(inner) < 2 or len(lengths) != 1:
+        return None
+    start, loop, parts = inner[0], inner[1], math.gcd(lengths[0], MOST_PARTS)
+    if not isinstance(start, Assign) or not isinstance(loop, For) or loop.stop is not None or len(loop.body) != 1:
+        return None
+    total = loop.body[0]
+    if not isinstance(total, Accumulate) or total.register is not start.register or parts < 2 or rows * parts > lanes:
+        return None
+    part, k = counter("part", parts), counter(loop.range.arg.name, loop.range.arg.size // parts)
+    memory = local(f"parts_{start.register.arg}", start.register.dtype, rows * parts)
+    at = flat_index([*[f.range for f in loops], part])
+    piece = moves.rebuild(loop.body, {loop.range: add(multiply(k, parts), part)})
+    first: list[Statement] = [start, For(k, LOOP, piece), Store(memory, at, start.register)]
+    second = For(part, LOOP, [Accumulate(start.register, total.combine, load(memory, at))])
+    ranges = [f.range for f in loops]
+    return [loops_around([*ranges, part], first, TASK), loops_around(ranges, [start, second, *inner[2:]], TASK)]
+
+
+def _sums_apart(loops: list[For], inner: list[Statement]) -> tuple[list[Statement], list[Statement]]:
+    """for row: { sums; S }  ->  for row: { sums; memory[row] = sums }, for row: S[memory[row]]
+
+    The second one gets lanes along the rows. None is left for it where S is short, or there are few rows."""
+    last = max(i for i, s in enumerate(inner) if isinstance(s, For)) + 1
+    rest, rows = inner[last:], math.prod(f.range.arg.size for f in loops)
+    if rows < FEW_ROWS or arithmetic(rest) < LONG_ARITHMETIC:
+        return inner, []
+    at = flat_index([f.range for f in loops])
+    memories = {r: local(f"rows_{r.arg}", r.dtype, rows) for r in moves.assigned(inner[:last])}
+    stores: list[Statement] = [Store(memory, at, r) for r, memory in memories.items()]
+    return [*inner[:last], *stores], moves.rebuild(rest, {r: load(memory, at) for r, memory in memories.items()})

@@ -188,6 +188,8 @@ class _Plan(InlinedValues):
             below = s
             while below.op is o.RESHAPE:
                 below = below.src[0]
+            if s.op is o.IOTA and self.limits.in_one_kernel(node):             # the number of the step
+                continue
             if below.op is not o.PARAM and below not in self.reasons:
                 self.reasons[s] = "read by each step of a recurrence"
                 self.inlined[s] = NOTHING

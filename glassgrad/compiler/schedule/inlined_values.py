@@ -40,6 +40,12 @@ class FusionLimits(NamedTuple):
     softmax_rows: int = 32         # rows with the same keys from which a softmax's scores are recomputed, not stored
     masked_keys: int = 256         # keys from which the gradient of a masked softmax recomputes scores; 0: always
 
+    item_elements: int = 1 << 16   # of the largest value of a step up to which one task runs all steps of an item
+
+    def in_one_kernel(self, node: UOp) -> bool:
+        """Whether a RECURRENCE of independent items is one kernel, with a task for all steps of an item."""
+        return bool(node.arg.item) and max([n.size for n in toposort(node.arg.item)]) <= self.item_elements
+
     def products_of(self, dtype: DType) -> int:
         """How many products of a type the device does in the time to store a byte."""
         if dtype.itemsize == 2 and self.unit_products:

@@ -67,7 +67,7 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], stored_by: dict[UO
     by_shape: dict[Shape, list[KernelGroup]] = {}
     recurrences: dict[Any, KernelGroup] = {}         # all results of one recurrence are one group
     for node in _kernels_in_order(reasons, stored_by) if stored_by else reasons:
-        steps = (node.src, node.arg._replace(result=0)) if node.op is o.RECURRENCE else None
+        steps = (node.src, node.arg._replace(result=0, last=False)) if node.op is o.RECURRENCE else None
         if steps in recurrences:
             recurrences[steps].roots.append(node)
             group_of[node] = recurrences[steps]

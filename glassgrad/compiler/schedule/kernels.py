@@ -18,7 +18,7 @@ from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import start_of_piece
 from glassgrad.compiler.graph.op_arguments import Dimension, Measure, OnDevice, Param, Shape
 from glassgrad.compiler.graph.symbolic import Length, Symbol, most
-from glassgrad.compiler.schedule.inlined_values import LEAVES
+from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, LEAVES, FusionLimits
 from glassgrad.compiler.schedule.kernel_groups import KernelGroup, squeezed
 from glassgrad.compiler.schedule.partial_updates import Part, Update, part_of
 
@@ -82,8 +82,8 @@ class Schedule:
         return 0 not in self.slots[item.slots[0]].shape
 
 
-def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str],
-                     groups: list[KernelGroup]) -> Schedule:
+def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str], groups: list[KernelGroup],
+                     limits: FusionLimits = CPU_LIMITS) -> Schedule:
     """One kernel for each group of stored nodes; `inputs` are the PARAM leaves by slot, `reasons` the stored nodes."""
     slots = [Slot(p.shape, p.dtype, p.device) for p in inputs]
     place: dict[UOp, int] = {p: i for i, p in enumerate(inputs)}
@@ -97,7 +97,8 @@ def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str
     for group in groups:
         part = part_of(group.roots[0]) if group.roots[0] in planned.results else None
         if group.roots[0].op is o.RECURRENCE:
-            planned.items.append(_recurrence([r for r in group.roots if r in wanted], memory, inputs))
+            stored = [r for r in group.roots if r in wanted]
+            planned.items.append(_recurrence(stored, memory, inputs, limits.in_one_kernel(stored[0])))
         elif part is None:
             stored = [r for r in group.roots if r in wanted]
             planned.items.append(_item(group.roots, stored, memory, sizes))
@@ -211,16 +212,24 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
     return Item(sink, tuple(slots), len(stored), roots[0].device, why, lines)
 
 
-def _recurrence(stored: list[UOp], memory: _Memory, inputs: list[UOp]) -> Item:
-    """The item of a recurrence, of which some results are stored; after its sources come all variables."""
-    slots, params = [memory.place[r] for r in stored], []
+def _recurrence(stored: list[UOp], memory: _Memory, inputs: list[UOp], in_one_kernel: bool) -> Item:
+    """The item of a recurrence, of which some results are stored; after its sources come all variables. One kernel
+    computes the number of a step itself."""
+    slots, params = [memory.place[r] for r in stored], list[UOp]()
     for node in stored[0].src:
+        if in_one_kernel and node.op is o.IOTA:
+            params.append(node)
+            continue
         params.append(UOp(o.PARAM, node.dtype, (), Param(len(slots), node.shape, False, node.device)))
         while node not in memory.place:                  # a reshape of what is in memory
             node = node.src[0]
         slots.append(memory.place[node])
     slots += [slot for slot, p in enumerate(inputs) if isinstance(p.arg, Measure)]
-    sink = UOp(o.SINK, stored[0].dtype, tuple([r.over(tuple(params)) for r in stored]))
+    results = [r.over(tuple(params)) for r in stored]
+    if in_one_kernel:
+        results = [UOp(o.STORE, r.dtype, (UOp(o.PARAM, r.dtype, (), Param(i, r.shape)), r))
+                   for i, r in enumerate(results)]
+    sink = UOp(o.SINK, stored[0].dtype, tuple(results))
     return Item(sink, tuple(slots), len(stored), stored[0].device, tuple([memory.reasons[r] for r in stored]),
                 tuple(dict.fromkeys(line for r in stored if (line := r.line) is not None)))
 

@@ -50,8 +50,13 @@ def unrolled(planned: Schedule, values: Sequence[int] = ()) -> Schedule:
             out.items.append(item)
         else:
             step = replace(item.step, slots=[replace(slot, shape=now(slot.shape)) for slot in item.step.slots])
-            out.items += _StepKernels(item, step, slots, now(item.ast.src[0].shape[0])).items()
+            out.items += _StepKernels(item, step, slots, now(_count(item.ast.src[0]))).items()
     return out
+
+
+def _count(node: UOp) -> Any:
+    """How many steps a RECURRENCE has."""
+    return node.src[node.arg.states].shape[0]
 
 
 class _StepKernels:
@@ -61,7 +66,8 @@ class _StepKernels:
         nodes = item.ast.src
         self.item, self.step, self.slots, self.count = item, step, slots, count
         self.what: Recurrence = nodes[0].arg
-        self.kept = {n.arg.result: slot for n, slot in zip(nodes, item.slots)}      # results in memory for all steps
+        self.kept = {n.arg.result: slot for n, slot in zip(nodes, item.slots)}      # results that are in memory,
+        self.last = {n.arg.result for n in nodes if n.arg.last}                     # after the last step only
         self.sources = item.slots[item.results:]
         self.own: dict[tuple[int, int], int] = {}        # memory of one step, which later ones use again
 
@@ -80,8 +86,7 @@ class _StepKernels:
             place.update(enumerate(self.sources[first_constant:], first_constant))
             for index, inner in zip(results, step.sinks):
                 # a state is read by the next step, which therefore writes to other memory
-                place[inner] = self._row(self.kept[index], row, step.slots[inner]) if index in self.kept else \
-                    self._own(inner, number % 2)
+                place[inner] = self._result(index, inner, number, row)
             for inner, each in enumerate(step.slots):
                 if inner not in place:
                     place[inner] = self._own(inner, 0) if each.whole is None else \
@@ -90,6 +95,12 @@ class _StepKernels:
             made += [Item(kernel.ast, tuple([place[slot] for slot in kernel.slots]), kernel.results, item.device,
                           kernel.reasons, item.lines) for kernel in step.items if step.runs(kernel)]
         return made
+
+    def _result(self, index: int, inner: int, number: int, row: int) -> int:
+        """Where a step stores a result: in memory that stays, if that has it after this step."""
+        if index not in self.kept or index in self.last and number < self.count - 1:
+            return self._own(inner, number % 2)
+        return self.kept[index] if index in self.last else self._row(self.kept[index], row, self.step.slots[inner])
 
     def _own(self, inner: int, turn: int) -> int:
         """Memory that only the steps use."""

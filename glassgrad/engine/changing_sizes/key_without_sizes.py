@@ -51,7 +51,7 @@ def sizes_in(op: o.Op, arg: Any) -> SizesOf:
         return SizesOf(tuple([int(n != 0) for n in flat]), tuple([n for n in flat if n]), (1,) * sum(map(bool, flat)))
     if op is o.UNWINDOW:
         return SizesOf(arg._replace(length=0), (arg.length,), (2,))
-    if op is o.RECURRENCE:
+    if op is o.RECURRENCE and not arg.item:
         return _sizes_in_step(arg)
     return SizesOf(arg, (), ())
 
@@ -84,7 +84,7 @@ def with_sizes(op: o.Op, arg: Any, sizes: Iterator[Size]) -> Any:
         return arg._replace(padding=tuple([(a and next(sizes), b and next(sizes)) for a, b in arg.padding]))
     if op is o.UNWINDOW:
         return arg._replace(length=next(sizes))
-    if op is o.RECURRENCE:
+    if op is o.RECURRENCE and not arg.item:
         new: dict[UOp, UOp] = {}
         for n in toposort(arg.results):
             new[n] = node_with_sizes(n, tuple([new[s] for s in n.src]), sizes)

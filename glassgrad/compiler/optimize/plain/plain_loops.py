@@ -271,7 +271,7 @@ def along_rows(body: list[Statement], lanes: int, decisions: Decisions, target: 
         if s.kind == TASK:
             chosen = ask_lanes(decisions, [s], 0, consecutive or vectors_in_flight(s.body), lanes)
             loop = For(s.range, LOOP, s.body, s.stop)
-            out += moves.wide(loop, chosen.tile, chosen.lanes, consecutive=consecutive > 0)
+            out += moves.wide(loop, chosen.tile, chosen.lanes, copies=False, consecutive=consecutive > 0)
         else:
             tile = consecutive or min(most, vectors_in_flight(s.body))
             wide = sum_moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes, consecutive=consecutive > 0)

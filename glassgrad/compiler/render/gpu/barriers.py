@@ -87,10 +87,14 @@ class _Fences:
         self.shared, self.found = shared, found         # memories that one thread stores to, and another may touch
         self.known: dict[int, _Touched] = {}            # by statement: loops are gone through twice
 
+    def reads(self, s: Statement) -> Memories:
+        """What a statement reads itself, apart from those inside it."""
+        return frozenset(n.src[0] for n in toposort(expressions(s)) if n.op is o.LOAD and n.src[0] in self.shared)
+
     def touches(self, s: Statement) -> _Touched:
         """What a statement and all inside it read and write."""
         if id(s) not in self.known:
-            read = frozenset(n.src[0] for n in toposort(expressions(s)) if n.op is o.LOAD and n.src[0] in self.shared)
+            read = self.reads(s)
             touched = _Touched(read)
             if isinstance(s, Store) and s.memory in self.shared:
                 mine, scattered = frozenset((s.memory,)), any(n.op is o.LOAD for n in toposort([s.index]))
@@ -111,7 +115,7 @@ class _Fences:
                 self.found.add(id(s))
                 before = _Touched()
             if isinstance(s, If):
-                self.straight(s.body, before)
+                self.straight(s.body, before.and_then(_Touched(self.reads(s))))       # its condition
             elif isinstance(s, For):
                 # an iteration also follows what the one before touched since its last wait
                 self.straight(s.body, before.and_then(self.straight(s.body, before)))

@@ -17,7 +17,7 @@ from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.custom_gradient import JointResults, gradient_is, own_gradient
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas import (add, any_true, cat, elementary, eye, gather_known, matrix_transpose, mul,
-                                       pad_axis, part, product, sign, square, squeeze, total, tril, unsqueeze)
+                                       pad_axis, part, product, sign, square, squeeze, total, tril, triu, unsqueeze)
 from glassgrad.tensor.formulas.linalg import factorization_algorithms as algorithms
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.sorting import key_of, order_of
@@ -27,10 +27,9 @@ def _device(*nodes: UOp) -> str:
     return next((n.device for n in nodes if n.device), running.default_device())
 
 
-def _computed(x: UOp) -> UOp:
-    """The value, computed now: what follows does not repeat the steps."""
-    found, = running.realize([x.contiguous()], _device(x))
-    return found
+def _computed(*values: UOp) -> list[UOp]:
+    """The values, computed now: what follows does not repeat the steps."""
+    return running.realize([x.contiguous() for x in values], _device(*values))
 
 
 def _per_matrix(x: UOp) -> UOp:
@@ -47,14 +46,24 @@ def _solve_gradient(g: UOp, x: UOp, a: UOp, b: UOp) -> tuple[UOp, UOp]:
 @gradient_is(_solve_gradient, deferred=False)
 def solve(a: UOp, b: UOp) -> UOp:
     """The x of a x = b; NaN where a is singular."""
-    x, pivots, _ = algorithms.eliminate(a, b, _device(a, b))
+    return _eliminated(a, b)
+
+
+def _eliminated(a: UOp, b: UOp | None) -> UOp:
+    x, pivots, _ = algorithms.eliminate(a, b)
     singular_ones = _per_matrix(any_true(pivots.eq(0.0), 1))
-    return _computed(singular_ones.where(math.nan, x))
+    return _computed(singular_ones.where(math.nan, x))[0]
 
 
+def _inverse_gradient(g: UOp, y: UOp, a: UOp) -> UOp:
+    y = matrix_transpose(y)
+    return -matmul(matmul(y, g), y)                                # dA = -A^-T g A^-T
+
+
+@gradient_is(_inverse_gradient, deferred=False)
 def inverse(a: UOp) -> UOp:
-    """a^-1."""
-    return solve(a, eye(a.shape[-1], a.dtype).broadcast(a.shape))
+    """a^-1; NaN where a is singular."""
+    return _eliminated(a, None)
 
 
 def _determinant_gradient(g: UOp, y: UOp, a: UOp) -> UOp:
@@ -64,16 +73,16 @@ def _determinant_gradient(g: UOp, y: UOp, a: UOp) -> UOp:
 @gradient_is(_determinant_gradient, deferred=False)
 def determinant(a: UOp) -> UOp:
     """The determinant of each matrix (batch,)."""
-    _, pivots, order = algorithms.eliminate(a, full((*a.shape[:2], 1), 0, a.dtype), _device(a))
-    return _computed(product(pivots, 1) * algorithms.parity(order))
+    _, pivots, order = algorithms.eliminate(a, part(a, 2, 0, 0))
+    return _computed(product(pivots, 1) * algorithms.parity(order))[0]
 
 
 def signed_log(a: UOp) -> tuple[UOp, UOp]:
     """The sign of each determinant, and the logarithm of its absolute value."""
-    _, pivots, order = algorithms.eliminate(a, full((*a.shape[:2], 1), 0, a.dtype), _device(a))
-    signs = product(sign(pivots), 1) * algorithms.parity(order)
-    size = total(elementary.log(pivots.abs()), 1)
-    return _computed(signs), own_gradient(_computed(size), (a,), _signed_log_backward)
+    _, pivots, order = algorithms.eliminate(a, part(a, 2, 0, 0))
+    signs, size = _computed(product(sign(pivots), 1) * algorithms.parity(order),
+                            total(elementary.log(pivots.abs()), 1))
+    return signs, own_gradient(size, (a,), _signed_log_backward)
 
 
 def _signed_log_backward(g: UOp, y: UOp, a: UOp) -> tuple[UOp]:
@@ -93,7 +102,7 @@ def _cholesky_gradient(g: UOp, lower: UOp, a: UOp) -> UOp:
 @gradient_is(_cholesky_gradient, deferred=False)
 def cholesky(a: UOp) -> UOp:
     """The lower triangle L with L L^T = a."""
-    return algorithms.cholesky(a, _device(a))
+    return _computed(algorithms.cholesky(a)[0])[0]
 
 
 def _symmetric(x: UOp) -> UOp:
@@ -104,7 +113,8 @@ def orthogonal(a: UOp) -> JointResults:
     """Q (m, k) and R (k, n); the rest are the m - k columns that complete Q."""
     batch, m, n = a.shape
     k = min(m, n)
-    q, r = algorithms.householder(a, _device(a))
+    both, = _computed(algorithms.householder(a))
+    q, r = matrix_transpose(part(both, 2, n, n + m)), triu(part(both, 2, 0, n))
     return JointResults((part(q, 2, 0, k), part(r, 1, 0, k)), (_q_gradient, _r_gradient),
                         part(q, 2, k, m).detach())
 
@@ -148,28 +158,25 @@ def _over_triangle(x: UOp, r: UOp) -> UOp:
 
 
 # -- singular values -----------------------------------------------------------------------------------------
-def _descending(sizes: UOp, n: int) -> UOp:
-    """The indices of the n largest of each row, the largest first."""
-    return _computed(part(order_of(key_of(sizes, True)), 1, 0, n))
+def _descending(sizes: UOp) -> UOp:
+    """The indices of each row's numbers, the largest first."""
+    return order_of(key_of(sizes, True))
 
 
 def singular(a: UOp) -> JointResults:
     """U (m, n), S (n), V (n, n) with U diag(S) V^T = a; the rest are the m - n columns that complete U."""
     batch, m, n = a.shape
-    work, v, sizes = algorithms.jacobi(a, _device(a))
-    order = _descending(sizes, n)
-    s = gather_known(sizes, 1, order)
-    across = unsqueeze(order, 1)
-    v = gather_known(v, 2, across.expand((batch, n, n)))
+    both, = _computed(algorithms.jacobi(a))                        # (batch, n, m + n)
+    sizes = total(square(part(both, 2, 0, m)), 2).sqrt()
+    order = _descending(sizes)
+    s, both = _computed(gather_known(sizes, 1, order), gather_known(both, 1, unsqueeze(order, 2).expand(both.shape)))
     limit = part(s, 1, 0, 1) * (m * 2.0 ** -(a.dtype.mantissa))
     has_length = unsqueeze(limit < s, 1)
-    u = gather_known(work, 2, across.expand((batch, m, n))) / has_length.where(unsqueeze(s, 1), 1)
-    u = _computed(has_length.where(u, 0))
-    complete = algorithms.householder(u, _device(a))[0]           # zero columns are replaced by orthogonal ones
-    u = has_length.where(u, part(complete, 2, 0, n))
-    rest = part(complete, 2, n, m).detach()
+    u = has_length.where(matrix_transpose(part(both, 2, 0, m)) / has_length.where(unsqueeze(s, 1), 1), 0)
+    complete = matrix_transpose(part(algorithms.householder(u), 2, n, n + m))      # zero columns become orthogonal ones
+    u, rest = _computed(has_length.where(u, part(complete, 2, 0, n)), part(complete, 2, n, m))
     backwards = (_left_gradient, _size_gradient, _right_gradient)
-    return JointResults((_computed(u), _computed(s), _computed(v)), backwards, rest)
+    return JointResults((u, s, matrix_transpose(part(both, 2, m, m + n))), backwards, rest.detach())
 
 
 def _size_gradient(g: UOp, a: UOp, u: UOp, s: UOp, v: UOp) -> UOp:
@@ -204,16 +211,17 @@ def _gaps(s: UOp) -> UOp:
 def eigen(a: UOp) -> JointResults:
     """The eigenvalues (batch, n) and eigenvectors (batch, n, n) of symmetric matrices, of which the lower triangle is
     read. A multiple of the identity makes the matrix positive, so that the orthogonal columns that `algorithms.jacobi`
-    finds are its eigenvectors; their Rayleigh quotients are the eigenvalues."""
+    finds are multiples of its eigenvectors; their Rayleigh quotients are the eigenvalues."""
     n = a.shape[-1]
     whole = _mirrored(a)
     shift = total(square(whole), (1, 2), keepdim=True).sqrt()
-    raised = whole + eye(n, a.dtype) * (shift + shift.eq(0).cast(a.dtype))
-    _, vectors, sizes = algorithms.jacobi(_computed(raised), _device(a))
-    order = _descending(sizes, n).flip((1,))                       # the largest come first
-    vectors = gather_known(vectors, 2, unsqueeze(order, 1).expand(a.shape))
+    raised = whole + eye(n, a.dtype) * (shift * 2 + shift.eq(0).cast(a.dtype))
+    multiples, = _computed(algorithms.jacobi(raised, with_rotations=False))        # as rows
+    sizes = total(square(multiples), 2, keepdim=True).sqrt()
+    order = _descending(squeeze(sizes, 2)).flip((1,))
+    vectors = matrix_transpose(gather_known(multiples / sizes, 1, unsqueeze(order, 2).expand(a.shape)))
     values = total(vectors * matmul(whole, vectors), 1)
-    return JointResults((_computed(values), _computed(vectors)), (_value_gradient, _vector_gradient))
+    return JointResults(tuple(_computed(values, vectors)), (_value_gradient, _vector_gradient))
 
 
 def _value_gradient(g: UOp, a: UOp, values: UOp, v: UOp) -> UOp:
