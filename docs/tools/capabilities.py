@@ -11,6 +11,7 @@ CAPABILITIES = {
         "compiler/optimize/tasks_of_several_nests.py"),
     "convolutions in Winograd's tiles": ("compiler/schedule/winograd.py",),
     "remainders of strided convolutions as one product": ("compiler/schedule/joined_remainders.py",),
+    "factorizations whose steps are one kernel": ("compiler/lower/steps_of_items.py",),
     "sums over pairs that are no products": ("compiler/optimize/product/pairs.py",),
     "matrix units of GPUs": (
         "compiler/optimize/product/gpu_matrix_unit", "compiler/optimize/product/gpu_warp_tile.py",
@@ -20,11 +21,11 @@ CAPABILITIES = {
         "compiler/render/gpu/async_copies_and_mma.py", "compiler/optimize/redundant_phases.py",
         "compiler/render/gpu/fragment_layout.py", "compiler/render/gpu/register_mma.py",
         "compiler/check/copies_in_flight.py"),
-    "rows, scans, scatters and copies by groups of GPU threads": (
+    "rows, scans, scatters and copies by groups of GPU threads, scatters by threads of a CPU": (
         "compiler/schedule/long_softmax.py", "compiler/schedule/flat_scatters.py",
         "compiler/optimize/plain/short_gpu_loops.py", "compiler/optimize/plain/short_rows.py",
         "compiler/optimize/plain/rows_in_registers.py", "compiler/optimize/plain/scans.py",
-        "compiler/optimize/plain/scatters.py",
+        "compiler/optimize/plain/scatters.py", "compiler/optimize/plain/scatter_tasks.py",
         "compiler/optimize/plain/transposed_copies.py", "compiler/optimize/moves/read_ahead.py",
         "compiler/render/gpu/wide_access.py", "compiler/render/gpu/skipped_rounding.py",
         "compiler/render/gpu/counter_width.py", "compiler/lower/one_hot_sums.py"),

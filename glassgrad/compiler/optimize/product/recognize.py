@@ -144,7 +144,7 @@ def recognize(body: list[Statement]) -> Product | None:
 def recognize_pairs(body: list[Statement]) -> Product | None:
     """The body as a sum over pairs that is no contraction, or None."""
     found = _sum_in(body)
-    sides = None if found is None else pair_of(found.step.value, found.loops)
+    sides = None if found is None or len(found.loops) < 2 else pair_of(found.step.value, found.loops)
     if found is None or sides is None:
         return None
     product = found.of(sides[0], sides[1])
