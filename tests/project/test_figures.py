@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_375, "check": 885, "engine and runtime": 5_465, "tensor": 8_780, "nn": 5_430, "jit": 1_850,
-         "package": 37_505, "new capabilities": 12_775, "package with them": 50_280}
+LINES = {"compiler": 12_495, "check": 890, "engine and runtime": 5_490, "tensor": 8_830, "nn": 5_430, "jit": 1_840,
+         "package": 37_690, "new capabilities": 13_585, "package with them": 51_275}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 5_960, 85      # depends a little on the processor
+EXECUTED_LINES, EXECUTED_FILES = 5_960, 86      # depends a little on the processor
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:
