@@ -32,7 +32,8 @@ CAPABILITIES = {
     "AMD and Metal": ("runtime/gpu/hip.py", "runtime/gpu/metal.py"),
     "sizes that change": ("engine/changing_sizes",),
     "recurrences of any length": (
-        "compiler/graph/recurrence.py", "compiler/schedule/recurrent_steps.py", "tensor/autograd/recurrence.py"),
+        "compiler/graph/recurrence.py", "compiler/schedule/recurrent_steps.py", "compiler/lower/steps_of_items.py",
+        "tensor/autograd/recurrence.py"),
     "schedules on disk": ("runtime/schedule_cache.py",),
     "the visualizer, explain and pictures": (
         "viz", "cli/viz.py", "cli/explain.py", "base/call_tree.py", "base/svg.py", "compiler/graph/picture.py",

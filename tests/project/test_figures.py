@@ -13,8 +13,8 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_375, "check": 885, "engine and runtime": 5_465, "tensor": 8_780, "nn": 5_450, "jit": 1_850,
-         "package": 37_525, "new capabilities": 12_775, "package with them": 50_300}
+LINES = {"compiler": 12_400, "check": 887, "engine and runtime": 5_465, "tensor": 8_825, "nn": 5_450, "jit": 1_850,
+         "package": 37_600, "new capabilities": 12_985, "package with them": 50_585}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
