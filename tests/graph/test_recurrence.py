@@ -150,8 +150,8 @@ def test_steps_of_items_are_one_kernel(name: str, count: int, device: str, monke
         found = []
         for in_one_kernel in (True, False):
             if not in_one_kernel:                        # as where items are large
-                monkeypatch.setattr(engine, "_limits", lambda device, limits=engine._limits(device): limits._replace(
-                    item_elements=0))
+                none = engine._limits(device)._replace(item_elements=0)
+                monkeypatch.setattr(engine, "_limits", {device: none}.__getitem__)
             states, others = steps_of_items(step, starts, count, until=until)
             before = GlobalCounters.kernel_count
             results = realize([states[0], *others] if in_one_kernel else [states[0], *others, states[1]], device)
