@@ -64,7 +64,7 @@ CASES: list[OpCase] = [
         ("logcumsumexp", lambda t, x: x.logcumsumexp(1)),
         ("sort", lambda t, x: x.sort(1)[0]),
         ("sort of columns", lambda t, x: x.sort(0)[0]),
-        ("argsort", lambda t, x: x.argsort(1, stable=True)),
+        ("argsort", lambda t, x: x.argsort(dim=1, stable=True)),
         ("topk 10", lambda t, x: x.topk(10, 1)[0]),
         ("median", lambda t, x: x.median(1)[0]),
         ("kthvalue", lambda t, x: x.kthvalue(100, 1)[0]),
