@@ -21,6 +21,7 @@ from benchmarks.op_cases import CASES, OpCase
 from glassgrad import Device, TinyJit
 
 ROUND, ROUNDS, MOST_CALLS = 0.01, 4, 200        # seconds of a round, how many, and its most calls
+SETTLING = 0.02                                 # seconds before a round: PyTorch's threads spin for half of that
 DIFFERS = 1e-3                                  # of the largest number: GPUs round convolutions to tf32 in PyTorch
 ON_GPU = 4                                      # times as long is the first axis there
 
@@ -57,6 +58,9 @@ def times(runs: Sequence[Callable[[], object]], waits: Sequence[Callable[[], obj
         counts.append(max(1, min(MOST_CALLS, int(ROUND / (time.perf_counter() - start)))))
     for _ in range(ROUNDS):
         for i, (run, wait, count) in enumerate(zip(runs, waits, counts)):
+            time.sleep(SETTLING)
+            run()
+            wait()
             start = time.perf_counter()
             for _ in range(count):
                 run()
@@ -70,7 +74,7 @@ def measured(case: OpCase, device: str, times_longer: int) -> tuple[float, float
     rng = np.random.default_rng(0)
     arrays = [each.array(rng, times_longer) for each in case.inputs]
     there = "cuda" if device == "CUDA" else "cpu"
-    given = [ours.from_numpy(a).to(device) for a in arrays]
+    given = [ours.from_numpy(a).to(device).realize() for a in arrays]
     theirs = [torch.from_numpy(a).to(there) for a in arrays]
     run, reference = computed(case, ours), computed(case, torch)
     start = time.perf_counter()
