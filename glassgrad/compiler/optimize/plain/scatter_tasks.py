@@ -28,8 +28,7 @@ from glassgrad.compiler.optimize.moves.move_limit import move
 from glassgrad.compiler.optimize.plain.scatters import ScatterLoop
 
 TILE = 4               # vectors of a row in flight
-ROW_BYTES = 256        # of a task's columns, at least, where one index is for all of them
-OWN_BYTES = 128        # the same where each has its own: two cache lines, which processors fetch together
+ROW_BYTES = 256        # of a task's columns, at least: with 128, two x86 cores take twice as long as one
 LINE_BYTES = 64        # of a cache line
 AHEAD = 8              # rows that are prefetched:
 MOST_LINES = 4         # so many lines of each
@@ -66,8 +65,7 @@ def rows_among_tasks(loops: list[For], inner: list[Statement], wanted: int, lane
         return order and order.numbers() or RowTasks([], [], around_row, inner)
     column, tasks = For(loops[-1].range, LOOP, steps[-1].body), list[UOp]()
     alike = column.range not in ranges_of(found.row)
-    least = (ROW_BYTES if alike else OWN_BYTES) // found.store.memory.dtype.itemsize
-    pieces = _pieces(column.range.arg.size, least, wanted)
+    pieces = _pieces(column.range.arg.size, ROW_BYTES // found.store.memory.dtype.itemsize, wanted)
     vectors = -(-column.range.arg.size // (pieces * lanes))
     order = None if around_row or not alike else _BlockOrder.of(found, wanted, pieces, vectors)
     if order is not None:
