@@ -27,7 +27,7 @@ from glassgrad.jit.trace import Outcome, TracedCall, as_buffer, passes_gradients
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.gradient_leaves import RESET
 from glassgrad.tensor.formulas.random_numbers import streams
-from glassgrad.tensor.jit_access import assign_node, result_maker, unread_gradient
+from glassgrad.tensor.jit_access import assign_node, result_maker, unread_gradient, view_maker
 from glassgrad.tensor.memory.storage import is_shared, is_view, leave, shares_with, sharing, storage_of
 from glassgrad.tensor.realize_and_read import computed_bytes
 from glassgrad.tensor.tensor import Tensor, class_of_results
@@ -163,7 +163,7 @@ class CapturedCall:
         whole = {result.symbol: result for result in self.results}
         values = {out.place: (whole.get(out.node), out.node) for out in self.outcomes}
         self.values = [(number, *value) for number, value in values.items() if number < self.before]
-        self.given = [(number, class_of_results(t), result_maker(class_of_results(t)), t.requires_grad, *values[number])
+        self.given = [(number, result_maker(class_of_results(t)), view_maker(t), t.requires_grad, *values[number])
                       for number, t in enumerate(given, self.before) if number in values]
         self.grads = [(number, grad) for number, grad in self.grads if number not in self.gradients]
         self.viewed = {out.node.base for out in self.outcomes if out.node not in whole}
@@ -380,13 +380,13 @@ class CapturedCall:
                 weight.node = node
                 self.replay.bind(weight.symbol, node.arg.address)
         found += self.unmade
-        for number, kind, make, requires_grad, result, view in self.given:
+        for number, make, make_view, requires_grad, result, view in self.given:
             if result is None:
-                made = kind(substituted(view, bases, self.names), requires_grad=requires_grad)
+                made = make_view(substituted(view, bases, self.names))
             else:
                 made = make(result.node, result.node.arg.leaves)
-                if requires_grad is not None:
-                    made.requires_grad = requires_grad
+            if requires_grad is not None:
+                made.requires_grad = requires_grad
             found[number] = made
         for number, grad in self.grads:
             found[number].grad = None if grad is None else found[grad]

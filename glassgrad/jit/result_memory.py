@@ -121,7 +121,10 @@ class Weight:
 
     def nodes(self, found: Sequence[Tensor]) -> list[UOp]:
         """The nodes of its tensors now, computed: views of one buffer, unless one of them was replaced."""
-        return [as_buffer(t) if is_lazy(t) else t.uop for t in (found[i] for i in self.holders)]
+        tensors = [found[i] for i in self.holders]
+        made = [as_buffer(t) if is_lazy(t) else t.uop for t in tensors]
+        # a tensor that was assigned to is computed along with what is made of it, and then has memory of its own
+        return [node if is_lazy(t) else t.uop for t, node in zip(tensors, made)]
 
 
 class ResultInPlace:

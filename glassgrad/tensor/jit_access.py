@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.compiler.graph import UOp
-from glassgrad.tensor.tensor import Tensor
+from glassgrad.tensor.autograd.gradient_leaves import is_held
+from glassgrad.tensor.tensor import Tensor, class_of_results
 
 GRADIENT_SLOT = "_grad"          # the attribute with what `unread_gradient` returns, for generated code
 WANTED_SLOT = "_requires_grad"   # the attribute behind `requires_grad`, for generated code
@@ -41,3 +42,9 @@ def computed_from(tensor: Tensor, node: UOp, *others: Tensor | None) -> Tensor:
 def result_maker(kind: type[Tensor]) -> Callable[[UOp, list[Any]], Tensor]:
     """A function of (a BUFFER, the list of its leaves) that makes the one tensor over that buffer."""
     return kind._of_result
+
+
+def view_maker(tensor: Tensor) -> Callable[[UOp], Tensor]:
+    """A function of a node that makes a tensor like this one: a leaf with a gradient of its own, or not a leaf."""
+    kind = class_of_results(tensor)
+    return (lambda node: kind(kind._of_node(node))) if is_held(tensor) else kind._of_node

@@ -335,6 +335,35 @@ def test_a_result_that_is_a_view_of_a_weight(how: str, read: bool, change: str) 
     assert jitted._replayed >= 3
 
 
+@pytest.mark.parametrize("shown", [lambda u: u.contiguous(), lambda u: u[1:], lambda u: u[1:].realize(), Tensor,
+                                   lambda u: Tensor(u, requires_grad=True)])
+def test_a_result_that_shows_a_weight_is_a_leaf_only_where_it_is_one_without_the_jit(shown: Function) -> None:
+    def gradients(wrap: Function) -> list[Any]:
+        u = Tensor([1.0, 2.0]).realize()
+        function = wrap(lambda: shown(u))
+        results = [function() for _ in range(CALLS)]
+        (results[-1] * 3).sum().backward()
+        return [None if t.grad is None else t.grad.tolist() for t in (u, *results)]
+    assert gradients(TinyJit) == gradients(lambda function: function)
+
+
+def test_a_result_that_shows_a_weight_does_not_change_where_its_gradient_goes() -> None:
+    def gradient(wrap: Function) -> Any:
+        u, w = Tensor([1.0, 2.0]).realize(), Tensor([3.0, 4.0], requires_grad=True)
+        u.replace(w)                       # from here on w gets the gradients of u too
+
+        @wrap
+        def function() -> Tensor:
+            (u * u).sum().backward()
+            return u.contiguous()
+        for _ in range(CALLS):
+            _result = function()           # kept until the next call
+            w.realize(), u.realize()
+        assert w.grad is not None
+        return w.grad.tolist()
+    assert gradient(TinyJit) == gradient(lambda function: function) == [6.0 * CALLS, 8.0 * CALLS]
+
+
 def _flat(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]

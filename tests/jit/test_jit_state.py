@@ -43,6 +43,24 @@ def test_weights_assigned_replaced_loaded_and_exchanged() -> None:
     assert follow(lambda x: model.layer(x @ model.w @ model.rows[0]), lambda: (rand(2, 3),), 14, change).captured
 
 
+@pytest.mark.parametrize("way", ["assign", "replace"])
+def test_a_weight_that_is_assigned_to_between_calls_is_still_changed_by_later_ones(way: str) -> None:
+    def values(wrap: Callable[..., Any]) -> list[Any]:
+        w = Tensor([8.0, 16.0]).realize()
+
+        def update() -> None:
+            getattr(w, way)(w * 0.5 + 1)
+        step = wrap(update)
+        found = []
+        for call in range(CALLS):
+            if call == 4:
+                w.assign(w + 1)            # computed when the next call reads it
+            step()
+            found.append(w.tolist())
+        return found
+    assert values(TinyJit) == values(lambda function: function)
+
+
 def test_two_tensors_of_one_value_part_ways() -> None:
     first = rand(3).realize()
     second = first.detach()
