@@ -10,6 +10,8 @@ import pytest
 
 from glassgrad import Context, GlobalCounters, Tensor, TinyJit, nn
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.uop import joined
+from glassgrad.engine.changing_sizes import equal_steps
 from glassgrad.engine.changing_sizes.python_loops import with_recurrences
 
 BATCH, INPUTS, HIDDEN, WORDS = 3, 4, 5, 6
@@ -378,3 +380,16 @@ def test_the_gradient_of_one_row_is_that_of_this_row() -> None:
         expected = found()
     for one, other in zip(ours, expected):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_concatenation_of_many_values_that_are_no_steps_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    def counted(parts: Any, axis: int) -> Any:
+        compared.append(len(parts))
+        return joined(parts, axis)
+
+    monkeypatch.setattr(equal_steps, "joined", counted)
+    x, w = Tensor.rand(60, 4).realize(), Tensor.rand(4).realize()
+    assert not is_recurrence(Tensor.stack(*[x[i] * w for i in range(60)]))
+    assert compared == [60]

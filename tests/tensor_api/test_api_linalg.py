@@ -243,3 +243,17 @@ def test_no_matrices_and_no_numbers():
             assert np.isnan(found.numpy()).any()
     x[2, 3] = np.nan
     assert np.isnan(Tensor(x).inv().numpy()).all() and np.isnan(Tensor(x).det().numpy())
+
+
+@pytest.mark.parametrize("dtype, size",
+                         [("float32", 1e25), ("float32", 1e-25), ("float64", 1e200), ("float64", 1e-200)])
+def test_factors_of_numbers_whose_squares_are_no_floats(dtype, size):
+    a = (matrices(2, 7, 7) * size).astype(dtype)
+    a += a.swapaxes(-1, -2)
+    limit = 100 * np.finfo(dtype).eps * np.abs(a).max()
+    q, r = (x.numpy() for x in Tensor(a).qr())
+    assert np.abs(q @ r - a).max() < limit
+    u, s, v = (x.numpy() for x in Tensor(a).svd())
+    assert np.abs((u * s[:, None]) @ v - a).max() < limit
+    values, vectors = (x.numpy() for x in Tensor(a).eigh())
+    assert np.abs((vectors * values[:, None]) @ vectors.swapaxes(-1, -2) - a).max() < limit

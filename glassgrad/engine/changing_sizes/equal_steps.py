@@ -78,6 +78,8 @@ def _concatenated(node: UOp) -> JoinedValues | None:
         if padded.op is not o.PAD:
             return None
         axis = next(i for i, pair in enumerate(padded.arg.padding) if pair != (0, 0))
+        if not values and padded.arg.padding[axis][1]:
+            return None                          # the first parts of a longer concatenation
         values.append(padded.src[0])
         so_far.append(node)
         if node is padded:

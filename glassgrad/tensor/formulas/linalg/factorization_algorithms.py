@@ -144,7 +144,9 @@ def householder(a: UOp) -> UOp:
 
 def _reflection(number: UOp, states: list[UOp]) -> tuple[list[UOp], list[UOp]]:
     x, row = states[0], _rows(states[0].shape[1])
-    c = _column(x, number)
+    c = (row < number).where(0, _column(x, number))
+    largest = c.abs().reduce(o.AMAX, (1,))
+    c = (c / largest.eq(0.0).where(1.0, largest)).contiguous()     # so that no square overflows or vanishes
     head = _total(row.eq(number).where(c, 0), 1)
     below = (number < row).where(c, 0)
     length = _total(below * below, 1)

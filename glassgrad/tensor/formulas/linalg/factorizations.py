@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, ShapeError
-from glassgrad.compiler.graph import UOp
+from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.custom_gradient import JointResults, gradient_is, own_gradient
 from glassgrad.tensor.broadcast import broadcast_shape
@@ -35,6 +35,14 @@ def _computed(*values: UOp) -> list[UOp]:
 def _per_matrix(x: UOp) -> UOp:
     """One number per matrix, to be broadcast over it."""
     return x.reshape((x.shape[0], 1, 1))
+
+
+def _scaled(a: UOp) -> tuple[UOp, UOp]:
+    """Matrices whose squares neither overflow nor vanish; and the power of two by which each was divided: mostly 1."""
+    largest = a.abs().reduce(o.AMAX, (1, 2))
+    limit = 2.0 ** (a.dtype.bias // 3)
+    divisor = (limit < largest).where(limit ** 2, (largest < 1 / limit).where(limit ** -2, const(1.0, a.dtype)))
+    return a / divisor, divisor
 
 
 # -- equations -----------------------------------------------------------------------------------------------
@@ -166,7 +174,8 @@ def _descending(sizes: UOp) -> UOp:
 def singular(a: UOp) -> JointResults:
     """U (m, n), S (n), V (n, n) with U diag(S) V^T = a; the rest are the m - n columns that complete U."""
     batch, m, n = a.shape
-    both, = _computed(algorithms.jacobi(a))                        # (batch, n, m + n)
+    a, divisor = _scaled(a)
+    both, divisor = _computed(algorithms.jacobi(a), divisor)       # (batch, n, m + n)
     sizes = total(square(part(both, 2, 0, m)), 2).sqrt()
     order = _descending(sizes)
     s, both = _computed(gather_known(sizes, 1, order), gather_known(both, 1, unsqueeze(order, 2).expand(both.shape)))
@@ -176,6 +185,7 @@ def singular(a: UOp) -> JointResults:
     complete = matrix_transpose(part(algorithms.householder(u), 2, n, n + m))      # zero columns become orthogonal ones
     u, rest = _computed(has_length.where(u, part(complete, 2, 0, n)), part(complete, 2, n, m))
     backwards = (_left_gradient, _size_gradient, _right_gradient)
+    s = s * squeeze(divisor, 2)
     return JointResults((u, s, matrix_transpose(part(both, 2, m, m + n))), backwards, rest.detach())
 
 
@@ -213,14 +223,14 @@ def eigen(a: UOp) -> JointResults:
     read. A multiple of the identity makes the matrix positive, so that the orthogonal columns that `algorithms.jacobi`
     finds are multiples of its eigenvectors; their Rayleigh quotients are the eigenvalues."""
     n = a.shape[-1]
-    whole = _mirrored(a)
+    whole, divisor = _scaled(_mirrored(a))
     shift = total(square(whole), (1, 2), keepdim=True).sqrt()
     raised = whole + eye(n, a.dtype) * (shift * 2 + shift.eq(0).cast(a.dtype))
-    multiples, = _computed(algorithms.jacobi(raised, with_rotations=False))        # as rows
+    multiples, divisor = _computed(algorithms.jacobi(raised, with_rotations=False), divisor)       # as rows
     sizes = total(square(multiples), 2, keepdim=True).sqrt()
     order = _descending(squeeze(sizes, 2)).flip((1,))
     vectors = matrix_transpose(gather_known(multiples / sizes, 1, unsqueeze(order, 2).expand(a.shape)))
-    values = total(vectors * matmul(whole, vectors), 1)
+    values = total(vectors * matmul(whole, vectors), 1) * squeeze(divisor, 2)
     return JointResults(tuple(_computed(values, vectors)), (_value_gradient, _vector_gradient))
 
 
