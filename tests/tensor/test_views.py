@@ -452,3 +452,13 @@ def test_a_live_view_that_repeats_elements_does_not_hinder_a_write_to_another_vi
         same(one, other)
     with pytest.raises(InputError, match="several of its elements are one element"):
         mine[1].assign(mine[1] + 1)
+
+
+def test_a_weight_that_is_written_through_a_view_gets_its_gradient_once() -> None:
+    w, u = Tensor([[1.0, 2.0]], requires_grad=True), Tensor([[5.0, 6.0]])
+    h = w.T
+    u.replace(w)
+    w.realize()                      # two tensors had one node: it moves to another
+    h.assign(h + 1)
+    (w * w).sum().backward()
+    assert w.grad is not None and w.grad.tolist() == [[4.0, 6.0]]

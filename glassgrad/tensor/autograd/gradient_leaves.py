@@ -143,10 +143,11 @@ def refuse_replaced(root: UOp, order: Sequence[UOp]) -> None:
 
 def leaves_among(nodes: Sequence[UOp]) -> list[tuple[UOp, Any]]:
     """(node, tensor) for every live leaf among these nodes: the gradient at the node belongs to the tensor. A tensor
-    that moved to another node comes with its former nodes too."""
+    that moved to another node comes with its former nodes too, unless its value was computed from them since."""
     found = [(t.uop, t) for t in holders(nodes)]
     for node, known in registry.former.among(nodes):
-        found.extend((node, t) for t in {id(t): t for t in _alive(known)}.values() if t.uop is not node)
+        moved = {id(t): t for t in _alive(known)}.values()
+        found.extend((node, t) for t in moved if node not in reached_from([t.uop]))
     return found
 
 
