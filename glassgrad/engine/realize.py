@@ -126,23 +126,23 @@ def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
     """What must be computed for these nodes, each once: the values below their views that are not in memory yet."""
     found: dict[UOp, None] = {}
     for node in nodes:
-        while _is_view(node):
+        while node.op in _VIEWS and not _is_permuted_lookup(node):
             node = node.src[0]
         if node.op not in _IN_MEMORY or node.base.op is not o.BUFFER:
             found[node] = None
     return [*found]
 
 
-def _is_view(node: UOp) -> bool:
-    """Whether a node is stored as the value below it. A GATHER has the axes that were looked up first; where it is
-    permuted, the result is stored in the order that was asked for."""
-    return node.op in _VIEWS and not (node.op is o.PERMUTE and node.src[0].op is o.GATHER)
+def _is_permuted_lookup(view: UOp) -> bool:
+    """Whether a view is stored as it is, not as the value below it: a GATHER has the axes that were looked up first, and
+    is stored in the order that was asked for."""
+    return view.op is o.PERMUTE and view.src[0].op is o.GATHER
 
 
 def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
     """The node's views over its stored value; the node, if it was in memory before."""
     views, below = [], node
-    while _is_view(below):
+    while below.op in _VIEWS and not _is_permuted_lookup(below):
         views.append(below)
         below = below.src[0]
     out = stored.get(below)

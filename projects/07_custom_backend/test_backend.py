@@ -52,7 +52,7 @@ def test_openmp_takes_loops_over_results_only() -> None:
 
 def test_openmp_on_generated_source() -> None:
     x = Tensor.rand(33, 33, device="MYOMP").realize()
-    kernels = {"product": x @ x, "softmax": x.softmax(1), "two sums": (x - x.mean(0)).sum(1), "total": x.sum()}
+    kernels = {"product": x @ x, "softmax": x.softmax(1), "two sums": x.sum(1) + x.max(1), "total": x.sum()}
     sources = {name: parallel(Device["MYOMP"].source(t.schedule()[0].ast)) for name, t in kernels.items()}
     assert sources["product"].count("#pragma") == 1 and "private(acc1)" in sources["product"]
     assert "private(acc1, acc3)" in sources["two sums"]

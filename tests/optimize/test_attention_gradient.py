@@ -17,6 +17,7 @@ from cuda_compiler import compiler_report, needs_nvrtc
 from glassgrad import Context, Tensor, dtypes
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import ops as o, toposort
+from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.lower.loops import (Accumulate, Assign, AwaitSteps, For, If, Kernel, Turn, expressions,
                                             ranges_of, walk)
 from glassgrad.compiler.lower.lower import lower
@@ -27,7 +28,8 @@ from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.schedule.kernels import Item
-from glassgrad.engine.capture import record
+from glassgrad.engine.realize import schedule_of
+from glassgrad.engine.schedule_key import normalize
 
 CHIPS = {name: replace(GPU, features=frozenset({name}), units=units_of({name})) for name in ("sm_80", "sm_90a")}
 Shape = tuple[int, int, int, int, int]         # batch, rows, keys, numbers of a key, numbers of a value
@@ -78,11 +80,13 @@ class Training:
         q, k, v, g = self.tensors = [Tensor.zeros(*s, dtype="bfloat16").contiguous().realize() for s in shapes]
         for t in (q, k, v):
             t.requires_grad = True
-        with record():                                      # as in a jitted step: the whole graph, written out
-            out = q.scaled_dot_product_attention(k, v, is_causal=is_causal)
-            gradients = (out.cast("float32") * g.cast("float32")).sum().gradient(q, k, v)
+        out = q.scaled_dot_product_attention(k, v, is_causal=is_causal)
+        gradients = (out.cast("float32") * g.cast("float32")).sum().gradient(q, k, v)
         self.results = [out, *gradients]
-        self.items: list[Item] = out.schedule(*gradients)
+        nodes = written_out([t.uop for t in self.results])
+        self.items: list[Item] = schedule_of(nodes, out.device)
+        buffers = normalize(nodes).buffers                  # by slot; which of the inputs each is:
+        self.input_of = [[t.uop for t in self.tensors].index(buffer) for buffer in buffers]
         self.kernels: list[Kernel] = [optimize(lower(item.ast, blocks=target.score_blocks), target)
                                       for item in self.items]
 
@@ -92,15 +96,14 @@ class Training:
         for item, kernel in zip(self.items, self.kernels):
             for slot, param in zip(item.slots, kernel.params):
                 if slot not in memory and slot < len(self.given):
-                    memory[slot] = small(self.given[slot]).ravel()
+                    memory[slot] = small(self.given[self.input_of[slot]]).ravel()
                 elif slot not in memory:
                     narrow = param.dtype is dtypes.bfloat16
                     memory[slot] = np.zeros(math.prod(param.shape), np.uint16 if narrow else np.float32)
             run_kernel(kernel, [memory[slot] for slot in item.slots])
         out, of_q, of_k, of_v = (large(memory[slot]) for slot in sorted(memory) if slot >= len(self.given)
                                  and memory[slot].dtype == np.uint16)
-        batch, keys, size = self.given[1].shape             # the gradient of the keys is stored transposed
-        return [out, of_q, of_k.reshape(batch, size, keys).swapaxes(-1, -2), of_v]
+        return [out, of_q, of_k, of_v]
 
 
 CASES: dict[str, tuple[str, Shape, bool]] = {

@@ -374,7 +374,7 @@ def test_a_single_small_kernel_is_not_given_to_an_open_pool(monkeypatch: pytest.
     from glassgrad import Tensor
     given: list[int] = []
     run = worker_pool().run
-    monkeypatch.setattr(worker_pool(), "run", lambda commands, count: given.append(count) or run(commands, count))
+    monkeypatch.setattr(worker_pool(), "run", lambda commands, count: given.append(count.value) or run(commands, count))
     x = Tensor(np.arange(12.0)).realize()
     assert (x * 0.4375).tolist() == [0.4375 * i for i in range(12)] and given == []
     x.sin().realize(x.reshape(3, 4).sum(0), x.reshape(4, 3).sum(1))         # several kernels are one call of it

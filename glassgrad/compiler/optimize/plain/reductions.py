@@ -121,7 +121,8 @@ def along_slices(loop: For, inner: list[Statement], tile: int, lanes: int, other
         return None
     size, k = loop.range.arg.size, reduction.loop.range
     depth = k.arg.size
-    widths = [w for w in range(min(cpu.SLICE, size // 4), cpu.NARROWEST_SLICE - 1, -1) if size % w == 0]
+    narrowest = min(cpu.NARROWEST_SLICE, cpu.LEAST_SLICE)
+    widths = [w for w in range(min(cpu.SLICE, size // 4), narrowest - 1, -1) if size % w == 0]
     busy = [w for w in widths if others * (size // w) >= target.workers]
     far = [at for at in _reads(reduction) if stride_along(at, loop.range) == 1 and (stride_along(at, k) or 0) >= size]
     if not widths or widths[0] < cpu.LEAST_SLICE or not far or size * depth * 4 < target.l2_bytes or \
