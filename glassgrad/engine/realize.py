@@ -134,8 +134,8 @@ def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
 
 
 def _is_permuted_lookup(view: UOp) -> bool:
-    """Whether a view is stored as it is, not as the value below it: a GATHER has the axes that were looked up first, and
-    is stored in the order that was asked for."""
+    """Whether a view is stored as it is, not as the value below it: a GATHER has the axes that were looked up first,
+    and is stored in the order that was asked for."""
     return view.op is o.PERMUTE and view.src[0].op is o.GATHER
 
 
