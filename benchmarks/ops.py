@@ -96,11 +96,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="CPU", choices=["CPU", "CUDA"])
     parser.add_argument("--only", default="", help="cases whose name contains a text")
     options = parser.parse_args(arguments)
+    chosen = {f"gradient: {case.name}" if case.trained else case.name: case for case in CASES}
+    chosen = {name: case for name, case in chosen.items() if options.only in name}
+    if not chosen:
+        parser.error(f"no op's name contains {options.only!r}; without --only, all are measured and named")
     print("| op | ours, us | torch, us | ratio | first call, s | |\n|---|---|---|---|---|---|")
-    for case in CASES:
-        name = f"gradient: {case.name}" if case.trained else case.name
-        if options.only not in name:
-            continue
+    for name, case in chosen.items():
         mine, theirs, first, differs = measured(case, options.device, ON_GPU if options.device == "CUDA" else 1)
         remark = f"differs by {differs:.0e}" if differs > DIFFERS else ""
         figures = [f"{mine * 1e6:.0f}", f"{theirs * 1e6:.0f}", f"{theirs / mine:.2f}", f"{first:.2f}", remark]
