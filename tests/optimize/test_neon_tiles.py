@@ -128,3 +128,11 @@ def test_a_loop_over_elements_and_a_sum_work_on_whole_vectors() -> None:
 def test_few_rows_are_read_together_where_a_set_of_the_first_level_cache_has_four_lines() -> None:
     kernel = optimize(lower(filled(4096, 4096).sum(1).schedule()[-1].ast), NEOVERSE_N1)
     assert "rows(count=2)" in kernel.moves
+
+
+@pytest.mark.parametrize("shape", [(4099, 1009), (1000, 4099), (4096, 1000)])
+def test_a_vector_times_a_matrix_goes_along_rows_whatever_their_length(shape: tuple[int, int]) -> None:
+    """Its factor is one lane of a vector for whole vectors, and a scalar for the last columns."""
+    kernel = optimize(lower((filled(shape[0]) @ filled(*shape)).schedule()[-1].ast), NEOVERSE_N1)
+    assert [move.partition("(")[0] for move in kernel.moves][:3] == ["group", "lanes", "slices"]
+    assert assembly(make_source(kernel, NEOVERSE_N1, "llvm"))

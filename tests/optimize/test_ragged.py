@@ -58,7 +58,9 @@ GRAPHS: dict[str, list[tuple[Target, Make, Shapes]]] = {
     "boxes": [(HOPPER, lambda a, b: a.cast("bfloat16") @ b.cast("bfloat16"), lambda n: ((n + 60, 67), (67, n + 45)))],
     "unit": [(AMX, lambda a, b: a.cast("bfloat16") @ b.cast("bfloat16"), lambda n: ((n, 67), (67, n + 5)))],
     "rows": [(AVX512, lambda x, y: (x * y).sum(1), lambda n: ((n, 37), (37,)))],
-    "slices": [(SMALL, lambda x, y: y @ x, lambda n: ((n + 64, 96), (1, n + 64)))],
+    "slices": [(SMALL, lambda x, y: y @ x, lambda n: ((n + 64, 96), (1, n + 64))),
+               (SMALL, lambda x: x.sum(0) * 2, lambda n: ((n + 16, n + 97),)),
+               (NEON, lambda x, y: (x * y).max(1), lambda n: ((2, n + 200, 33), (n + 200, 1)))],
     "turn": [(AVX512, lambda x: x.permute(2, 1, 0) * 2, lambda n: ((n, 3, 41),))],
     "lanes": [(AVX512, lambda x, y: x * y + 1, lambda n: ((3, n), (n,))), (NEON, lambda x: x.exp(), lambda n: ((n,),))],
     "fold": [(AVX512, lambda x: x.softmax(1), lambda n: ((3, n + 1),)), (NEON, lambda x: x.sum(), lambda n: ((n, 5),))],
@@ -73,7 +75,7 @@ GRAPHS: dict[str, list[tuple[Target, Make, Shapes]]] = {
 LIMITS: dict[str, dict[str, float]] = {     # what makes small sizes worth it, for every kind, or for one of them
     "plain.plain_loops": {"ADDS": 16},
 }
-ROW_LIMITS = {"LEAST_ROW": 16, "SLICE": 32, "LEAST_SLICE": 16}
+ROW_LIMITS = {"LEAST_ROW": 16, "SLICE": 32, "LEAST_SLICE": 16, "LEAST_COLUMN": 16}
 OWN_LIMITS: dict[str, dict[str, dict[str, Any]]] = {
     "contract": {"targets.cpu_costs": {"NEAR_K": 32, "PACK_WORK": 64}, "product.packing": {"READ_AT_ONCE": 64}},
     "direct": {"targets.cpu_costs": {"LEAST_USE": 0.0, "REREAD": 0, "PACK": 0.0}},
@@ -122,8 +124,7 @@ def test_every_decision_keeps_the_answer(kind: str, how: str, lowered: None, rng
     log: list[str] = []
 
     def compiler(target: Target) -> Callable[[UOp], Kernel]:
-        if kind != "slices":            # small tasks are grouped before slices are tried
-            target = replace(target, task_steps=32, cut_steps=128)
+        target = replace(target, task_steps=32, cut_steps=128)
 
         def compiled(ast: UOp) -> Kernel:
             kernel = optimize(lower(ast), target)

@@ -69,6 +69,17 @@ def test_long_columns_are_reduced_before_what_reads_their_sums() -> None:
     assert results(many.var(0)) == [1], "enough columns for all threads"
 
 
+def test_a_cpu_reduces_the_columns_of_a_large_matrix_before_what_reads_their_sums() -> None:
+    """Each pass then goes along the rows of the matrix; down its columns, every element is on another page."""
+    large, wide = ready(900, 300), ready(4, 300, 900)
+    assert results(large.var(0), limits=CPU_LIMITS) == [1, 1]
+    assert results(large.softmax(0), limits=CPU_LIMITS) == [1, 1, 1, 1], "the exponentials are stored once"
+    assert results(wide.var(1), limits=CPU_LIMITS) == [1, 1]
+    assert results(large.T.contiguous().realize().var(1), limits=CPU_LIMITS) == [1], "rows are read once"
+    assert results(ready(40, 300, 90).var(1), limits=CPU_LIMITS) == [1], "each matrix is small"
+    assert results(ready(50, 9000).var(0), limits=CPU_LIMITS) == [1], "columns are short"
+
+
 def test_reductions_of_one_row_share_a_kernel_whatever_shape_it_has_in_memory() -> None:
     scores = ready(8, 64, 500)
     rows = scores.reshape(512, 500)

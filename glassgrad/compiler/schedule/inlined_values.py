@@ -30,8 +30,9 @@ class FusionLimits(NamedTuple):
     few_rows: int = 0              # a reduction is split into parts if it has fewer rows than `few_rows`
     long_rows: int = 1 << 17       # and at least `long_rows` elements, unless a row has at most
     held_row: int = 0              # `held_row` elements: then the registers of a thread group hold it
-    few_columns: int = 0           # a reduction of columns, each by one thread, is split if it has fewer columns
-    long_column: int = 256         # than `few_columns`, of at least `long_column` elements each
+    few_columns: int = 1 << 40     # a reduction of columns is split if it has fewer columns than `few_columns`,
+    long_column: int = 64          # of at least `long_column` elements each,
+    column_elements: int = 1 << 18       # and from its first column to its last `column_elements` in memory
     buffers: int = 1 << 30         # the most arguments of a kernel
     pads_as_read: bool = False     # whether a window's image is stored without its padding
     side_by_side: int = 0          # the most values that a kernel of small, unrelated maps reads and writes; 0: none
@@ -178,9 +179,11 @@ class InlinedValues:
         return inside.elements >= limits.long_rows and not self.is_held(node)
 
     def is_of_columns(self, node: UOp) -> bool:
-        """Whether a reduction inside a node keeps the last axis: each thread reduces a column."""
+        """Whether a reduction inside a node keeps the last axis, so that it goes down columns, of a large matrix."""
         inside = toposort([node], self.computed_sources)
-        return any(max(nontrivial(n.src[0].shape), default=0) not in n.arg.axes for n in inside if n.op in o.REDUCE)
+        sources = [(n.src[0].shape, n.arg.axes) for n in inside if n.op in o.REDUCE]
+        return any(max(nontrivial(shape), default=0) not in axes and
+                   math.prod(map(most, shape[min(axes):])) >= self.limits.column_elements for shape, axes in sources)
 
     def is_held(self, node: UOp) -> bool:
         """Whether all reductions inside a node are over contiguous rows that fit the registers of a thread group."""

@@ -16,13 +16,13 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_first
-from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
+from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, sums_columns, transposed
 from glassgrad.compiler.optimize.plain.rows_in_registers import Row, row_in_steps
 from glassgrad.compiler.optimize.plain.scans import read_ahead_of_totals, scan_in_chunks, scan_in_group
 from glassgrad.compiler.optimize.plain.scatter_tasks import rows_among_tasks
 from glassgrad.compiler.optimize.plain.scatters import rows_apart, scattered_along
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
-from glassgrad.compiler.optimize.targets import gpu_costs as gpu
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 ADDS = 128              # adds per lane before a partial sum is folded: equal values round one way, so float32 wants few
@@ -92,6 +92,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     columns = bool(free) and columns_cost(free, inner, lanes) <= rows_cost(inner, lanes)
     tile = vectors_in_flight(inner)
     possible_tasks = math.prod(f.range.arg.size for f in loops)
+    long_columns = False
     if columns:
         along = free[_lane_loop(free, inner)].range
         size = along.arg.size
@@ -101,11 +102,13 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         if target.groups and tile > 1:
             tile = max(tile, AT_ONCE)
         tile, lanes = _whole_groups(size, consecutive, lanes) if consecutive else (tile, lanes)
-        possible_tasks = possible_tasks // size * -(-size // (tile * lanes))
+        others = possible_tasks // max(size, 1)
+        long_columns = sums_columns(free[_lane_loop(free, inner)], inner, others, target) is not None
+        possible_tasks = others * -(-size // (cpu.SLICE if long_columns else tile * lanes))
     row = Row.of(inner) if target.groups and not columns else None
     in_registers = row is not None and row.lanes(possible_tasks, target) is not None
     if total >= target.cut_steps and possible_tasks < target.few_tasks and not in_registers:
-        least = LEAST_READ if columns else LEAST_FOLDED * lanes
+        least = cpu.LEAST_COLUMN if long_columns else LEAST_READ if columns else LEAST_FOLDED * lanes
         parts = grouped(loops, inner, total, possible_tasks * lanes // target.lanes(4), least, target, decisions)
         if parts is not None:
             return [b for part in parts for b in plain(part, target, decisions)]
@@ -224,7 +227,7 @@ def grouped(loops: list[For], inner: list[Statement], total: int, possible_tasks
         busy = n * inside * max(possible_tasks, 1) // target.few_tasks
         least = -(-max(read, min(target.least_chunk, busy)) // inside)
     else:
-        least = max(target.least_chunk, target.cut_steps // 4 * n // max(total, 1))
+        least = max(target.least_chunk, read, target.cut_steps // 4 * n // max(total, 1))
     chunk = _chunk(n, least, most=8 * target.few_tasks)
     parts = sum_moves.group(inner, [f.range for f in loops], chunk) if chunk < n else None
     if parts is None:

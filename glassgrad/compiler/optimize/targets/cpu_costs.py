@@ -103,6 +103,7 @@ READ_ROWS = 8            # read together (unroll and jam),
 ROWS_OF_A_SET = {"aarch64": 2}    # the same of rows a page apart, whose lines share a set of the first-level cache
 FEW_ROWS = 8             # of the other factor that are multiplied with each of them
 LEAST_ROW = 64           # elements of a row that are worth a stream
+LEAST_COLUMN = 8 * READ_ROWS      # elements of a column that are worth adding up in memory
 LONGEST_COLUMN = 1024    # sums of READ_ROWS products each that one element of memory adds up: more would be inaccurate
 SLICE = 1024             # elements of a row that one task reads: a page of float32
 LEAST_SLICE = 256

@@ -130,8 +130,9 @@ class Target:
 GPU = Target("gpu", 1024, 64, l1_bytes=128 << 10, row_bytes=40 << 10, task_steps=1 << 10, most_tasks=1 << 20,
              few_tasks=264, least_chunk=128, groups=True,
              fusion=FusionLimits(costly=64, costly_with_rows=64, stores_factors=True, small=256, few_rows=264,
-                                 long_rows=16 << 10, held_row=8 << 10, few_columns=264 * 256, pads_as_read=True,
-                                 side_by_side=64, products_per_byte=6, softmax_rows=1, masked_keys=0))
+                                 long_rows=16 << 10, held_row=8 << 10, few_columns=264 * 256, long_column=256,
+                                 column_elements=0, pads_as_read=True, side_by_side=64, products_per_byte=6,
+                                 softmax_rows=1, masked_keys=0))
 
 # Apple: some of a group's 32 KB of shared memory are for folds; a kernel has at most 31 arguments.
 APPLE_GPU = replace(GPU, row_bytes=31 << 10, group_bytes=31 << 10, fusion=GPU.fusion._replace(buffers=31))

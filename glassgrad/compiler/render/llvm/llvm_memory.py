@@ -121,13 +121,16 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return found
 
     def load_lane(self, node: UOp, lanes: int) -> None:
-        """One lane of a vector that `lanes_of_vectors` found, for all lanes; the vector is loaded if it was not yet."""
+        """One lane of a vector that `lanes_of_vectors` found, for all lanes; the vector is loaded if it was not yet.
+        The lane alone serves scalars that read the same element."""
         first, width, lane = self.lane_of[node]
         scope, reads = self.scope_of(node), self.reads[node]
         vector = self.in_scope(scope, ("vector", first, width), reads, self._load_row, first, width)
-        value = self.in_scope(scope, (node, lanes, node.dtype), reads, self.shuffle, vector, [lane] * lanes)
-        if node not in scope.values:
-            self.keep(scope, node, reads, value)
+        self.in_scope(scope, (node, lanes, node.dtype), reads, self.shuffle, vector, [lane] * lanes)
+        self.in_scope(scope, node, reads, self._element, vector, lane)
+
+    def _element(self, vector: LlvmValue, lane: int) -> LlvmValue:
+        return self.put(f"extractelement {vector.typed}, i64 {lane}", vector.type, 0)
 
     def _load_row(self, first: UOp, lanes: int) -> LlvmValue:
         constant, terms = ix.linear(first.src[1])
@@ -206,7 +209,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         alone = None if statement.gate is None or step is GATHER else self._only_lane(statement.gate, lanes)
         if alone is not None:
             place = self.address(memory, constant + alone * (step or 0), same)
-            element = self.put(f"extractelement {value.typed}, i64 {alone}", value.type, 0)
+            element = self._element(value, alone)
             self.line(f"store {element.typed}, {place.typed}, align {align}")
             return
         mask = None if statement.gate is None else self.operand(statement.gate, lanes)
