@@ -54,11 +54,19 @@ def accumulated(body: Iterable[Statement]) -> dict[UOp, o.Op]:
     return {s.register: s.combine for s in walk(body) if isinstance(s, Accumulate) and s.register not in inside}
 
 
-def _private_rows(body: list[Statement], lanes: int) -> Replace:
-    """LOCAL memory written inside a wide loop becomes one copy per lane: element e of lane l at e * lanes + l."""
-    memories = {s.memory for s in walk(body) if isinstance(s, Store) and s.memory.op is o.LOCAL
-                and s.memory.arg.scope == "worker"}
-    return {m: local(m.arg.name, m.dtype, m.arg.size * lanes) for m in memories}
+def spread_rows(body: list[Statement], copies: int, at: UOp) -> list[Statement]:
+    """LOCAL memory written in a loop's body becomes one for each iteration: element e of iteration i at e * copies + i.
+    `at` is the iteration's number."""
+    memories = {s.memory: local(s.memory.arg.name, s.memory.dtype, s.memory.arg.size * copies) for s in walk(body)
+                if isinstance(s, Store) and s.memory.op is o.LOCAL and s.memory.arg.scope == "worker"}
+    if not memories:
+        return body
+    loads = [n for n in loads_in(body) if n.src[0] in memories]
+    body = rebuild(body, {n: load(memories[n.src[0]], add(multiply(n.src[1], copies), at), *n.src[2:]) for n in loads})
+    for s in walk(body):
+        if isinstance(s, Store) and s.memory in memories:
+            s.memory, s.index = memories[s.memory], add(multiply(s.index, copies), at)
+    return body
 
 
 def serial(body: Iterable[Statement]) -> list[Statement]:
@@ -75,6 +83,18 @@ def pieces(size: int, piece: int) -> list[tuple[int, int, int]]:
     """
     whole, rest = divmod(size, piece)
     return [found for found in ((0, whole, piece), (size - rest, 1, rest)) if found[1] and found[2]]
+
+
+def pieces_of(loop: For, piece: int) -> list[tuple[UOp, int, int, UOp | None]]:
+    """A loop as whole pieces and the remainder: (start, how many, how long, and how many there are at run time). Below
+    a run-time bound the remainder is taken one by one."""
+    size = loop.range.arg.size
+    if loop.stop is None:
+        return [(index(start), count, long, None) for start, count, long in pieces(size, piece)]
+    stop = within(loop.stop, size)
+    whole = divide(stop, piece)
+    return [(index(0), size // piece, piece, whole),
+            (multiply(whole, piece), piece, 1, add(stop, multiply(whole, -piece)))]
 
 
 # -- moves ---------------------------------------------------------------------------------------------------
@@ -116,10 +136,8 @@ def wide(loop: For, tile: int, lanes: int, copies: bool = True, consecutive: boo
     """
     out: list[Statement] = []
     for step in wide_steps(loop, tile, lanes, consecutive):
-        memories = _private_rows(loop.body, step.width) if copies else {}
         body = step.body_of(loop)
-        if memories:
-            body = _spread_rows(body, memories, step.width, step.number)
+        body = spread_rows(body, step.width, step.number) if copies else body
         out += step.loop(step.tiled(body), loop.kind)
     return out
 
@@ -249,15 +267,6 @@ def _steps(n: int, tile: int, lanes: int) -> list[tuple[int, int, int, int]]:
     vectors, last = divmod(rest, lanes)
     steps = ((0, tiles, tile, lanes), (n - rest, 1, vectors, lanes), (n - last, 1, 1, last))
     return [step for step in steps if math.prod(step[1:])]
-
-
-def _spread_rows(body: list[Statement], memories: Replace, copies: int, at: UOp) -> list[Statement]:
-    loads = [n for n in loads_in(body) if n.src[0] in memories]
-    body = rebuild(body, {n: load(memories[n.src[0]], add(multiply(n.src[1], copies), at), *n.src[2:]) for n in loads})
-    for s in walk(body):
-        if isinstance(s, Store) and s.memory in memories:
-            s.memory, s.index = memories[s.memory], add(multiply(s.index, copies), at)
-    return body
 
 
 @move(lambda body, count, interleaved=True: body)

@@ -16,7 +16,8 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_first
-from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, sums_columns, transposed
+from glassgrad.compiler.optimize.plain.columns import along_rows_of_slices, goes_along_rows
+from glassgrad.compiler.optimize.plain.reductions import rows_at_once, transposed
 from glassgrad.compiler.optimize.plain.rows_in_registers import Row, row_in_steps
 from glassgrad.compiler.optimize.plain.scans import read_ahead_of_totals, scan_in_chunks, scan_in_group
 from glassgrad.compiler.optimize.plain.scatter_tasks import rows_among_tasks
@@ -103,12 +104,12 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
             tile = max(tile, AT_ONCE)
         tile, lanes = _whole_groups(size, consecutive, lanes) if consecutive else (tile, lanes)
         others = possible_tasks // max(size, 1)
-        long_columns = sums_columns(free[_lane_loop(free, inner)], inner, others, target) is not None
+        long_columns = goes_along_rows(free[_lane_loop(free, inner)], inner, others, target)
         possible_tasks = others * -(-size // (cpu.SLICE if long_columns else tile * lanes))
     row = Row.of(inner) if target.groups and not columns else None
     in_registers = row is not None and row.lanes(possible_tasks, target) is not None
     if total >= target.cut_steps and possible_tasks < target.few_tasks and not in_registers:
-        least = cpu.LEAST_COLUMN if long_columns else LEAST_READ if columns else LEAST_FOLDED * lanes
+        least = cpu.LEAST_PART if long_columns else LEAST_READ if columns else LEAST_FOLDED * lanes
         parts = grouped(loops, inner, total, possible_tasks * lanes // target.lanes(4), least, target, decisions)
         if parts is not None:
             return [b for part in parts for b in plain(part, target, decisions)]
@@ -122,7 +123,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         loops.remove(loop)
         others = math.prod(f.range.arg.size for f in loops)
         slices = None if consecutive else \
-            along_slices(loop, inner, chosen.tile, chosen.lanes, others, target, decisions)
+            along_rows_of_slices(loop, inner, chosen.tile, chosen.lanes, others, target, decisions)
         if slices is not None:
             return [nest([*loops, slices[0]], slices[1], total, target, decisions, independent=False)]
         whole = For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop)

@@ -1,12 +1,10 @@
 """Reductions as fast as memory. In: the loops of a reduction. Out: the same, reading several rows together.
 
 Memory bandwidth is limited by how many cache lines are in flight, and hardware prefetches only within a page. So a sum
-over rows (lanes along k) jams several rows, each a separate stream; and a sum over columns (lanes along n) goes along
-whole rows, a few together, with its sums in LOCAL memory.
+over rows (lanes along k) jams several rows, each a separate stream. (Sums over columns: columns.py.)
 
     for i: r = 0; for k: r += x[i, k]; S        ->  for i by 8: TILE 8: r = 0; for k: r += x[i, k]; S
     for j in 2: for i: .. r += x[i, k] * y[j, k]..  ->  for i by 8: TILE 8: TILE j: .. the same
-    for n: r = 0; for k: r += x[k, n]; S        ->  for slices of n: m = 0; for k by 8: for n: m[n] += x[k, n] + ..; S
 
 And copies that read along one axis and store along another go in square blocks, which renderers transpose in registers.
 
@@ -17,11 +15,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glassgrad.compiler.graph import UOp, identity, ops as o
-from glassgrad.compiler.graph.index_algebra import add, divide, index, multiply
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Statement, Store, counter, left_of,
-                                            load, loads_in, local, nodes_in, one)
-from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
+from glassgrad.compiler.graph import UOp, ops as o
+from glassgrad.compiler.graph.index_algebra import add, multiply
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Statement, Store, counter,
+                                            loads_in, nodes_in, one)
+from glassgrad.compiler.optimize.decisions import Choice, Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.recognize import stride_along
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
@@ -32,14 +30,6 @@ from glassgrad.compiler.optimize.targets.target import Target
 class ReadRows(Choice, names=["rows"]):
     """How many rows of a reduction are read together (unroll and jam)."""
     count: int
-
-
-@dataclass(frozen=True)
-class Slices(Choice):
-    """A sum over columns that goes along the rows: the width of a slice, and how many rows are added together."""
-    loop: str = fixed()
-    width: int = fixed()
-    rows: int = fixed()
 
 
 @dataclass(frozen=True)
@@ -62,7 +52,7 @@ class Reduction:
         begins = [s for s in body if isinstance(s, Assign)]
         loops = [s for s in body if isinstance(s, For)]
         rest = [s for s in body if isinstance(s, Store)]
-        if len(loops) != 1 or body != [*begins, *loops, *rest] or loops[0].kind != LOOP:
+        if len(loops) != 1 or body != [*begins, *loops, *rest] or loops[0].kind != LOOP or loops[0].stop is not None:
             return None
         if not all(isinstance(s, Accumulate) for s in loops[0].body) or not begins:
             return None
@@ -76,7 +66,7 @@ def rows_at_once(loops: list[For], inner: list[Statement], target: Target) -> Ro
     """The loop over rows of a reduction that are read together, and a short loop that reuses them; None for rows that
     are short, or not contiguous along k in memory."""
     reduction = Reduction.of(inner)
-    if reduction is None or reduction.loop.stop is not None or reduction.loop.range.arg.size < cpu.LEAST_ROW:
+    if reduction is None or reduction.loop.range.arg.size < cpu.LEAST_ROW:
         return None
     k, fixed = reduction.loop.range, [f for f in loops if f.stop is None]
     for row in reversed(fixed):
@@ -110,33 +100,6 @@ class RowsAtOnce:
         if self.few is not None:
             wide = moves.wide(For(self.few.range, LOOP, wide), self.width, 1)
         return moves.wide(For(self.row.range, LOOP, wide), chosen.count, 1)
-
-
-def sums_columns(loop: For, inner: list[Statement], others: int, target: Target) -> Reduction | None:
-    """A sum over columns that is worth going along the rows; None for what is small or of another form. `others`: how
-    often the loop runs."""
-    reduction = None if target.groups else Reduction.of(inner)
-    if reduction is None or loop.stop is not None:
-        return None
-    size, k = loop.range.arg.size, reduction.loop.range
-    depth = k.arg.size
-    far = [at for at in _reads(reduction) if stride_along(at, loop.range) == 1 and (stride_along(at, k) or 0) >= size]
-    large = far and size >= cpu.LEAST_SLICE and others * size * depth * 4 >= target.l2_bytes
-    return reduction if large and depth >= cpu.LEAST_COLUMN else None
-
-
-def along_slices(loop: For, inner: list[Statement], tile: int, lanes: int, others: int, target: Target,
-                 decisions: Decisions) -> tuple[For, list[Statement]] | None:
-    """A sum over columns as (loop over slices, the statements of one slice); refuses (None) what `sums_columns` does.
-    Each column is summed in the same order, whatever the width of a slice."""
-    reduction = sums_columns(loop, inner, others, target)
-    if reduction is None or reduction.loop.range.arg.size > cpu.LONGEST_COLUMN * cpu.READ_ROWS:
-        return None
-    size = loop.range.arg.size
-    count = max(-(-size // cpu.SLICE), -(-target.workers // others))
-    width = min(size, max(min(cpu.NARROWEST_SLICE, cpu.LEAST_SLICE), -(-size // (count * lanes)) * lanes))
-    chosen = decisions.ask(Slices(loop.range.arg.name, width, cpu.READ_ROWS), lambda c: None)
-    return _slices(loop, reduction, chosen.width, chosen.rows, tile, lanes)
 
 
 def transposed(loops: list[For], inner: list[Statement], lanes: int, decisions: Decisions) \
@@ -176,50 +139,13 @@ def _within(loop: For, body: list[Statement], lanes: int) -> list[Statement]:
         return For(lane, LANE, [s])
 
     out: list[Statement] = []
-    for start, count, width, end in _pieces(loop, lanes):
+    for start, count, width, end in moves.pieces_of(loop, lanes):
         outer, lane = counter(loop.range.arg.name + "o", count), counter(loop.range.arg.name + "l", width)
         at = add(start, add(multiply(one(outer), width), one(lane)))
         block = moves.rebuild(body, {loop.range: at})
         block = [lane_inside(s, lane) for s in block] if width > 1 else block
         out += [For(outer, LOOP, block, end)] if count > 1 or end is not None else block
     return out
-
-
-def _pieces(loop: For, piece: int) -> list[tuple[UOp, int, int, UOp | None]]:
-    """A loop as whole pieces and the remainder: (start, how many, how long, and how many there are at run time). Below
-    a run-time bound the remainder is taken one by one."""
-    size = loop.range.arg.size
-    if loop.stop is None:
-        return [(index(start), count, long, None) for start, count, long in moves.pieces(size, piece)]
-    stop = moves.within(loop.stop, size)
-    whole = divide(stop, piece)
-    return [(index(0), size // piece, piece, whole),
-            (multiply(whole, piece), piece, 1, add(stop, multiply(whole, -piece)))]
-
-
-def _slices(loop: For, reduction: Reduction, width: int, rows: int, tile: int, lanes: int) \
-        -> tuple[For, list[Statement]]:
-    size, name, k = loop.range.arg.size, loop.range.arg.name, reduction.loop.range
-    outer, inner = counter(name + "s", -(-size // width)), counter(name, width)
-    place, left = {loop.range: add(multiply(one(outer), width), inner)}, left_of(size, width, outer)
-    combines = moves.accumulated(reduction.loop.body)
-    sums = {r: local(f"sum_{r.arg}", r.dtype, width) for r in combines}
-
-    def along(statements: list[Statement]) -> list[Statement]:
-        return moves.wide(For(inner, LOOP, moves.rebuild(statements, place), left), tile, lanes, copies=False)
-
-    body = along([Store(sums[r], inner, identity(c, r.dtype)) for r, c in combines.items()])
-    for start, count, together, end in _pieces(reduction.loop, rows):
-        block, step = counter(k.arg.name + "b", count), counter(k.arg.name + "u", together)
-        at = add(start, add(multiply(one(block), rows if together > 1 else 1), one(step)))
-        products = moves.rebuild(reduction.loop.body, {k: at})
-        part = along([*[Assign(r, identity(c, r.dtype)) for r, c in combines.items()],
-                      *([For(step, TILE, products)] if together > 1 else products),
-                      *[Store(sums[r], inner, r, c) for r, c in combines.items()]])
-        body += [For(block, LOOP, part, end)] if count > 1 or end is not None else part
-    totals: dict[UOp, UOp] = {r: load(m, inner) for r, m in sums.items()}
-    body += along(moves.rebuild(reduction.rest, totals))
-    return For(outer, loop.kind, []), body
 
 
 def _reads(reduction: Reduction) -> list[UOp]:
