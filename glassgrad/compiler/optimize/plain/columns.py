@@ -57,6 +57,8 @@ def along_rows_of_slices(columns: For, body: list[Statement], tile: int, lanes: 
     if not goes_along_rows(columns, body, others, target):
         return None
     passes = [s for s in body if isinstance(s, For)]
+    if len(passes) > 1 and tile * lanes * 4 >= cpu.WHOLE_LINES:
+        return None
     if any(p.range.arg.size > cpu.LONGEST_COLUMN * (cpu.READ_ROWS if _only_sums(p) else 1) for p in passes):
         return None
     size, depth = columns.range.arg.size, max(p.range.arg.size for p in passes)
