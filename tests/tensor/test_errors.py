@@ -209,12 +209,24 @@ the C compiler cannot be started
 def test_llvmlite_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     with pytest.raises(DeviceError) as error:
-        llvm._binding()
+        llvm.compile_ir("define i32 @two() { ret i32 2 }")
     message = text(error).splitlines()
     assert message[0] == "the CPU device compiles with llvmlite, which is not installed"
     assert message[1].startswith("  given:    import llvmlite: ")
-    assert message[2:] == ["  expected: llvmlite 0.44 or newer",
+    assert message[2:] == ["  expected: llvmlite 0.45 or newer",
                            "  fix:      pip install llvmlite, or use a C compiler with CLANG=1"]
+
+
+def test_llvmlite_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM 15, of llvmlite 0.44, wants pointers with types."""
+    monkeypatch.setattr(pytest.importorskip("llvmlite.binding"), "llvm_version_info", (15, 0, 7))
+    with pytest.raises(DeviceError) as error:
+        llvm.compile_ir("define i32 @two() { ret i32 2 }")
+    assert text(error) == """\
+the CPU device compiles with llvmlite, and this one is too old
+  given:    llvmlite with LLVM 15.0.7
+  expected: llvmlite 0.45 or newer
+  fix:      pip install --upgrade llvmlite, or use a C compiler with CLANG=1"""
 
 
 @pytest.mark.parametrize("call, message", [

@@ -32,8 +32,13 @@ def _binding() -> Any:
         from llvmlite import binding
     except ImportError as missing:
         raise DeviceError("the CPU device compiles with llvmlite, which is not installed",
-                          given=f"import llvmlite: {missing}", expected="llvmlite 0.44 or newer",
+                          given=f"import llvmlite: {missing}", expected="llvmlite 0.45 or newer",
                           fix="pip install llvmlite, or use a C compiler with CLANG=1") from None
+    if binding.llvm_version_info < (16,):            # its pointers have types, ours have none
+        raise DeviceError("the CPU device compiles with llvmlite, and this one is too old",
+                          given=f"llvmlite with LLVM {'.'.join(map(str, binding.llvm_version_info))}",
+                          expected="llvmlite 0.45 or newer",
+                          fix="pip install --upgrade llvmlite, or use a C compiler with CLANG=1")
     return binding
 
 
@@ -100,6 +105,8 @@ def compile_ir(text: str, *, level: int = 1) -> bytes:
     """
     try:
         data: bytes = _emitted(text, level, "object")
+    except DeviceError:
+        raise
     except RuntimeError as wrong:
         raise Bug(f"LLVM refuses the IR we made: {' '.join(str(wrong).split())}") from wrong
     missing = ElfObject(data).undefined()

@@ -105,8 +105,8 @@ FEW_ROWS = 8             # of the other factor that are multiplied with each of 
 LEAST_ROW = 64           # elements of a row that are worth a stream
 LEAST_COLUMN = READ_ROWS          # elements of a column that are worth a value in memory;
 LEAST_PART = 8 * READ_ROWS        # the same of a part of a column
-WHOLE_LINES = 128        # bytes of a row that vectors read at a time, from which several passes keep their values in
-                         # registers: memory for them costs 10 to 25% with AVX-512; with NEON it gains a factor of 2 to 5
+WHOLE_LINES = 128        # bytes of a row that vectors read at a time, from which several passes keep values in
+                         # registers: in memory they cost 10 to 25% with AVX-512; with NEON that is 2 to 5 times as fast
 LONGEST_COLUMN = 1024    # sums of READ_ROWS products each that one element of memory adds up: more would be inaccurate
 SLICE = 1024             # elements of a row that one task reads: a page of float32
 LEAST_SLICE = 256
