@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import Bug, FormatError
 from glassgrad.base.settings import Context, kernel_mode, settings
+from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.runtime.disk_cache import default_cache
@@ -175,12 +176,12 @@ class CompiledKernels:
             raise FormatError("what a tuning file says of a kernel does not fit it", given=str(why),
                               expected="moves as a search found them",
                               fix="glassgrad tune clear, and search again") from None
-        head, features = json.dumps(facts).encode(), settings.CPU_FEATURES
+        head, features, here = json.dumps(facts).encode(), settings.CPU_FEATURES, one_place()
 
         def work() -> bytes:
             if cancelled.is_set():
                 return b""
-            with Context(CPU_FEATURES=features):           # a Context belongs to the thread that entered it
+            with Context(CPU_FEATURES=features), here:     # a Context belongs to the thread that entered it
                 made = struct.pack("<I", len(head)) + head + self._compiled(ast, built.source or built.binary)
             if cache:
                 cache.put(key, made)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 import glassgrad
-from glassgrad import (Bug, Device, DeviceError, DTypeError, FormatError, GlassgradError, InputError, JitError,
+from glassgrad import (Bug, Context, Device, DeviceError, DTypeError, FormatError, GlassgradError, InputError, JitError,
                        ShapeError, Tensor, c_kernel)
 from glassgrad.base import errors
 from glassgrad.jit import TinyJit, guards
@@ -227,6 +227,8 @@ the CPU device compiles with llvmlite, and this one is too old
   given:    llvmlite with LLVM 15.0.7
   expected: llvmlite 0.45 or newer
   fix:      pip install --upgrade llvmlite, or use a C compiler with CLANG=1"""
+    with Context(CACHE=0), pytest.raises(DeviceError, match="test_errors.py:"):       # compiled by another thread
+        (Tensor([1.0, 2.0], device="CPU") * 1.25 + 77).sin().realize()
 
 
 @pytest.mark.parametrize("call, message", [
