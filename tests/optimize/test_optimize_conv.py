@@ -24,7 +24,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Kernel, Phase, expressions, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.moves.split_by_remainder import residues
-from glassgrad.compiler.optimize.plain.plain_loops import weighed
+from glassgrad.compiler.optimize.plain.access_order import weighed
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
