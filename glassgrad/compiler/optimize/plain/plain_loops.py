@@ -312,17 +312,7 @@ def nest(loops: list[For], body: list[Statement], total: int, target: Target, de
     few_rows = SPREAD_ROWS * target.few_tasks if target.groups else 16
     if independent and body and wanted > 1 and rows < few_rows:
         body = moves.spread(body, max(1, wanted // max(rows, 1)), target.groups)
-    done = 1
-    shaped: list[tuple[For, int]] = []       # each loop with the number of tasks it becomes; 0 stays a loop
-    for f in loops:
-        size = f.range.arg.size
-        take = min(size, -(-wanted // done)) if wanted > 1 and done < wanted else 0
-        shaped.append((f, take))
-        done *= max(take, 1) if take == size else max(take, 1) * wanted
-    for f, take in reversed(shaped):
-        loop = For(f.range, LOOP, body, f.stop)
-        body = [moves.tasks(loop, take, target.groups) if take > 1 else loop]
-    return body
+    return moves.share_out([f.range for f in loops], body, wanted, {f.range: f.stop for f in loops}, target.groups)
 
 
 def _whole_groups(size: int, tile: int, lanes: int) -> tuple[int, int]:

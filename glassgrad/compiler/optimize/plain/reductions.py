@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import UOp, identity, ops as o
-from glassgrad.compiler.graph.index_algebra import add, divide, index, multiply
+from glassgrad.compiler.graph.index_algebra import add, index, multiply
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Statement, Store, counter, load,
                                             loads_in, local, nodes_in, one)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
@@ -169,19 +169,9 @@ def _within(loop: For, body: list[Statement], lanes: int) -> list[Statement]:
         return For(lane, LANE, [s])
 
     out: list[Statement] = []
-    parts: list[tuple[UOp, int, int, UOp | None]] = [
-        (index(start), count, width, None) for start, count, width in moves.pieces(loop.range.arg.size, lanes)]
-    if loop.stop is not None:                                # whole vectors below it, and what is left, one by one
-        stop = moves.within(loop.stop, loop.range.arg.size)
-        whole = divide(stop, lanes)
-        parts = [(index(0), loop.range.arg.size // lanes, lanes, whole),
-                 (multiply(whole, lanes), lanes, 1, add(stop, multiply(whole, -lanes)))]
-    for start, count, width, end in parts:
-        outer, lane = counter(loop.range.arg.name + "o", count), counter(loop.range.arg.name + "l", width)
-        at = add(start, add(multiply(one(outer), width), one(lane)))
-        block = moves.rebuild(body, {loop.range: at})
-        block = [lane_inside(s, lane) for s in block] if width > 1 else block
-        out += [For(outer, LOOP, block, end)] if count > 1 or end is not None else block
+    for step in moves.wide_steps(loop, 1, lanes):
+        block = step.body_of(For(loop.range, LOOP, body))
+        out += step.loop([lane_inside(s, step.lane) for s in block] if step.lanes > 1 else block, LOOP)
     return out
 
 
