@@ -75,9 +75,11 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     """The loop nest with lanes and tasks: one phase, or two where a long sum is split into partial sums."""
     loops, inner = task_loops(body)
     total, lanes = work(body), target.lanes(itemsize(body))
-    found = scatter_or_scan(loops, inner, total, lanes, target, decisions)
-    if found is not None:
-        return found
+    apart = rows_apart(loops, inner, target, lanes) if target.groups else None
+    if apart is not None:
+        return [apart]
+    if stores_in_order(inner):
+        return scatter_or_scan(loops, inner, total, lanes, target, decisions)
     blocks = None if target.groups else transposed(loops, inner, lanes, decisions)
     if blocks is not None:
         return [nest(blocks[0], blocks[1], total, target, decisions)]
@@ -185,11 +187,8 @@ def in_order(loops: list[For], inner: list[Statement], total: int, target: Targe
 
 
 def scatter_or_scan(loops: list[For], inner: list[Statement], total: int, lanes: int, target: Target,
-                    decisions: Decisions) -> list[list[Statement]] | None:
-    """The phases of a nest whose stores must stay in order; refuses (None) other loops."""
-    apart = rows_apart(loops, inner, target, lanes) if target.groups else None
-    if apart is not None or not stores_in_order(inner):
-        return None if apart is None else [apart]
+                    decisions: Decisions) -> list[list[Statement]]:
+    """The phases of a nest whose stores must stay in order."""
     if not target.groups:
         rows = rows_among_tasks(loops, inner, min(target.workers, total // target.task_steps), lanes)
         if rows is None:
