@@ -21,10 +21,10 @@ from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.reductions import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Accumulate, Kernel, Phase, expressions, walk
+from glassgrad.compiler.lower.loops import Accumulate, Kernel, Phase, Store, expressions, loads_in, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.moves.split_by_remainder import residues
-from glassgrad.compiler.optimize.plain.plain_loops import weighed
+from glassgrad.compiler.optimize.plain.access_order import weighed
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -60,6 +60,17 @@ def parts(values: Inputs, rng: np.random.Generator, case: Any) -> list[UOp]:
     seed = values.leaf(rng.uniform(-1, 1, out.shape).astype("float32"))
     found = [g for g in gradients(out, seed, [x, w]) if g is not None]
     return [join_sums(rewrite([part], ALGEBRA))[0] for part in (out.maximum(0.0) + seed, *found)]
+
+
+def test_sums_of_a_ragged_tile_are_read_without_a_mask(eager: None) -> None:
+    """Only the store has one: the sums of all of a tile are in memory, and masked reads cost more."""
+    x, w = Tensor.zeros(8, 2, 17, 17).contiguous().realize(), Tensor.zeros(6, 2, 3, 3).contiguous().realize()
+    kernel = optimize(lower(x.conv2d(w).schedule()[0].ast), AVX512)
+    assert kernel.moves[0].startswith("direct(")
+    sums = [n for phase in kernel.phases for n in loads_in(phase.body) if "sums" in str(n.src[0].arg)]
+    stores = [s for phase in kernel.phases for s in walk(phase.body) if isinstance(s, Store) and s.memory.op is o.PARAM]
+    assert [len(n.src) for n in sums] == [2] * len(sums) and sums
+    assert any(s.gate is not None for s in stores)
 
 
 @pytest.mark.parametrize("target", [AVX512, NEON], ids=["avx512", "neon"])

@@ -179,7 +179,6 @@ REWRITES = {
         "test_changing_sizes.py::test_few_rows_and_many_are_cut_in_two_ways",
     "contraction_tilings.in_blocks": "test_symbolic.py::test_products_are_packed_in_blocks",
     "contraction_tilings.limit_tasks": "test_changing_sizes.py::test_the_loop_trees_touch_only_their_memory",
-    "recognize.flat_tasks": "test_optimize_windows.py::test_every_part_keeps_its_answer",
     "loop_moves.merge": "test_optimize.py::test_merge",
     "loop_moves.wide": "test_optimize.py::test_wide",
     "loop_moves.cut_at_gates": "test_optimize.py::test_cut_at_gates",

@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_500, "check": 890, "engine and runtime": 5_490, "tensor": 8_840, "nn": 5_430, "jit": 1_840,
-         "package": 37_705, "new capabilities": 13_585, "package with them": 51_285}
+LINES = {"compiler": 12_410, "check": 890, "engine and runtime": 5_490, "tensor": 8_840, "nn": 5_430, "jit": 1_840,
+         "package": 37_620, "new capabilities": 13_585, "package with them": 51_205}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 5_960, 86      # depends a little on the processor
+EXECUTED_LINES, EXECUTED_FILES = 5_980, 87      # depends a little on the processor
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:

@@ -234,9 +234,11 @@ def flat_index(ranges: Iterable[UOp], at: UOp | None = None) -> UOp:
     return at
 
 
-def left_of(size: int, piece: int, number: UOp) -> UOp | None:
+def left_of(size: int | UOp, piece: int, number: UOp) -> UOp | None:
     """The bound of a loop over piece `number` of a length: what is left of it; None where all pieces are whole."""
-    return add(index(size), multiply(one(number), -piece)) if size % piece else None
+    if isinstance(size, int) and size % piece == 0:
+        return None
+    return add(index(size) if isinstance(size, int) else size, multiply(one(number), -piece))
 
 
 def nested(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP) -> list[Statement]:

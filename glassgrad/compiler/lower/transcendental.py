@@ -20,46 +20,28 @@ import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import DType, UOp, const, ops as o
 from glassgrad.compiler.graph.dtype import dtypes, round_float
 from glassgrad.compiler.graph.index_algebra import bounds
+from glassgrad.compiler.lower.cast_lowering import carrier
 
-# -- a float's layout, exact constants, Horner's scheme ------------------------------------------------------
+# -- exact constants, Horner's scheme ------------------------------------------------------------------------
 # The arg of a WHERE whose last source is costly and needed by few elements. Its condition is an integer below a
 # constant, so that one maximum tells whether any lane needs it: compiler/optimize/moves/loop_moves.py then branches
 # around it.
 COLD_PATH = "rarely"
 
-
-class Layout(NamedTuple):
-    """How a float is made of bits: sign, then exponent + bias, then the mantissa without its leading 1."""
-    dtype: DType
-    unsigned: DType
-    signed: DType
-    mantissa: int
-    bias: int
-
-    def number(self, value: float | Fraction) -> UOp:
-        return const(float(value), self.dtype)
-
-    def bits(self, value: int) -> UOp:
-        return const(value, self.unsigned)
+# Integers that hold a float's bits: its sign, then exponent + bias, then the mantissa without its leading 1
+SIGNED = {dtypes.float32: dtypes.int32, dtypes.float64: dtypes.int64}
 
 
-_LAYOUTS = {dtypes.float32: Layout(dtypes.float32, dtypes.uint32, dtypes.int32, 23, 127),
-            dtypes.float64: Layout(dtypes.float64, dtypes.uint64, dtypes.int64, 52, 1023)}
+def number(value: float | Fraction, dtype: DType) -> UOp:
+    return const(float(value), dtype)
 
 
-def layout_of(dtype: DType) -> Layout:
-    if dtype not in _LAYOUTS:
-        raise Bug(f"functions are expanded for float32 and float64, not {dtype.name}: cast to float32 first")
-    return _LAYOUTS[dtype]
-
-
-def pieces(value: Fraction, sizes: Sequence[int], layout: Layout) -> list[UOp]:
+def pieces(value: Fraction, sizes: Sequence[int], dtype: DType) -> list[UOp]:
     """Constants that sum to `value`: the first ones of `sizes` bits, then one of full width.
 
     A piece of 24 - k bits times an integer of k bits is exact in float32, so subtracting multiples of `value` piece by
@@ -70,16 +52,16 @@ def pieces(value: Fraction, sizes: Sequence[int], layout: Layout) -> list[UOp]:
         exponent = math.frexp(float(value))[1]                       # value < 2 ** exponent
         unit = Fraction(2) ** (exponent - size)
         piece = round(value / unit) * unit
-        found.append(layout.number(piece))
+        found.append(number(piece, dtype))
         value -= piece
-    return [*found, layout.number(value)]
+    return [*found, number(value, dtype)]
 
 
-def horner(x: UOp, coefficients: Sequence[float], layout: Layout) -> UOp:
+def horner(x: UOp, coefficients: Sequence[float]) -> UOp:
     """c[0] + c[1]*x + c[2]*x*x + ..., one multiply-add a step."""
-    total = layout.number(coefficients[-1])
+    total = number(coefficients[-1], x.dtype)
     for c in reversed(coefficients[:-1]):
-        total = total.mulacc(x, layout.number(c))
+        total = total.mulacc(x, number(c, x.dtype))
     return total
 
 
@@ -119,6 +101,8 @@ def expand(node: UOp) -> UOp:
     """The node's value by simple operations. The errors are stated at each function."""
     if node.op not in POLYNOMIALS:
         raise Bug(f"{node.op.name} has no line in the table POLYNOMIALS (compiler/lower/transcendental.py)")
+    if node.dtype not in SIGNED:
+        raise Bug(f"functions are expanded for float32 and float64, not {node.dtype.name}: cast to float32 first")
     return POLYNOMIALS[node.op](*node.src)
 
 
@@ -129,25 +113,24 @@ def _exp2(source: UOp) -> UOp:
     gradual underflow and overflow to inf need no cases of their own. The price is f in [-1, 1] instead of half of it:
     two more multiply-adds. In EXP2(x * c) the product is not rounded (see `_factor`).
     """
-    layout = layout_of(source.dtype)
-    number, mantissa, bias = layout.number, layout.mantissa, layout.bias
+    dtype, mantissa, bias = source.dtype, source.dtype.mantissa, source.dtype.bias
     x, inverse = _factor(source)
     factor = float(1 / inverse)
     ends = sorted((-(bias + mantissa + 2) / factor, (bias + 3) / factor))   # beyond them: 0 and inf
-    x = x.maximum(number(ends[0])).minimum(number(ends[1]))                 # a NaN stays
+    x = x.maximum(number(ends[0], dtype)).minimum(number(ends[1], dtype))   # a NaN stays
     # Adding this rounds to even integers, because that is its last place; its bits then end in m + bias.
-    magic = number(1.5 * 2.0 ** (mantissa + 1) + 2 * bias)
-    rounded = x + magic if inverse == 1 else x.mulacc(number(factor), magic)
+    magic = number(1.5 * 2.0 ** (mantissa + 1) + 2 * bias, dtype)
+    rounded = x + magic if inverse == 1 else x.mulacc(number(factor, dtype), magic)
     minus_n = magic - rounded
-    scale = (rounded.bitcast(layout.unsigned) << layout.bits(mantissa)).bitcast(source.dtype)
+    scale = (rounded.bitcast(carrier(dtype)) << mantissa).bitcast(dtype)
     if inverse == 1:
         rest = x + minus_n                                                  # f, exact
     else:                                                                   # f / c, and the polynomial absorbs c
         bits_of_m = ((bias + mantissa + 2) // 2).bit_length()
-        first, second = pieces(inverse, [mantissa + 1 - bits_of_m], layout)
+        first, second = pieces(inverse, [mantissa + 1 - bits_of_m], dtype)
         rest = minus_n.mulacc(second, minus_n.mulacc(first, x))
     rate = float(_LN2 / inverse)                                            # of e^(rate * rest)
-    q = horner(rest, [c * rate ** (k + 1) for k, c in enumerate(_EXP[source.dtype])], layout)
+    q = horner(rest, [c * rate ** (k + 1) for k, c in enumerate(_EXP[dtype])])
     return (rest * scale).mulacc(q, scale) * scale
 
 
@@ -171,20 +154,20 @@ def _log2(x: UOp) -> UOp:
 
     0 gives -inf, negatives nan, denormals their logarithm.
     """
-    layout = layout_of(x.dtype)
-    number, mantissa = layout.number, layout.mantissa
-    denormal = x < number(2.0 ** (1 - layout.bias))
-    normal = denormal.where(x * number(2.0 ** (mantissa + 1)), x)
-    lift = denormal.where(number(-(mantissa + 1)), number(0.0))
-    bits = normal.bitcast(layout.signed)
-    half_root = (layout.bias << mantissa) - (1 << mantissa) + math.isqrt(1 << (2 * mantissa + 1)) - (1 << mantissa)
+    dtype, mantissa, bias = x.dtype, x.dtype.mantissa, x.dtype.bias
+    denormal = x < 2.0 ** (1 - bias)
+    normal = denormal.where(x * 2.0 ** (mantissa + 1), x)
+    lift = denormal.where(number(-(mantissa + 1), dtype), number(0.0, dtype))
+    bits = normal.bitcast(SIGNED[dtype])
+    half_root = (bias << mantissa) - (1 << mantissa) + math.isqrt(1 << (2 * mantissa + 1)) - (1 << mantissa)
     above = bits - half_root                                                # its exponent field is e
-    power = (above >> mantissa).cast(x.dtype) + lift
-    m = (bits - (above & (-1 << mantissa))).bitcast(x.dtype)
-    f = m - number(1.0)                                                     # exact
-    result = f.mulacc(horner(f, _LOG2[x.dtype], layout), power)
-    finite = (x < number(math.inf)).where(result, x)                        # inf and nan are their own logarithms
-    return (number(0.0) < x).where(finite, x.eq(number(0.0)).where(number(-math.inf), number(math.nan)))
+    power = (above >> mantissa).cast(dtype) + lift
+    m = (bits - (above & (-1 << mantissa))).bitcast(dtype)
+    f = m - 1.0                                                             # exact
+    result = f.mulacc(horner(f, _LOG2[dtype]), power)
+    finite = (x < math.inf).where(result, x)                                # inf and nan are their own logarithms
+    zero = number(0.0, dtype)
+    return (zero < x).where(finite, x.eq(zero).where(number(-math.inf, dtype), number(math.nan, dtype)))
 
 
 # -- sine ----------------------------------------------------------------------------------------------------
@@ -210,28 +193,27 @@ _BOUNDED = (o.MUL, o.ADD, o.SUB, o.NEG, o.ABS, o.CAST, o.WHERE)
 
 def sine(source: UOp) -> UOp:
     """sin(source) for every finite value; nan for inf."""
-    layout = layout_of(source.dtype)
     x, cosine = _quarter(source)
-    size = x.abs()
-    usual = _signed(x, cosine, *_short_reduction(size, cosine, layout), layout)
-    if magnitude(x) <= _LIMIT[x.dtype]:
+    size, dtype = x.abs(), x.dtype
+    usual = _signed(x, cosine, *_short_reduction(size, cosine))
+    if magnitude(x) <= _LIMIT[dtype]:
         return usual
-    large = _signed(x, cosine, *_long_reduction(size, cosine, layout), layout)
-    right = (size < layout.number(math.inf)).where(large, layout.number(math.nan))
+    large = _signed(x, cosine, *_long_reduction(size, cosine))
+    right = (size < math.inf).where(large, number(math.nan, dtype))
     # compared as integers, so that inf and nan are large too, and the maximum over lanes is a plain one
-    limit = (int(math.log2(_LIMIT[x.dtype])) + layout.bias) << layout.mantissa
-    short = size.bitcast(layout.signed) < const(limit, layout.signed)
-    return UOp(o.WHERE, x.dtype, (short, usual, right), COLD_PATH)
+    limit = (int(math.log2(_LIMIT[dtype])) + dtype.bias) << dtype.mantissa
+    short = size.bitcast(SIGNED[dtype]) < limit
+    return UOp(o.WHERE, dtype, (short, usual, right), COLD_PATH)
 
 
-def _signed(x: UOp, cosine: bool, rest: UOp, odd: UOp, layout: Layout) -> UOp:
+def _signed(x: UOp, cosine: bool, rest: UOp, odd: UOp) -> UOp:
     """The sine of the rest of |x|, negative where n is odd, and where x is: sin is odd, cos is even."""
-    square = rest * rest
-    value = (rest * square).mulacc(horner(square, _SIN[x.dtype], layout), rest)
-    sign = odd << layout.bits(layout.unsigned.bits - 1)
+    square, first = rest * rest, x.dtype.bits - 1
+    value = (rest * square).mulacc(horner(square, _SIN[x.dtype]), rest)
+    sign = odd << first
     if not cosine:                                                  # by bits: sin(-0.0) is -0.0
-        sign = sign ^ (x.bitcast(layout.unsigned) & layout.bits(1 << (layout.unsigned.bits - 1)))
-    return (value.bitcast(layout.unsigned) ^ sign).bitcast(x.dtype)
+        sign = sign ^ (x.bitcast(carrier(x.dtype)) & (1 << first))
+    return (value.bitcast(carrier(x.dtype)) ^ sign).bitcast(x.dtype)
 
 
 def _quarter(source: UOp) -> tuple[UOp, bool]:
@@ -245,37 +227,33 @@ def _quarter(source: UOp) -> tuple[UOp, bool]:
     return source, False
 
 
-def _short_reduction(x: UOp, cosine: bool, layout: Layout) -> tuple[UOp, UOp]:
+def _short_reduction(x: UOp, cosine: bool) -> tuple[UOp, UOp]:
     """x - n*pi (of a cosine: x - (n - 1/2)*pi) for 0 <= x <= limit, and n's bits (the last one counts)."""
-    number, mantissa = layout.number, layout.mantissa
-    magic = number(1.5 * 2.0 ** mantissa)                           # its last place is 1, so adding it rounds
-    turns = x.mulacc(number(1 / math.pi), number(0.5)) + magic if cosine else x.mulacc(number(1 / math.pi), magic)
-    minus_n = magic - turns
-    if cosine:
-        minus_n = minus_n + number(0.5)
-    bits = int(_LIMIT[layout.dtype] / math.pi).bit_length() + 1
+    dtype = x.dtype
+    magic = number(1.5 * 2.0 ** dtype.mantissa, dtype)              # its last place is 1, so adding it rounds
+    inverse, half = number(1 / math.pi, dtype), number(0.5, dtype)
+    turns = x.mulacc(inverse, half) + magic if cosine else x.mulacc(inverse, magic)
+    minus_n = magic - turns + half if cosine else magic - turns
+    bits = int(_LIMIT[dtype] / math.pi).bit_length() + 1
     rest = x
-    for piece in pieces(_pi(), [mantissa + 1 - bits] * 2, layout):
+    for piece in pieces(_pi(), [dtype.mantissa + 1 - bits] * 2, dtype):
         rest = minus_n.mulacc(piece, rest)
-    return rest, turns.bitcast(layout.unsigned)
+    return rest, turns.bitcast(carrier(dtype))
 
 
-def _long_reduction(x: UOp, cosine: bool, layout: Layout) -> tuple[UOp, UOp]:
+def _long_reduction(x: UOp, cosine: bool) -> tuple[UOp, UOp]:
     """As `_short_reduction`, for any finite x >= limit: x/pi mod 2 by long multiplication in words of 32 bits.
 
     x is M * 2^e with an integer M. Bits of 1/pi worth 2^(1-e) or more make multiples of 2, so they are left out; the
     words taken begin right after them, and the product's top bit is n's last.
     """
-    mantissa, words = layout.mantissa, _WORDS[layout.dtype]
-    bits = x.bitcast(layout.unsigned)
-    whole = (bits & layout.bits((1 << mantissa) - 1)) | layout.bits(1 << mantissa)
-    smallest = int(math.log2(_LIMIT[layout.dtype])) + layout.bias    # the exponent field that takes the table's start
-    start = ((bits >> layout.bits(mantissa)) - layout.bits(smallest)).cast(dtypes.uint32)
-    window = _window(start, _inverse_pi(layout), words)
-    if mantissa < 32:
-        limbs = [whole.cast(dtypes.uint64)]
-    else:
-        limbs = [whole & layout.bits(_LOW), whole >> layout.bits(32)]
+    dtype, mantissa = x.dtype, x.dtype.mantissa
+    bits = x.bitcast(carrier(dtype))
+    whole = (bits & ((1 << mantissa) - 1)) | (1 << mantissa)
+    smallest = int(math.log2(_LIMIT[dtype])) + dtype.bias            # the exponent field that takes the table's start
+    start = ((bits >> mantissa) - smallest).cast(dtypes.uint32)
+    window = _window(start, _inverse_pi(dtype), _WORDS[dtype])
+    limbs = [whole.cast(dtypes.uint64)] if mantissa < 32 else [whole & _LOW, whole >> 32]
     *lower, top = [word.cast(dtypes.uint32) for word in _multiply(limbs, window, keep=len(limbs) + 1)]
     if cosine:
         top = top + 0x40000000
@@ -285,14 +263,13 @@ def _long_reduction(x: UOp, cosine: bool, layout: Layout) -> tuple[UOp, UOp]:
         fraction, parts = fraction & 0xffffff00, [(((top & 0x7f) << 24) | (lower[-1] >> 8), 2.0 ** -55)]
     else:
         parts = [(word, 2.0 ** (-63 - 32 * k)) for k, word in enumerate(reversed(lower))]
-    whole_part = fraction.bitcast(dtypes.int32).cast(layout.dtype)
-    high_pi, low_pi = pieces(_pi() / 2 ** 32, [mantissa + 1], layout)
+    whole_part = fraction.bitcast(dtypes.int32).cast(dtype)
+    high_pi, low_pi = pieces(_pi() / 2 ** 32, [mantissa + 1], dtype)
     rest = whole_part * low_pi
     for word, worth in reversed(parts):
-        value = word.bitcast(dtypes.int32).cast(layout.dtype) if mantissa < 32 else word.cast(layout.dtype)
-        rest = value.mulacc(layout.number(math.pi * worth), rest)
-    rest = whole_part.mulacc(high_pi, rest)
-    return rest, odd.cast(layout.unsigned)
+        value = (word.bitcast(dtypes.int32) if mantissa < 32 else word).cast(dtype)
+        rest = value.mulacc(number(math.pi * worth, dtype), rest)
+    return whole_part.mulacc(high_pi, rest), odd.cast(carrier(dtype))
 
 
 def _window(start: UOp, table: Sequence[int], words: int) -> list[UOp]:
@@ -338,11 +315,11 @@ def _pi() -> Fraction:
 
 
 @lru_cache(maxsize=2)
-def _inverse_pi(layout: Layout) -> tuple[int, ...]:
+def _inverse_pi(dtype: DType) -> tuple[int, ...]:
     """The words of 1/pi that some x at or above the limit needs; the first bit is worth 2^(mantissa - log2(limit))."""
-    first = layout.mantissa - int(math.log2(_LIMIT[layout.dtype]))
-    exponents = layout.bias + 1 - int(math.log2(_LIMIT[layout.dtype]))
-    count = (exponents - 1) // 32 + _WORDS[layout.dtype] + 1
+    limit = int(math.log2(_LIMIT[dtype]))
+    count = (dtype.bias - limit) // 32 + _WORDS[dtype] + 1
+    first = dtype.mantissa - limit
     number = int(Fraction(2) ** (32 * count - 1 - first) / _pi())
     return tuple((number >> (32 * (count - 1 - i))) & _LOW for i in range(count))
 

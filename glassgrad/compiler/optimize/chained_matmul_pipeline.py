@@ -284,9 +284,9 @@ class BoxedNests(HeldNests):
         sums, after = self.sums(now), add(now, index(self.blocks))
         body: list[Statement] = [
             *begins, *self.await_copies(self.rounds[:1], now), Turn(), *scores.steps[::-1], Turn(ends=True), *reads,
-            AwaitSteps(0, registers_of(scores.steps)), *made, *self.refill(self.of_scores, after), *early, *late,
+            AwaitSteps(0, scores.registers), *made, *self.refill(self.of_scores, after), *early, *late,
             *sums.begins, *self.await_copies(self.rounds[1:], now), *ahead, *sums.steps,
-            AwaitSteps(0, registers_of(sums.steps)), *self.refill(self.of_sums, after)]
+            AwaitSteps(0, sums.registers), *self.refill(self.of_sums, after)]
         early_copies, late_copies = self.next_copies()
         return [*first, For(loop, LOOP, body, None if count.op is o.CONST else count), *early_copies, *late_copies]
 
@@ -295,13 +295,13 @@ class BoxedNests(HeldNests):
         zero = index(0)
         scores, reads, made, early, late = self.weighted(zero)
         out = [*self.await_copies(self.rounds[:1], zero), *self.held_factors(), *scores.begins, *scores.steps, *reads,
-               AwaitSteps(0, registers_of(scores.steps)), *made, *early, *late, *self.sums(zero).begins,
+               AwaitSteps(0, scores.registers), *made, *early, *late, *self.sums(zero).begins,
                *self.await_copies(self.rounds[1:], zero)]
         if self.most_blocks > 1:
             out += [*self.refill(self.of_scores, index(self.blocks)), self.other_blocks()]
         last = self.sums(add(self.parts.count, index(-1)))
         early_copies, late_copies = self.next_copies()
-        return [*out, *last.steps, *early_copies, AwaitSteps(0, registers_of(last.steps)), *late_copies]
+        return [*out, *last.steps, *early_copies, AwaitSteps(0, last.registers), *late_copies]
 
     def first_copies(self) -> list[Statement]:
         """The copies of the first blocks of a task."""
@@ -338,10 +338,10 @@ class BoxedNests(HeldNests):
         used_later = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
         body: list[Statement] = [
             *scores.begins, *self.await_copies(self.rounds[:1], later), *scores.steps, *sums.steps, *reads,
-            AwaitSteps(len(self.lasts), registers_of(scores.steps)), *made,
+            AwaitSteps(len(self.lasts), scores.registers), *made,
             *self.refill(self.of_scores, add(later, index(blocks))), *early,
             *self.await_copies(self.rounds[1:], later),     # a loop that waits: compilers move no code across it
-            AwaitSteps(0, registers_of(sums.steps), used_later), *self.refill(self.of_sums, add(now, index(blocks))),
+            AwaitSteps(0, sums.registers, used_later), *self.refill(self.of_sums, add(now, index(blocks))),
             *late, *sums.begins]
         count = self.parts.count
         return For(loop, LOOP, body, None if count.op is o.CONST else add(count, index(-1)))
@@ -375,12 +375,13 @@ class BoxedNests(HeldNests):
 
     def scores(self, block: UOp) -> ProductSteps:
         self.block = self.at_block(block)
-        return joined([self.product(p, self.tile(which, block)) for which, p in enumerate(self.parts.firsts)])
+        firsts = enumerate(self.parts.firsts)
+        return ProductSteps.joined([self.product(p, self.tile(which, block)) for which, p in firsts])
 
     def sums(self, block: UOp) -> ProductSteps:
         self.block = self.at_block(block)
-        return joined([self.product(p, self.tile(which, block, tile))
-                       for p, (which, tile) in zip(self.parts.seconds, self.lasts)])
+        return ProductSteps.joined([self.product(p, self.tile(which, block, tile))
+                                    for p, (which, tile) in zip(self.parts.seconds, self.lasts)])
 
     def weighted(self, block: UOp) -> WeightedBlock:
         """The statements of a block up to its weights."""
@@ -458,16 +459,6 @@ class NextTask(NamedTuple):
     first: UOp               # the number of its first block
     tasks: dict[UOp, UOp]    # counters of tasks -> its own
     there: UOp               # whether it exists
-
-
-def joined(products: list[ProductSteps]) -> ProductSteps:
-    """Several products as one: all initial values, then all steps, then all epilogues."""
-    return ProductSteps(*([s for steps in part for s in steps] for part in zip(*products)))
-
-
-def registers_of(steps: list[Statement]) -> tuple[UOp, ...]:
-    """The registers that steps accumulate into."""
-    return tuple([s.register for s in walk(steps) if isinstance(s, Accumulate)])
 
 
 def backward(block: UOp | None, at: UOp | None = None) -> UOp:

@@ -302,6 +302,16 @@ class ProductSteps(NamedTuple):
     steps: list[Statement]
     made: list[Statement]         # its epilogue
 
+    @staticmethod
+    def joined(products: list[ProductSteps]) -> ProductSteps:
+        """Several products as one: all initial values, then all steps, then all epilogues."""
+        return ProductSteps(*([s for steps in part for s in steps] for part in zip(*products)))
+
+    @property
+    def registers(self) -> tuple[UOp, ...]:
+        """The registers that the steps accumulate into."""
+        return tuple([s.register for s in walk(self.steps) if isinstance(s, Accumulate)])
+
 
 # -- finding them ------------------------------------------------------------------------------------------------------
 def _nests(body: list[Statement]) -> Iterator[For]:

@@ -181,12 +181,6 @@ def _with_other_tiles(versions: dict[int, list[Statement]], target: Target) -> d
             if tiles[most] != tiles.get(more)}
 
 
-def _gate_stores(body: list[Statement], gate: UOp | None) -> None:
-    for s in body:
-        if isinstance(s, Store):
-            s.gate = both(gate, s.gate)
-
-
 def _large_blocks(loops: list[For], loop: For, inner: list[Statement]) -> list[Statement]:
     assert loop.stop is not None
     name, n = loop.range.arg.name, loop.range.arg.size
@@ -217,7 +211,8 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], res
     # `enough` bounds each of them: the loops that pack a factor run over the blocks of one of them only
     blocks = [For(small, TASK, [], times(count, enough)) for small, count in counts.items()]
     cut = moves.rebuild(inner, places)
-    _gate_stores(cut, gate)
+    for store in [s for s in cut if isinstance(s, Store)]:
+        store.gate = both(gate, store.gate)
     inside = [For(rows[f.range], TASK, []) if f in ends else f for f in loops]
     too_short = add(index(1), multiply(enough, -1))
     short = [For(f.range, TASK, [], times(f.stop, too_short)) if f is ends[0] and f.stop is not None else f

@@ -19,8 +19,8 @@ from glassgrad.compiler.optimize.bulk_copy_tasks import in_boxes
 from glassgrad.compiler.optimize.chained_matmuls import in_registers
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.plain.plain_loops import (FEW_ROWS, LONG_ARITHMETIC, along_rows, arithmetic, ask_lanes,
-                                                           columns_cost, rows_cost, vectors_in_flight)
+from glassgrad.compiler.optimize.plain.access_order import arithmetic, columns_cost, rows_cost, vectors_in_flight
+from glassgrad.compiler.optimize.plain.plain_loops import FEW_ROWS, LONG_ARITHMETIC, along_rows, ask_lanes
 from glassgrad.compiler.optimize.plain.reductions import transposed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, recognize, stride_along
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile

@@ -14,7 +14,7 @@ from typing import Any
 
 from glassgrad.compiler.graph import UOp, index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
-from glassgrad.compiler.lower.loops import Accumulate, For, Statement, ranges_of
+from glassgrad.compiler.lower.loops import For, Statement, ranges_of
 from glassgrad.compiler.render.launch_info import LocalLayout
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_placement import NOTHING, SUMS, Flow, Scope, Walker
@@ -41,7 +41,6 @@ class LowLevelWalker(Walker):
     def wide(self, x: Value, lanes: int) -> Value: raise NotImplementedError
     def fold(self, combine: o.Op, dtype: DType, x: Value) -> Value: raise NotImplementedError
     def bitcast(self, x: Value, dtype: DType) -> Value: raise NotImplementedError
-    def register(self, node: UOp) -> Value: raise NotImplementedError
 
     # a value of one type in another; whether it is in the type that `dtype` is held in
     def converted(self, x: Value, source: DType, dtype: DType) -> Value: raise NotImplementedError
@@ -97,19 +96,6 @@ class LowLevelWalker(Walker):
         return self.bound(self.converted(least, dtypes.int64, dtype))
 
     # -- registers and values ------------------------------------------------------------------------------------
-    def accumulate(self, statement: Accumulate) -> None:
-        register, combine, value = statement.register, statement.combine, statement.value
-        lanes, dtype = self.widths[register], register.dtype
-        if combine is o.ADD and value.op is o.MUL and dtype.kind == "f":
-            x, y = self.operand(value.src[0], lanes), self.operand(value.src[1], lanes)
-            result = self.apply(o.MULACC, dtype, x, y, self.register(register))
-        else:
-            more = self.operand(value, lanes)
-            # the fresh value first: its NaN test is then not part of the chain from one iteration to the next
-            both = (more, self.register(register)) if combine.commutative else (self.register(register), more)
-            result = self.apply(combine, dtype, *both)
-        self.set_register(register, result)
-
     def in_scope(self, scope: Scope, key: Any, reads: frozenset[Any], make: Callable[..., Value], *given: Any) -> Value:
         """What make(*given) returns, computed once in a scope."""
         found = scope.values.get(key)

@@ -96,11 +96,11 @@ class Walker:
     def make(self, node: UOp) -> Any: raise NotImplementedError
     def loop(self, statement: For, flow: Flow) -> None: raise NotImplementedError
     def branch(self, condition: UOp, body: list[Statement], flow: Flow) -> None: raise NotImplementedError
-    def accumulate(self, statement: Accumulate) -> None: raise NotImplementedError
     def store(self, statement: Store) -> None: raise NotImplementedError
     def operand(self, node: UOp, lanes: Any = None) -> Any: raise NotImplementedError
     def apply(self, op: o.Op, dtype: DType, *values: Any) -> Any: raise NotImplementedError
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> Any: raise NotImplementedError
+    def register(self, node: UOp) -> Any: raise NotImplementedError
     def set_register(self, node: UOp, value: Any) -> None: raise NotImplementedError
 
     def prefetch(self, statement: Prefetch) -> None: raise NotImplementedError
@@ -128,6 +128,20 @@ class Walker:
         if self.widths[statement.value] and not lanes:
             raise Bug(f"the register {statement.register.arg} is narrower than the value assigned to it")
         self.set_register(statement.register, self.operand(statement.value, lanes))
+
+    def accumulate(self, statement: Accumulate) -> None:
+        """Adds to a register, for all its lanes; a product that is added is not rounded before, where a target can."""
+        register, combine, value = statement.register, statement.combine, statement.value
+        lanes, dtype = self.widths[register], register.dtype
+        if combine is o.ADD and value.op is o.MUL and dtype.kind == "f":
+            x, y = self.operand(value.src[0], lanes), self.operand(value.src[1], lanes)
+            result = self.apply(o.MULACC, dtype, x, y, self.register(register))
+        else:
+            more = self.operand(value, lanes)
+            # the fresh value first: its NaN test is then not part of the chain from one iteration to the next
+            both = (more, self.register(register)) if combine.commutative else (self.register(register), more)
+            result = self.apply(combine, dtype, *both)
+        self.set_register(register, result)
 
     def stored_value(self, statement: Store) -> Any:
         """What a store writes, for all its lanes."""

@@ -165,18 +165,20 @@ class _Memory:
             self.slots.append(Slot(node.shape, node.dtype, self.slots[key[0]].device, key[0], offset))
         return self.pieces[key]
 
+    def item(self, ast: UOp, slots: list[int], stored: list[UOp]) -> Item:
+        """The item of a kernel that stores these values."""
+        lines = tuple(dict.fromkeys(line for r in stored if (line := r.line) is not None))
+        return Item(ast, tuple(slots), len(stored), stored[0].device, tuple([self.reasons[r] for r in stored]), lines)
+
 
 def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symbol, UOp],
           part: Part | None = None) -> Item:
     """The kernel that computes `roots` and writes those of them that are `stored`."""
-    place, reasons = memory.place, memory.reasons
-    lines = tuple(dict.fromkeys(line for r in stored if (line := r.line) is not None))
-    why = tuple(reasons[r] for r in stored)
+    place = memory.place
     if roots[0].op is o.COPY:
         source = roots[0].src[0]
-        param = UOp(o.PARAM, source.dtype, (), Param(1, source.shape))
-        return Item(UOp(o.COPY, source.dtype, (param,), roots[0].arg), (place[roots[0]], place[source]), 1,
-                    roots[0].device, why, lines)
+        ast = _copy_of(source, roots[0].arg)
+        return memory.item(ast, [place[roots[0]], place[source]], stored)
     new: dict[UOp, UOp] = {}
     slots = [place[r] for r in stored]
     last = roots[-1]                 # results of its size are stored in its shape, whatever axes of length 1 they have
@@ -209,7 +211,12 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
     sink = UOp(o.SINK, stored[0].dtype, stores)
     if sink.symbolic:
         sink = _with_variables(sink, slots, {symbol: place[size] for symbol, size in sizes.items()})
-    return Item(sink, tuple(slots), len(stored), roots[0].device, why, lines)
+    return memory.item(sink, slots, stored)
+
+
+def _copy_of(source: UOp | Slot, to: OnDevice) -> UOp:
+    """A kernel's graph that copies a value to another device."""
+    return UOp(o.COPY, source.dtype, (UOp(o.PARAM, source.dtype, (), Param(1, source.shape)),), to)
 
 
 def _recurrence(stored: list[UOp], memory: _Memory, inputs: list[UOp], in_one_kernel: bool) -> Item:
@@ -229,9 +236,7 @@ def _recurrence(stored: list[UOp], memory: _Memory, inputs: list[UOp], in_one_ke
     if in_one_kernel:
         results = [UOp(o.STORE, r.dtype, (UOp(o.PARAM, r.dtype, (), Param(i, r.shape)), r))
                    for i, r in enumerate(results)]
-    sink = UOp(o.SINK, stored[0].dtype, tuple(results))
-    return Item(sink, tuple(slots), len(stored), stored[0].device, tuple([memory.reasons[r] for r in stored]),
-                tuple(dict.fromkeys(line for r in stored if (line := r.line) is not None)))
+    return memory.item(UOp(o.SINK, stored[0].dtype, tuple(results)), slots, stored)
 
 
 def _with_variables(sink: UOp, slots: list[int], size_slots: dict[Symbol, int]) -> UOp:
@@ -304,9 +309,8 @@ def _with_copies(planned: Schedule) -> list[Item]:
             if (slot, item.device) not in copies:
                 copies[slot, item.device] = len(slots)
                 slots.append(Slot(source.shape, source.dtype, item.device))
-                ast = UOp(o.COPY, source.dtype, (UOp(o.PARAM, source.dtype, (), Param(1, source.shape)),),
-                          OnDevice(str(item.device)))
                 why = ("read on another device too",)
+                ast = _copy_of(source, OnDevice(str(item.device)))
                 out.append(Item(ast, (len(slots) - 1, slot), 1, item.device, why, item.lines))
             copy = copies[slot, item.device]
             item.slots = tuple([copy if s == slot else s for s in item.slots])

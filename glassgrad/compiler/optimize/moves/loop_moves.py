@@ -85,18 +85,6 @@ def pieces(size: int, piece: int) -> list[tuple[int, int, int]]:
     return [found for found in ((0, whole, piece), (size - rest, 1, rest)) if found[1] and found[2]]
 
 
-def pieces_of(loop: For, piece: int) -> list[tuple[UOp, int, int, UOp | None]]:
-    """A loop as whole pieces and the remainder: (start, how many, how long, and how many there are at run time). Below
-    a run-time bound the remainder is taken one by one."""
-    size = loop.range.arg.size
-    if loop.stop is None:
-        return [(index(start), count, long, None) for start, count, long in pieces(size, piece)]
-    stop = within(loop.stop, size)
-    whole = divide(stop, piece)
-    return [(index(0), size // piece, piece, whole),
-            (multiply(whole, piece), piece, 1, add(stop, multiply(whole, -piece)))]
-
-
 # -- moves ---------------------------------------------------------------------------------------------------
 @move(lambda outer: None)
 def merge(outer: For) -> For | None:
@@ -311,21 +299,19 @@ def tasks(loop: For, count: int, interleaved: bool = True) -> For:
         left = divide(add(loop.stop, add(index(count - 1), multiply(outer, -1))), count)
         return For(outer, TASK, [For(inner, LOOP, body, left)], loop.stop)
     body = rebuild(loop.body, {loop.range: add(multiply(outer, step), inner)})
-    if loop.stop is not None:
-        left = add(loop.stop, multiply(outer, -step))
-        return For(outer, TASK, [For(inner, LOOP, body, left)], divide_up(loop.stop, step))
-    return For(outer, TASK, [For(inner, LOOP, body, left_of(n, step, outer))])
+    rest = left_of(n if loop.stop is None else loop.stop, step, outer)
+    return For(outer, TASK, [For(inner, LOOP, body, rest)], loop.stop and divide_up(loop.stop, step))
 
 
 def share_out(loops: list[UOp], body: list[Statement], most: int = PHASE_TASKS,
-              stops: dict[UOp, UOp | None] | None = None) -> list[Statement]:
+              stops: dict[UOp, UOp | None] | None = None, interleaved: bool = True) -> list[Statement]:
     """for a: for b: S  ->  TASK a: TASK b: S      (several iterations per task, if there are more than `most`)"""
     done, takes = 1, []
     for r in loops:
         takes.append(min(r.arg.size, -(-most // done)) if done < most else 1)
         done *= r.arg.size
     for r, take in zip(reversed(loops), reversed(takes)):
-        body = [tasks(For(r, LOOP, body, (stops or {}).get(r)), take)] if r.arg.size > 1 else body
+        body = [tasks(For(r, LOOP, body, (stops or {}).get(r)), take, interleaved)]
     return body
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from glassgrad.compiler.graph import DType, UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import (Terms, add, all_of, below_limit, both, bounds, build, index, less,
                                                     linear, multiply)
-from glassgrad.compiler.lower.loops import LOOP, For, Statement, Store, counter, load, local, ranges_of
+from glassgrad.compiler.lower.loops import LOOP, For, Statement, Store, counter, load, local, one, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.recognize import Product, stride_along
 
@@ -61,15 +61,14 @@ def _copy(name: str, factor: UOp, lanes: int) -> tuple[list[Statement], UOp] | N
     counters = [counter(f"x{number}", axis.size) for number, axis in enumerate(axes)]
     place, there, inside = index(0), index(0), index(linear(at)[0])
     for axis, u in zip(axes, counters):
-        along = add(u, index(axis.low)) if axis.size > 1 else index(axis.low)
-        place = add(multiply(place, axis.size), u if axis.size > 1 else index(0))
+        place = add(multiply(place, axis.size), one(u))
         there = add(multiply(there, axis.size), build(-axis.low, axis.terms))
-        inside = add(inside, multiply(along, axis.step))
+        inside = add(inside, multiply(add(one(u), index(axis.low)), axis.step))
     wanted: UOp | None = None
     for terms, limit in filter(None, conditions):
         axis, u = next((a, u) for a, u in zip(axes, counters) if _multiple(terms, a.terms))
-        along = add(u, index(axis.low)) if axis.size > 1 else index(axis.low)
-        wanted = both(wanted, less(multiply(along, _multiple(terms, axis.terms) or 0), index(limit)))
+        along = multiply(add(one(u), index(axis.low)), _multiple(terms, axis.terms) or 0)
+        wanted = both(wanted, less(along, index(limit)))
     *outer, last = [u for u in counters if u.arg.size > 1]
     value = load(source, inside, wanted)
     for dtype in dtypes_above:

@@ -204,7 +204,7 @@ def group(body: list[Statement], rows: list[UOp], chunk: int) -> tuple[list[Stat
     place = flat_index(rows, outer)
     size = count * math.prod([r.arg.size for r in rows])
     first: list[Statement] = [Assign(b.register, b.value) for b in begins]
-    left = left_of(n, chunk, outer) if stop is None else add(stop, multiply(outer, -chunk))
+    left = left_of(n if stop is None else stop, chunk, outer)
     first.append(For(inner, LOOP, rebuild(loop.body, {loop.range: position}), left))
     second: list[Statement] = [Assign(b.register, b.value) for b in begins]
     again: list[Statement] = []
@@ -212,6 +212,6 @@ def group(body: list[Statement], rows: list[UOp], chunk: int) -> tuple[list[Stat
         memory = local(f"part_{r.arg}_{group_name}", r.dtype, size, "shared")
         first.append(Store(memory, place, r))
         again.append(Accumulate(r, combine, load(memory, place)))
-    started = None if stop is None else divide_up(stop, chunk)
+    started = stop and divide_up(stop, chunk)
     return [For(outer, TASK, loops_around(rows, first, TASK), started)], \
         [*second, For(outer, LOOP, again, started), *body[at + 1:]]

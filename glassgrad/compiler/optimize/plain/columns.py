@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, multiply
-from glassgrad.compiler.lower.loops import (LOOP, TILE, Accumulate, Assign, For, Statement, Store, counter, expressions,
+from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, expressions,
                                             left_of, load, loads_in, local, nodes_in, one, ranges_of)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -131,14 +131,11 @@ def _sums(loop: For, values: dict[UOp, UOp], read: dict[UOp, UOp], rows: int, co
           along: Callable[[list[Statement]], list[Statement]]) -> list[Statement]:
     """for k: r += f(k)  ->  for k by rows: for n: r = 0; TILE u: r += f(k + u); m[n] += r"""
     out: list[Statement] = []
-    combines, k = moves.accumulated(loop.body), loop.range
+    combines = moves.accumulated(loop.body)
     earlier = {r: value for r, value in read.items() if r not in combines}
+    known = For(loop.range, LOOP, moves.rebuild(loop.body, earlier), loop.stop)
     begin: list[Statement] = [Assign(r, identity(combine, r.dtype)) for r, combine in combines.items()]
     end: list[Statement] = [Store(values[r], column, r, combine) for r, combine in combines.items()]
-    for start, count, together, stop in moves.pieces_of(loop, rows):
-        block, step = counter(k.arg.name + "b", count), counter(k.arg.name + "u", together)
-        at = add(start, add(multiply(one(block), together), one(step)))
-        sums = moves.rebuild(loop.body, {k: at, **earlier})
-        part = along([*begin, *([For(step, TILE, sums)] if together > 1 else sums), *end])
-        out += [For(block, LOOP, part, stop)] if count > 1 or stop is not None else part
+    for step in moves.wide_steps(known, rows, 1):
+        out += step.loop(along([*begin, *step.tiled(step.body_of(known)), *end]), LOOP)
     return out

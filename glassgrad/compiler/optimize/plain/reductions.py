@@ -16,9 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import add, multiply
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Statement, Store, counter,
-                                            loads_in, nodes_in, one)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Statement, Store, loads_in,
+                                            nodes_in)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.recognize import stride_along
@@ -139,12 +138,9 @@ def _within(loop: For, body: list[Statement], lanes: int) -> list[Statement]:
         return For(lane, LANE, [s])
 
     out: list[Statement] = []
-    for start, count, width, end in moves.pieces_of(loop, lanes):
-        outer, lane = counter(loop.range.arg.name + "o", count), counter(loop.range.arg.name + "l", width)
-        at = add(start, add(multiply(one(outer), width), one(lane)))
-        block = moves.rebuild(body, {loop.range: at})
-        block = [lane_inside(s, lane) for s in block] if width > 1 else block
-        out += [For(outer, LOOP, block, end)] if count > 1 or end is not None else block
+    for step in moves.wide_steps(loop, 1, lanes):
+        block = step.body_of(For(loop.range, LOOP, body))
+        out += step.loop([lane_inside(s, step.lane) for s in block] if step.lanes > 1 else block, LOOP)
     return out
 
 

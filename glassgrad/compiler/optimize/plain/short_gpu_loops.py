@@ -23,9 +23,9 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
                                             walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
+from glassgrad.compiler.optimize.plain.access_order import lanes_used, neighbours, vectors_in_flight, weighed, work
 from glassgrad.compiler.optimize.plain.plain_loops import (ADDS, LEAST_FOLDED, FoldedLanes, PartialSums, ask_lanes,
-                                                           lanes_used, neighbours, nest, one_loop, vectors_in_flight,
-                                                           weighed, work)
+                                                           nest, one_loop)
 from glassgrad.compiler.optimize.plain.rows_in_registers import Row
 from glassgrad.compiler.optimize.plain.short_rows import short_rows
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count

@@ -21,7 +21,7 @@ from itertools import product
 from glassgrad.compiler.graph import UOp, const, identity, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            flat_index, left_of, load, local, nested, one, register_over)
+                                            flat_index, left_of, load, local, loops_around, nested, one, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.padding_bounds import Region, Run, between, bounded, within
@@ -82,10 +82,8 @@ class ImageTile(PanelBlocks):
     def in_blocks(self) -> list[Statement]:
         """Long sums: for a block of K at a time, all tiles of the task; between them the sums stay in LOCAL memory."""
         loops, body = self.blocks_of_k(self.sums, self.spot(self.held))
-        for r in reversed(loops):
-            body = [For(r, LOOP, body)] if r.arg.size > 1 else moves.rebuild(body, {r: index(0)})
         zero = Store(self.sums, self.spot(self.held), const(0, self.total.dtype))
-        return [*self.all_tiles(lambda _: self.tiled([zero])), *body,
+        return [*self.all_tiles(lambda _: self.tiled([zero])), *loops_around(loops, body),
                 *self.all_tiles(lambda _: self.finish(self.held))]
 
     def in_parts(self) -> list[Statement]:
@@ -93,11 +91,9 @@ class ImageTile(PanelBlocks):
         part = counter("kt", self.plan.parts)
         spot = add(multiply(part, self.size), self.spot(self.held))
         (first, *rest), body = self.blocks_of_k(self.partial, spot)
-        for r in reversed(rest):
-            body = [For(r, LOOP, body)] if r.arg.size > 1 else moves.rebuild(body, {r: index(0)})
         step = -(-first.arg.size // self.plan.parts)
         own = counter(first.arg.name + "t", step)
-        body = moves.rebuild(body, {first: add(multiply(part, step), one(own))})
+        body = moves.rebuild(loops_around(rest, body), {first: add(multiply(part, step), one(own))})
         body = [For(own, LOOP, body, left_of(first.arg.size, step, part))] if step > 1 else body
         zero = Store(self.partial, spot, const(0, self.total.dtype))
         return moves.share_out([part], [*self.all_tiles(lambda _: self.tiled([zero])), *body])
@@ -182,19 +178,14 @@ class ImageTile(PanelBlocks):
 
     def finish(self, held: UOp) -> list[Statement]:
         """The stores of a finished tile: column by column, lanes along its rows."""
-        p = self.p
         column = counter("c", self.columns)
         at_n = add(multiply(self.panel_n, self.columns), column)
         gate = moves.below(at_n, self.plan.n.size)
         lane = counter("q", self.plan.height)
         apart = FlatAxis([r.inside for r in self.rows], self.plan.height).apart(lane)
         value = load(self.sums, add(multiply(add(multiply(held, self.plan.height), lane), self.columns), column))
-        replace = {p.total: value, **self.plan.n.apart(at_n),
-                   **{r.loop: r.place(apart.get(r.inside, index(0))) for r in self.rows}}
+        places = {**self.plan.n.apart(at_n), **{r.loop: r.place(apart.get(r.inside, index(0))) for r in self.rows}}
         for r in self.rows:
             gate = both(gate, r.gate(apart.get(r.inside, index(0))))
-        body: list[Statement] = []
-        for s in moves.rebuild(p.epilogue, replace):
-            assert isinstance(s, Store)
-            body.append(Store(s.memory, s.index, moves.edge_gate(s.value, gate), s.combine, both(gate, s.gate)))
+        body = self.p.stores(value, places, gate)
         return [For(column, LOOP, moves.wide(For(lane, LOOP, body), 1, self.lanes))]

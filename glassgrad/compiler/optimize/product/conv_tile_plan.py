@@ -233,8 +233,7 @@ class ImagePlan:
 
     def wanted(self) -> int:
         """How many tasks are worth their cost."""
-        limits = cpu.LIMITS["direct"]
-        return max(1, min(limits.most_tasks, self.p.work // limits.task_work) // count(self.p.batch))
+        return max(1, cpu.LIMITS["direct"].tasks(self.p.work) // count(self.p.batch))
 
     def parts_of_k(self) -> int:
         """How many parts K is split into, a task for each: where the result is small, the factors are then read only

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.graph import UOp, identity, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, operation
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, counter, left_of,
-                                            load, loops_around, nested, one, register, register_over)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, counter, load,
+                                            loops_around, nested, one, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
-from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, Run, between
-from glassgrad.compiler.optimize.product.recognize import Product, count, flat_tasks, stride_along
+from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -131,7 +131,7 @@ class WindowPlan:
             tile = self.tile(begin, fresh, piece.runs)
             body += [For(number, LOOP, tile)] if piece.count > 1 else tile
         body = [For(columns, LOOP, body)] if columns.arg.size > 1 else body
-        return flat_tasks(self.outer, body, self.p.work, cpu.LIMITS["window"])
+        return moves.share_out(self.outer, body, cpu.LIMITS["window"].tasks(self.p.work))
 
     def tile(self, begin: UOp, fresh: UOp | None, runs: tuple[Run, ...]) -> list[Statement]:
         """One tile of the result, from row `begin` on; rows that the tile before has stored are not stored again."""
@@ -164,16 +164,6 @@ class WindowPlan:
     def summed(self, taps: list[Statement]) -> list[Statement]:
         """The sum of all products; a long one is a sum of sums."""
         depth, limits = self.p.depth, cpu.LIMITS["window"]
-        begin: list[Statement] = [Assign(self.total, identity(o.ADD, self.total.dtype))]
-        if depth <= limits.long_k or not self.sums:
-            return [*begin, *loops_around(self.sums, taps)]
-        part = register(self.total.arg + "p", self.total.dtype, self.total.src)
-        *around, cut = self.sums
-        size = cut.arg.size
-        chunk = min(size, max(1, limits.k_block * size * count(around) // depth))
-        block, inner = counter(cut.arg.name + "b", -(-size // chunk)), counter(cut.arg.name, chunk)
-        stop = left_of(size, chunk, block)
-        taps = moves.rebuild(taps, {cut: add(multiply(one(block), chunk), one(inner)), self.total: part})
-        taps = [For(inner, LOOP, taps, stop)] if chunk > 1 else taps
-        body: list[Statement] = [Assign(part, identity(o.ADD, part.dtype)), *taps, Accumulate(self.total, o.ADD, part)]
-        return [*begin, *loops_around(around, nested([block], body))]
+        body = [Assign(self.total, identity(o.ADD, self.total.dtype)), *loops_around(self.sums, taps)]
+        together = limits.k_block * count(self.sums) // depth               # iterations of the loops around the taps
+        return body if depth <= limits.long_k else sum_moves.chunks(body, max(1, together))

@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import UOp, identity, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, counter, fold,
-                                            load, one, register_over)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, around, counter,
+                                            fold, load, one, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Region, bounded
-from glassgrad.compiler.optimize.product.recognize import Product, count, flat_tasks, footprint, innermost, stride_along
+from glassgrad.compiler.optimize.product.recognize import Product, count, footprint, innermost, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -103,7 +103,7 @@ class TapsPlan:
         tile = self.tiled([Assign(self.total, zero), *body], [*self.inside, self.lane])
         ends = moves.rebuild(p.epilogue, {p.total: fold(self.total, o.ADD, (self.lane,))})
         outer = [*p.batch, *[m for m in p.m if m not in self.inside]]
-        return flat_tasks(outer, [*tile, *self.tiled(ends, self.inside)], p.work, cpu.LIMITS["taps"])
+        return moves.share_out(outer, [*tile, *self.tiled(ends, self.inside)], cpu.LIMITS["taps"].tasks(p.work))
 
     def joined(self, body: list[Statement]) -> list[Statement]:
         """The body into separate partial sums, which are then added to the total."""
@@ -164,7 +164,4 @@ class TapsPlan:
         return moves.rebuild([Accumulate(self.part, o.ADD, product)], {self.along: at})
 
     def tiled(self, body: list[Statement], ranges: list[UOp]) -> list[Statement]:
-        for r in reversed(ranges):
-            body = [For(r, LANE if r is self.lane else TILE, body)] if r.arg.size > 1 else moves.rebuild(
-                body, {r: index(0)})
-        return body
+        return around([For(r, LANE if r is self.lane else TILE, []) for r in ranges], body)

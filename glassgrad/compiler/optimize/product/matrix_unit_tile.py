@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LOOP, TILE, UNIT, Accumulate, Assign, For, Statement, Store, counter, load,
-                                            local, nested, one, register)
+                                            local, loops_around, nested, one, register)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
@@ -188,9 +188,8 @@ class UnitTile(PanelBlocks):
         """The sums of one panel of M and one of N over some steps of K, to LOCAL memory."""
         step = counter("ks", count)
         a, b = self.factors(add(first, one(step)))
-        body: list[Statement] = [Accumulate(self.total, o.ADD, a.cast(self.unit.total) * b.cast(self.unit.total))]
-        for r in (self.inside.piece, self.inside.word):
-            body = [For(r, UNIT, body)]
+        product = Accumulate(self.total, o.ADD, a.cast(self.unit.total) * b.cast(self.unit.total))
+        body = loops_around([self.inside.word, self.inside.piece], [product], UNIT)
         body = [For(step, LOOP, body, stop)] if count > 1 else body
         body = [Assign(self.total, begin), *body, Store(self.tiles, self.place_in_unit(), self.total)]
         return nested([self.tile_m, self.tile_n], nested([self.inside.row, self.inside.column], body, UNIT), TILE)

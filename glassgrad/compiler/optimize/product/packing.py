@@ -101,12 +101,10 @@ class PackedFactor:
         piece, step = counter("kp", -(-k.arg.size // size)), counter("k", size)
         body = moves.rebuild(body, {panel: add(multiply(one(group), together), inside),
                                     k: add(multiply(one(piece), size), one(step))})
-        left, pieces = left_of(k.arg.size, size, piece), None
-        if self.stop is not None:
-            left, pieces = add(self.stop, multiply(one(piece), -size)), divide_up(self.stop, size)
+        left = left_of(k.arg.size if self.stop is None else self.stop, size, piece)
         body = [For(step, LOOP, body, left)] if size > 1 else body
         body = [For(inside, LOOP, body, left_of(self.panels, together, group))]
-        loops = [For(piece, LOOP, [], pieces)] if piece.arg.size > 1 else []
+        loops = [For(piece, LOOP, [], self.stop and divide_up(self.stop, size))] if piece.arg.size > 1 else []
         return group, [*loops, *self.loops(self.k[:-1])], body
 
     def across(self, spot: UOp, store: list[Statement], lanes: int) -> list[Statement]:
@@ -282,9 +280,7 @@ class UnitPanels:
         lane, tile = counter("l", min(lanes, across.arg.size)), counter("t", min(lanes, over.arg.size))
         body = moves.rebuild(store, {across: add(multiply(one(block_a), lanes), lane),
                                      over: add(multiply(one(block_o), lanes), tile)})
-        for r, kind in ((lane, LANE), (tile, TILE), (block_a, LOOP), (block_o, LOOP)):
-            body = [For(r, kind, body)] if r.arg.size > 1 else body
-        return body
+        return nested([block_o, block_a], nested([tile], nested([lane], body, LANE), TILE))
 
     def at(self, panel: UOp, spot: UOp, k: UOp, ragged: bool, clamp: bool) -> UOp:
         """The factor at a position of a panel and an element of K: zero past the end of K. Past the edge of its own

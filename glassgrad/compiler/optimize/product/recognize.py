@@ -17,7 +17,7 @@ from typing import NamedTuple
 from glassgrad.compiler.graph import DType, UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, linear, modulo, multiply,
                                                     substitute_index)
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, around, counter,
+from glassgrad.compiler.lower.loops import (TASK, Accumulate, Assign, For, Statement, Store, around, counter,
                                             loops_around, nodes_in, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.pairs import Pair, pair_of
@@ -80,13 +80,8 @@ class Product:
                        pair=None if self.pair is None else self.pair.swapped())
 
     def with_lanes_right(self) -> Product:
-        """The same, or with the factors exchanged where the output is contiguous along a loop of the left one."""
-        _, terms = linear(self.store.index)
-        return self.swapped() if any(terms.get(r) == 1 for r in self.m) else self
-
-    def with_neighbours_right(self) -> Product:
-        """The same, or with the factors exchanged where the output's smallest stride is along a loop of the left one:
-        as `with_lanes_right`, but that stride need not be 1 (positions of one remainder are strided)."""
+        """The same, or with the factors exchanged where the output's smallest stride is along a loop of the left one.
+        It need not be 1: positions of one remainder are strided."""
         strides = {r: abs(stride) for r, stride in linear(self.store.index)[1].items() if r in (*self.m, *self.n)}
         return self.swapped() if min(strides, key=lambda r: strides[r], default=None) in self.m else self
 
@@ -474,11 +469,3 @@ def evenly_along(at: UOp, along: UOp) -> bool:
 def footprint(factor: UOp, loops: list[UOp]) -> int:
     """An upper bound on the elements of memory that a factor reads while these loops run."""
     return 1 + sum([abs(stride_along(factor.src[1], r) or 0) * (r.arg.size - 1) for r in loops])
-
-
-def flat_tasks(loops: list[UOp], body: list[Statement], work: int, limits: TilingThresholds) -> list[Statement]:
-    """for a: for b: S  ->  TASK ..: for a, b of one task: S      (as many tasks as `work` is worth)"""
-    axis = FlatAxis.of(loops)
-    flat = counter("b", axis.size)
-    body = moves.rebuild(body, axis.apart(flat))
-    return [moves.tasks(For(flat, LOOP, body), max(1, min(limits.most_tasks, work // limits.task_work)))]

@@ -97,9 +97,7 @@ class PanelBlocks:
 
     def over_m(self, body: list[Statement]) -> list[Statement]:
         """for the panels of M of one task: body      (the last task may have fewer)"""
-        if self.end_m is not None:
-            return [For(self.in_m, LOOP, body, add(self.end_m, multiply(one(self.task_m), -self.block_m)))]
-        return _over(self.in_m, self.task_m, self.panels_m, body)
+        return _over(self.in_m, self.task_m, self.panels_m if self.end_m is None else self.end_m, body)
 
     def over_n(self, body: list[Statement]) -> list[Statement]:
         """for the panels of N of one task: body      (the last task may have fewer)"""
@@ -119,6 +117,6 @@ class PanelBlocks:
         return nested(outer, moves.share_out(blocks, body, most))
 
 
-def _over(panel: UOp, task: UOp, panels: int, body: list[Statement]) -> list[Statement]:
+def _over(panel: UOp, task: UOp, panels: int | UOp, body: list[Statement]) -> list[Statement]:
     size = panel.arg.size
     return [For(panel, LOOP, body, left_of(panels, size, task))] if size > 1 else body

@@ -15,5 +15,9 @@ class TilingThresholds:
     long_k: int = 0          # products that one register adds up; longer sums are split into blocks
     k_block: int = 0         # of this many
 
+    def tasks(self, work: int) -> int:
+        """How many tasks this many multiply-adds are worth."""
+        return max(1, min(self.most_tasks, work // self.task_work))
+
     def __post_init__(self) -> None:
         assert self.k_block <= self.long_k, "a block of K is a part of a sum that was too long"

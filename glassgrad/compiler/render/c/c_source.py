@@ -98,17 +98,18 @@ class CFunction(CArithmetic, Walker):
 
     def base(self, memory: UOp) -> str:
         """The pointer to a param's or LOCAL's first element, declared on top."""
-        if ("base", memory) in self.names:
-            return self.names["base", memory]
+        if ("base", memory) not in self.names:
+            name = f"data{memory.arg.slot}" if memory.op is o.PARAM else memory.arg.name
+            pointer = self.pointer(memory, self.named(("base", memory), name))
+            self.pointers += [pointer] if pointer else []
+        return self.names["base", memory]
+
+    def pointer(self, memory: UOp, name: str) -> str:
+        """The declaration of a pointer to a memory's first element; empty where it is a parameter."""
         kind = self.unit(memory) if memory in self.stored else f"const {self.unit(memory)}"
-        param = memory.op is o.PARAM
-        name = self.named(("base", memory), f"data{memory.arg.slot}" if param else memory.arg.name)
         if memory in self.offsets:
-            value = f"({kind} *)((char *)scratch + {self.offsets[memory]})"
-        else:
-            value = f"args[{slot_of(memory, self.slots)}]"
-        self.pointers.append(f"{kind} *{name} = {value};")
-        return name
+            return f"{kind} *{name} = ({kind} *)((char *)scratch + {self.offsets[memory]});"
+        return f"{kind} *{name} = args[{slot_of(memory, self.slots)}];"
 
     # -- control -------------------------------------------------------------------------------------------------
     def loop(self, statement: For, flow: Flow) -> None:
@@ -204,9 +205,13 @@ class CFunction(CArithmetic, Walker):
             return self.named(node, f"scalar{node.arg.slot}")
         if self.uses.get(node, 1) > 1 and not _is_name(value.text) and not self._is_index(node) \
                 or len(value.text) > LONGEST or self.scope is not self.scopes[-1] and HAS_LOAD in self.reads[node]:
-            self.values_named += 1
-            return self.named(("value", self.values_named), f"v{self.values_named}")
+            return self.fresh_name("v")
         return ""
+
+    def fresh_name(self, letter: str) -> str:
+        """A new name for a value."""
+        self.values_named += 1
+        return self.named(("value", self.values_named), f"{letter}{self.values_named}")
 
     def _is_index(self, node: UOp) -> bool:
         """Whether a node is a plain sum of counters, which reads best where it is used."""

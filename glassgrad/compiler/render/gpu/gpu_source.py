@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 
-from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, index_algebra as ix, ops as o, toposort
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For,
@@ -34,7 +33,7 @@ from glassgrad.compiler.render.gpu.group_threads import GroupThreads
 from glassgrad.compiler.render.gpu.skipped_rounding import rounded_divisions
 from glassgrad.compiler.render.gpu.wide_access import (MOST_BYTES, load_wide, neighbours, read_once, runs_of_reads,
                                                        store_wide)
-from glassgrad.compiler.render.launch_info import LaunchInfo, LocalLayout, launch_info
+from glassgrad.compiler.render.launch_info import LaunchInfo, LocalLayout, launch_info, slot_of
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_placement import Flow
@@ -217,8 +216,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         end = super().loop_end(statement)
         if statement.stop is None or end.isidentifier() or of_counters(statement.stop, values=False):
             return end
-        self.values_named += 1
-        name = self.named(("value", self.values_named), f"v{self.values_named}")
+        name = self.fresh_name("v")
         self.line(f"{self.counts_in} {name} = {end};")
         return name
 
@@ -229,9 +227,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
             value = self.operand(node.src[0])
             return self.call(self._shared_fold(node.arg.combine, node.dtype, node.arg.within), node.dtype, 0, value)
         value = self.folded_value(node)
-        self.values_named += 1
-        name = self.named(("value", self.values_named), f"v{self.values_named}")
-        fold = self._folded(node.arg.combine, node.dtype)
+        name, fold = self.fresh_name("v"), self._folded(node.arg.combine, node.dtype)
         self.line(f"{self.type(node.dtype)} {name} = {fold}({value.text}, area, {self.thread});")
         return CValue(name, node.dtype)
 
@@ -266,22 +262,15 @@ class GpuFunction(GpuArithmetic, GroupThreads):
                            f"for (int i = 1; i < {count}; i++) x = {both('x', f'{area}[i]')};", "return x;")
 
     # -- memory --------------------------------------------------------------------------------------------------
-    def base(self, memory: UOp) -> str:
-        if ("base", memory) in self.names:
-            return self.names["base", memory]
-        kind, d = self.unit(memory), self.dialect
+    def pointer(self, memory: UOp, name: str) -> str:
         if memory.op is o.PARAM:
-            return self.named(("base", memory), f"data{memory.arg.slot}")
-        name = self.named(("base", memory), memory.arg.name)
-        if memory in self.offsets:
-            space = d.pointer if self.scratch_global else d.group_space
-            self.pointers.append(f"{space}{kind} *{name} = ({space}{kind} *)(scratch + {self.offsets[memory]});")
-        elif memory in self.slots:
-            which = self.slots[memory] - len(self.kernel.params)
-            self.pointers.append(f"{d.pointer}{kind} *{name} = ({d.pointer}{kind} *)shared{which};")
-        else:
-            raise Bug(f"the LOCAL {memory.arg.name} is read but never written")
-        return name
+            return ""
+        value, space = f"(scratch + {self.offsets.get(memory)})", self.dialect.pointer
+        if memory not in self.offsets:
+            value = f"shared{slot_of(memory, self.slots) - len(self.kernel.params)}"
+        elif not self.scratch_global:
+            space = self.dialect.group_space
+        return f"{space}{self.unit(memory)} *{name} = ({space}{self.unit(memory)} *){value};"
 
     def _expression(self, node: UOp) -> CValue:
         if node.op is o.PARAM:
@@ -331,14 +320,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         return self.define(name, "unsigned", f"{self.type(dtypes.float32)} x, f32 y", *body)
 
     def accumulate(self, statement: Accumulate) -> None:
-        if self.is_matrix(statement.register):
-            self.beside.step(statement)
-            return
-        kind, is_product = statement.register.dtype.kind, statement.value.op is o.MUL
-        if statement.combine is o.ADD and (kind == "i" or kind == "f" and is_product):
-            super().accumulate(statement)
-        else:
-            CFunction.accumulate(self, statement)
+        self.beside.step(statement) if self.is_matrix(statement.register) else super().accumulate(statement)
 
     def sum(self, constant: int, terms: ix.Terms, lanes: int, dtype: DType = dtypes.index) -> CValue:
         """constant + sum of k * atom; of counters, which never grow too large, as one would write it."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import DType, UOp, dtypes, identity, ops as o
-from glassgrad.compiler.lower.loops import Accumulate, Prefetch, Statement, Store, ranges_of
+from glassgrad.compiler.lower.loops import Prefetch, Statement, Store, ranges_of
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.launch_info import LocalLayout
 from glassgrad.compiler.render.unroll_and_jam import Jammed
+from glassgrad.compiler.render.value_placement import Walker
 
 
 class GroupThreads(CFunction):
@@ -52,15 +53,7 @@ class GroupThreads(CFunction):
         if id(statement) in self.fences:
             self.line(self.wait)
 
-    def accumulate(self, statement: Accumulate) -> None:
-        """register = combine(register, value); a product that is added to it is not rounded before."""
-        register, value, dtype = statement.register, statement.value, statement.register.dtype
-        total = self.register(register)
-        if statement.combine is o.ADD and value.op is o.MUL and dtype.kind == "f":
-            result = self.multiply_add(dtype, self.operand(value.src[0]), self.operand(value.src[1]), total)
-        else:
-            result = self.apply(statement.combine, dtype, total, self.operand(value))
-        self.set_register(register, result)
+    accumulate = Walker.accumulate                   # not C's `+=`, which may overflow
 
     def multiply_add(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
         """x * y + z, of floats rounded once: which products a compiler fuses by itself depends on the whole kernel."""

@@ -185,8 +185,7 @@ def _read(f: CFunction, loads: tuple[UOp, ...], aligned: bool, once: str) -> Non
         f"for (int i = 0; i < {many}; i++) to[i] = v.each[i]; }}"
     gate = f.operand(first.src[2]).inside if len(first.src) == 3 else ""
     test = " && ".join(t for t in (f.takes_part(first.src[1]), gate) if t)
-    f.values_named += 1
-    held = f.named(("value", f.values_named), f"w{f.values_named}")
+    held = f.fresh_name("w")
     at = f"{f.base(memory)} + {f.spot(memory, first.src[1])}"
     f.line(f"{holds} {held}[{many}] = {{}};")
     _call(f, f"load_{kind}_{count}{'_once' if once else ''}", f"const {kind} *p, {holds} *to",

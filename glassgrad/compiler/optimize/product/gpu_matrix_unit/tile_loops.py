@@ -39,7 +39,7 @@ def on_gpu_matrix_unit(product: Product, target: Target, decisions: Decisions) \
     gain from one."""
     if not target.units or not product.n:
         return None
-    product = product.with_neighbours_right()
+    product = product.with_lanes_right()
     plan = GroupUnitPlan.of(product, target)
     if plan is None:
         return None

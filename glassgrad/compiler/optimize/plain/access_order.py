@@ -1,0 +1,202 @@
+"""In which order a plain loop nest accesses memory. In: loops and statements. Out: costs, counts and strides.
+
+Whether lanes go along rows or along columns, how many elements a thread of a GPU takes, and how much work there is, are
+read off the indices of loads and stores. Chooses nothing: plain_loops.py does.
+"""
+
+from __future__ import annotations
+
+import math
+
+from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
+from glassgrad.compiler.graph.index_algebra import add, linear, multiply, substitute_index
+from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, If, Statement, Store, counter, expressions,
+                                            loads_in, ranges_of, task_loops, walk)
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+
+FOLD_COST = 8.0         # of one horizontal fold, in vector instructions
+WIDE_BYTES = 16         # of the widest load or store of a GPU thread
+
+
+def columns_cost(loops: list[For], inner: list[Statement], lanes: int) -> float:
+    lane = loops[lane_loop(loops, inner)].range
+    n = lane.arg.size
+    return access_cost(inner, lane, lanes) / _share(n, lanes)
+
+
+def rows_cost(body: list[Statement], lanes: int, times: float = 1.0) -> float:
+    """Cost with lanes along the innermost loops; infinite when there is none."""
+    loops = [s for s in body if isinstance(s, For)]
+    if not loops:
+        return math.inf
+    cost = 0.0
+    for f in loops:
+        n = f.range.arg.size
+        if any(isinstance(s, For) for s in f.body):
+            cost += rows_cost(f.body, lanes, times * n)
+        else:
+            used = _share(n, lanes)
+            folds = FOLD_COST if moves.accumulated(f.body) else 0.0
+            cost += times * (n * access_cost(f.body, f.range, lanes) / used + folds)
+    return cost
+
+
+def access_cost(body: list[Statement], lane: UOp, lanes: int) -> float:
+    """Memory instructions per iteration with lanes along this counter: a strided access is one for each lane."""
+    cost = 0.0
+    for s, times in weighed(body):
+        for memory_index in _accesses(s):
+            cost += times * (1 / lanes if _contiguous(memory_index, lane) else 1.0)
+    return cost
+
+
+def lanes_used(body: list[Statement], lanes: int) -> float:
+    """The share of a vector's lanes that have work, along the loop that lanes would go along; 0 for a nested loop of no
+    more than a few vectors, which would be folded each time."""
+    loops, inner = task_loops(body)
+    if loops and columns_cost(loops, inner, lanes) <= rows_cost(inner, lanes):
+        n = loops[lane_loop(loops, inner)].range.arg.size
+    else:
+        n, nested = min((_innermost(s) for s in inner if isinstance(s, For)), default=(1, False))
+        if nested and n < 4 * lanes:
+            return 0.0
+    return _share(n, lanes)
+
+
+def _share(n: int, lanes: int) -> float:
+    """The share of lanes with work, in the vectors that a loop of this size needs; 1 for an empty loop."""
+    return float(n / (-(-n // lanes) * lanes)) if n else 1.0
+
+
+def _innermost(loop: For, nested: bool = False) -> tuple[int, bool]:
+    """The size of the shortest innermost loop, and whether another one is around it."""
+    inside = [_innermost(s, True) for s in loop.body if isinstance(s, For)]
+    return min(inside) if inside else (int(loop.range.arg.size), nested)
+
+
+def weighed(body: list[Statement], times: float = 1.0) -> list[tuple[Statement, float]]:
+    out: list[tuple[Statement, float]] = []
+    for s in body:
+        if isinstance(s, For):
+            out += weighed(s.body, times * s.range.arg.size)
+        elif isinstance(s, If):
+            out += weighed(s.body, times)
+        else:
+            out.append((s, times))
+    return out
+
+
+def _accesses(statement: Statement) -> list[UOp]:
+    found = [n.src[1] for e in expressions(statement) for n in toposort([e]) if n.op is o.LOAD]
+    return [*found, statement.index] if isinstance(statement, Store) else found
+
+
+def neighbours(body: list[Statement], lane: UOp) -> int:
+    """How many consecutive elements a GPU thread should take: 16 bytes of the smallest type that is read or stored, and
+    at most 32 of the largest, where all accesses are contiguous, or in pieces of that many; else 0."""
+    inner = list(walk(body))
+    if not all(isinstance(s, (For, Assign, Accumulate)) or isinstance(s, Store) and s.combine is None for s in inner):
+        return 0
+    loads = loads_in(body)
+    sizes = [n.dtype.itemsize for n in loads if lane in ranges_of(n)]
+    sizes += [s.memory.dtype.itemsize for s in inner if isinstance(s, Store)]
+    wide = min(WIDE_BYTES // min(sizes), 2 * WIDE_BYTES // max(sizes)) if sizes else 0
+    places = [at for s in inner for at in _accesses(s)]
+    if all(_contiguous(at, lane) and linear(at)[1].get(lane, 1) == 1 for at in places):
+        return wide
+    return wide if wide > 1 and _in_pieces([*places, *[n.src[2] for n in loads if len(n.src) > 2]], lane, wide) else 0
+
+
+def _in_pieces(places: list[UOp], lane: UOp, width: int) -> bool:
+    """Whether aligned pieces of `width` along a counter are contiguous at all indices, and within one gate, though not
+    contiguous with each other: i % 64, in pieces of 8."""
+    if lane.arg.size % width:
+        return False
+    piece, within = counter(f"{lane.arg.name}p", lane.arg.size // width), counter(f"{lane.arg.name}w", width)
+    at_piece, memo = {lane: add(multiply(piece, width), within)}, dict[UOp, UOp]()
+    for at in places:
+        found = substitute_index(at, at_piece, memo)
+        _, terms = linear(found) if found.dtype is dtypes.index else (0, {found: 1})
+        if any(within in ranges_of(atom) for atom in terms if atom is not within) or terms.get(within, 1) != 1:
+            return False
+    return True
+
+
+def odd_rows(body: list[Statement], lane: UOp) -> bool:
+    """Whether rows along a counter begin at odd indices in all memories: then no wide access is aligned."""
+    rows = [terms for s in walk(body) for at in _accesses(s) if lane in (terms := linear(at)[1])]
+    return all(any(k % 2 for atom, k in terms.items() if atom is not lane) for terms in rows)
+
+
+def row_neighbours(body: list[Statement]) -> int:
+    """The most of `neighbours` over all loops of a row; 0 where one of them has none."""
+    found = [neighbours(s.body, s.range) for s in body if isinstance(s, For)]
+    return max(found, default=0) if all(found) else 0
+
+
+def only_gathers(body: list[Statement], lane: UOp) -> bool:
+    """Whether all that is done is to copy elements that loaded numbers name, another one for each iteration."""
+    [first, *others] = body
+    return not others and isinstance(first, Store) and first.value.op is o.LOAD and \
+        any(n.op is o.LOAD and lane in ranges_of(n) for n in toposort([first.value.src[1]]))
+
+
+def _contiguous(at: UOp, lane: UOp) -> bool:
+    _, terms = linear(at)
+    return all(k in (1, -1) if atom is lane else lane not in ranges_of(atom) for atom, k in terms.items())
+
+
+def lane_loops(loops: list[For], inner: list[Statement]) -> list[For]:
+    """The loops that vectors may run along: no other loop's bound depends on their counters, as lanes share bounds."""
+    ends = [f.stop for f in (*loops, *walk(inner)) if isinstance(f, For) and f.stop is not None]
+    return [f for f in loops if not any(f.range in ranges_of(end) for end in ends)]
+
+
+def lane_loop(loops: list[For], inner: list[Statement]) -> int:
+    """The position of the outer loop along which stores are contiguous."""
+    for s in walk(inner):
+        if isinstance(s, Store) and s.memory.op is not o.LOCAL:
+            _, terms = linear(s.index)
+            for at in reversed(range(len(loops))):
+                if terms.get(loops[at].range) == 1 and loops[at].range.arg.size >= 4:
+                    return at
+    return len(loops) - 1
+
+
+def stores_in_order(body: list[Statement]) -> bool:
+    """Whether a loop stores inside (a scan, a scatter): it must keep its order, with lanes only around it."""
+    return any(isinstance(s, Store) and (s.memory.op is not o.LOCAL or s.memory.arg.scope == "shared")
+               for f in walk(body) if isinstance(f, For) and f.kind == LOOP for s in walk(f.body))
+
+
+def work(body: list[Statement]) -> int:
+    """Element steps in total, weighted by their cost."""
+    total = 0.0
+    for s, times in weighed(body):
+        cost = 1.0
+        for e in expressions(s):
+            cost += 0.1 * len(moves.usual_nodes(e))
+        total += times * cost
+    return int(total)
+
+
+def arithmetic(body: list[Statement]) -> int:
+    """Arithmetic operations per element; 0 for a body with loops."""
+    if any(isinstance(s, For) for s in body):
+        return 0
+    return sum(n.op in o.ELEMENTWISE for s in body for e in expressions(s) for n in moves.usual_nodes(e))
+
+
+def vectors_in_flight(body: list[Statement]) -> int:
+    """How many vectors to keep in flight: fewer where a statement needs many registers."""
+    nodes = max((len(toposort(expressions(s))) for s in walk(body) if not isinstance(s, (For, If))), default=1)
+    return 4 if nodes <= 24 else 2 if nodes <= 60 else 1
+
+
+def itemsize(body: list[Statement]) -> int:
+    """The element size that decides how many lanes fit a register: the largest of what is stored or summed and of float
+    intermediates. Wide integer intermediates (random bits, addresses) take two registers: cheaper than fewer lanes."""
+    values = [s.value for s in walk(body) if isinstance(s, (Assign, Accumulate, Store))]
+    floats = [n.dtype.itemsize for e in values for n in moves.usual_nodes(e)
+              if n.dtype.is_float and n.op is not o.CONST]
+    return max([4, *floats, *[e.dtype.itemsize for e in values]])
