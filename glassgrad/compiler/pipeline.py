@@ -309,7 +309,7 @@ def access_bounds(work: KernelWork) -> None:
 @compiler_pass(TEXT, "render/unroll_and_jam.py")
 def unroll_and_jam(work: KernelWork) -> None:
     """Write TILE loops out, and operations that the target lacks in terms of those it has."""
-    from glassgrad.compiler.lower.cast_lowering import Instructions
+    from glassgrad.compiler.lower.missing_instructions import Instructions
     from glassgrad.compiler.render.unroll_and_jam import jam
     target = work.target
     has = Instructions(target.small_floats(work.language), rounding=target.has_round or target.groups)

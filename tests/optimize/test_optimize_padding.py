@@ -20,10 +20,10 @@ from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.reductions import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.cast_lowering import Instructions
 from glassgrad.compiler.lower.loops import (LOOP, TILE, Accumulate, Assign, For, If, Kernel, Phase, Store, counter,
                                             load, local, register, task_loops, walk)
 from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.lower.missing_instructions import Instructions
 from glassgrad.compiler.optimize.moves import padding_copy as zeros
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges
 from glassgrad.compiler.optimize.product import conv_tile_plan

@@ -76,7 +76,7 @@ def test_a_small_training_expression_executes_few_lines_in_few_files() -> None:
 
 
 NOTING_FIRST = [                                           # what they do later needs a note of every graph and move
-    "compiler/optimize/moves/move_limit.py",               # which move of a recipe this is
+    "compiler/optimize/moves/move_decorator.py",           # which move of a recipe this is
     "engine/changing_sizes/key_without_sizes.py", "engine/changing_sizes/size_families.py"]     # a graph's sizes
 
 

@@ -16,9 +16,9 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.cast_lowering import Instructions
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Kernel, Phase, Store, counter, load,
                                             register, walk)
+from glassgrad.compiler.lower.missing_instructions import Instructions
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import kernel_of, make_source
 from glassgrad.compiler.render.gpu.loop_iteration_limit import fewer_rounds, unroll_factor

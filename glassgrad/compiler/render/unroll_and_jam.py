@@ -17,9 +17,9 @@ from itertools import product
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, index_algebra as ix, ops as o, toposort
 from glassgrad.compiler.graph.op_arguments import FoldOver
-from glassgrad.compiler.lower.cast_lowering import LACKING, Instructions
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, UNIT, WIDE, Accumulate, Assign, For, If, Phase, Prefetch,
                                             Statement, Store, numbered_loops, ranges_of, rewritten, walk)
+from glassgrad.compiler.lower.missing_instructions import LACKING, Instructions
 
 Binding = dict[UOp, UOp]      # tile range -> its value, a CONST
 

@@ -16,11 +16,11 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_first
+from glassgrad.compiler.optimize.plain.cpu_scatters import rows_among_tasks
+from glassgrad.compiler.optimize.plain.gpu_scatters import rows_apart, scattered_along
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
 from glassgrad.compiler.optimize.plain.rows_in_registers import Row, row_in_steps
 from glassgrad.compiler.optimize.plain.scans import read_ahead_of_totals, scan_in_chunks, scan_in_group
-from glassgrad.compiler.optimize.plain.scatter_tasks import rows_among_tasks
-from glassgrad.compiler.optimize.plain.scatters import rows_apart, scattered_along
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
