@@ -25,7 +25,7 @@ CAPABILITIES = {
         "compiler/schedule/long_softmax.py", "compiler/schedule/flat_scatters.py",
         "compiler/optimize/plain/short_gpu_loops.py", "compiler/optimize/plain/short_rows.py",
         "compiler/optimize/plain/rows_in_registers.py", "compiler/optimize/plain/scans.py",
-        "compiler/optimize/plain/scatters.py", "compiler/optimize/plain/scatter_tasks.py",
+        "compiler/optimize/plain/gpu_scatters.py", "compiler/optimize/plain/cpu_scatters.py",
         "compiler/optimize/plain/transposed_copies.py", "compiler/optimize/moves/read_ahead.py",
         "compiler/render/gpu/wide_access.py", "compiler/render/gpu/skipped_rounding.py",
         "compiler/render/gpu/counter_width.py", "compiler/lower/one_hot_sums.py"),
@@ -39,7 +39,7 @@ CAPABILITIES = {
     "the visualizer, explain and pictures": (
         "viz", "cli/viz.py", "cli/explain.py", "base/call_tree.py", "base/svg.py", "compiler/graph/picture.py",
         "compiler/schedule/picture.py", "compiler/lower/expression_text.py", "engine/observer.py",
-        "runtime/cpu/stopwatch.py", "compiler/optimize/moves/move_limit.py"),
+        "runtime/cpu/stopwatch.py", "compiler/optimize/moves/move_decorator.py"),
     "the sanitizer and guard pages": (
         "tensor/sanitizer.py", "compiler/check/non_finite.py", "compiler/check/needed_elements.py",
         "compiler/lower/access_bounds.py", "runtime/guarded_memory.py"),

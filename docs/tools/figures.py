@@ -226,8 +226,10 @@ for row in sorted(seen):
 """
 
 
-def lines_executed() -> tuple[int, int]:
-    """Lines of the functions that `(a @ b).relu().sum().backward()` executes with an empty cache, and their files."""
+@functools.cache
+def functions_executed() -> dict[str, list[tuple[str, int]]]:
+    """The functions that `(a @ b).relu().sum().backward()` executes with an empty cache: by file of the package, each
+    with its number of lines."""
     script = EXPRESSION.format(root=str(ROOT), package=str(PACKAGE) + "/")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True,
                           env={"PATH": "/usr/bin:/bin", "CACHE": "0", "HOME": str(Path.home())})
@@ -235,14 +237,26 @@ def lines_executed() -> tuple[int, int]:
     for row in done.stdout.splitlines():
         file, line, name = row.split("\t")
         calls[file].add((int(line), name))
-    total = 0
+    found: dict[str, list[tuple[str, int]]] = {}
     for file, functions in calls.items():
+        rows = found[Path(file).relative_to(PACKAGE).as_posix()] = []
         for node in ast.walk(ast.parse(Path(file).read_text())):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 first = min([node.lineno, *[d.lineno for d in node.decorator_list]])
                 if (first, node.name) in functions or (node.lineno, node.name) in functions:
-                    total += (node.end_lineno or node.lineno) - first + 1
-    return total, len(calls)
+                    rows.append((node.name, (node.end_lineno or node.lineno) - first + 1))
+    return found
+
+
+def lines_executed() -> tuple[int, int]:
+    """Lines of the functions that the expression executes, and their files."""
+    found = functions_executed()
+    return sum(lines for functions in found.values() for _, lines in functions), len(found)
+
+
+def capabilities_executed() -> list[str]:
+    """Files of new capabilities that the expression executes, though it uses none of them."""
+    return sorted(file for file in functions_executed() for paths in CAPABILITIES.values() if within(file, paths))
 
 
 def figures() -> dict[str, object]:
@@ -266,5 +280,8 @@ if __name__ == "__main__":
         write_size_page()
     for name, value in figures().items():
         print(f"{name:<75} {value}")
+    if "--executed" in sys.argv:
+        for file, functions in sorted(functions_executed().items()):
+            print(f"{sum(lines for _, lines in functions):>5} {file}: {' '.join(name for name, _ in functions)}")
     if "-v" in sys.argv:
         print(*private_uses(), *import_circles(), *class_names_used_twice().items(), sep="\n")

@@ -7,6 +7,9 @@
     kernel     one kernel's graph -> loop tree (`Kernel`)
     text       loop tree -> source in one language
 
+A pass names the ops, the settings or the devices that it is for (`When`), and runs only there: an expression of
+products and sums runs half of the list.
+
 DEBUG=4 prints what a pass with a label leaves. CHECK=1 interprets the loop tree after each pass over a kernel and names
 the first pass that is wrong. docs/pipeline.md shows the list. Passes over kernels import their code when they run: a
 process that finds all its kernels on disk does without it. Imports no device, no compiler such as LLVM, and no NumPy.
@@ -60,6 +63,14 @@ class GraphWork:
     stored_by: dict[UOp, UOp] = field(default_factory=dict)      # nodes that another node's kernel stores -> that one
     groups: list[KernelGroup] = field(default_factory=list)      # results by kernel, in the order they run
     schedule: Schedule = field(default_factory=Schedule)
+    _ops: tuple[list[UOp] | None, frozenset[o.Op]] = None, frozenset()      # sinks, and the ops in their graph
+
+    @property
+    def ops(self) -> frozenset[o.Op]:
+        """The ops in the graph, found once for the passes between two that change it."""
+        if self._ops[0] is not self.sinks:
+            self._ops = self.sinks, frozenset([n.op for n in toposort(self.sinks)])
+        return self._ops[1]
 
 
 @dataclass
@@ -94,9 +105,17 @@ class Printout(NamedTuple):
 
 
 class When(NamedTuple):
-    """When a pass runs, in words and as a test of the work."""
+    """When a pass runs: in words, as a test of the work, and the ops of which a graph must have one (none: any)."""
     words: str
     test: Callable[[Any], bool]
+    ops: frozenset[o.Op] = frozenset()
+
+    def where(self, words: str, *ops: o.Op) -> When:
+        """The same, for graphs with one of these ops alone."""
+        return When(f"where {words}" + f", {self.words}" * (self.words != "always"), self.test, frozenset(ops))
+
+    def holds(self, work: Any) -> bool:
+        return (not self.ops or not self.ops.isdisjoint(work.ops)) and self.test(work)
 
 
 @dataclass(frozen=True)
@@ -120,13 +139,9 @@ PLAIN_LOOPS = When("under NOOPT=1, and for a device that takes plain loops",
                    lambda work: bool(settings.NOOPT or work.plain))
 FEWER_PRODUCTS = When("for a GPU, not under WINOGRAD=0 nor NOOPT=1",
                       lambda work: bool(work.limits.products_per_byte and settings.WINOGRAD and not settings.NOOPT))
-JOINING_REMAINDERS = When("where the gradient of a window has a stride, not under NOOPT=1",
-                          lambda work: not settings.NOOPT and any(n.op is o.UNWINDOW and n.arg.stride > 1
-                                                                  for n in toposort(work.sinks)))
-RECURRENT = When("where there is a recurrence", lambda work: work.schedule.has_recurrence)
+STRIDED = When("not under NOOPT=1", lambda work: not settings.NOOPT and any(
+    n.op is o.UNWINDOW and n.arg.stride > 1 for n in toposort(work.sinks)))
 ON_A_GPU = When("for a GPU, not under NOOPT=1", lambda work: bool(work.limits.held_row and not settings.NOOPT))
-SCATTERING = When("where values are written by index, not under NOOPT=1",
-                  lambda work: not settings.NOOPT and any(n.op is o.SCATTER for n in toposort(work.sinks)))
 ENDING_LOOPS = When("for a driver that ends long loops", lambda work: work.target.most_rounds < 1 << 62)
 SANITIZING = When("under SANITIZE=1", lambda work: bool(settings.SANITIZE))
 
@@ -163,19 +178,19 @@ def write_gradients(work: GraphWork) -> None:
     work.sinks = without_detach(written_out(work.sinks, stored=work.sinks))
 
 
-@compiler_pass(GRAPH, "graph/rules/reductions.py", OPTIMIZING)
+@compiler_pass(GRAPH, "graph/rules/reductions.py", OPTIMIZING.where("something is reduced", *o.REDUCE))
 def invariant_axes(work: GraphWork) -> None:
     """Reduce no axis along which the source is constant."""
     work.sinks = reduce_fewer_axes(work.sinks)
 
 
-@compiler_pass(GRAPH, "graph/rules/algebra.py", OPTIMIZING)
+@compiler_pass(GRAPH, "graph/rules/algebra.py", OPTIMIZING, FOLDED)
 def fold(work: GraphWork) -> None:
     """Rewrite by the rules of algebra until none applies: constants, identities, views of views."""
     work.sinks = rewrite(work.sinks, ALGEBRA)
 
 
-@compiler_pass(GRAPH, "graph/rules/reductions.py", OPTIMIZING, FOLDED)
+@compiler_pass(GRAPH, "graph/rules/reductions.py", OPTIMIZING.where("a window has a gradient", o.UNWINDOW), FOLDED)
 def conv_input_gradient(work: GraphWork) -> None:
     """Join a sum of a moved sum of products into one sum: the gradient of a convolution by its input."""
     work.sinks = join_sums(work.sinks)
@@ -190,35 +205,36 @@ def separate_results(work: GraphWork) -> None:
     work.sinks = [UOp(o.CONTIGUOUS, s.dtype, (s,)) if shares else s for s, shares in zip(sinks, shares_memory)]
 
 
-@compiler_pass(SCHEDULE, "schedule/joined_remainders.py", JOINING_REMAINDERS)
+@compiler_pass(SCHEDULE, "schedule/joined_remainders.py",
+               STRIDED.where("a window with a stride has a gradient", o.UNWINDOW))
 def joined_remainders(work: GraphWork) -> None:
     """Make one contraction of a strided transposed convolution, where zeros cost less than several loop nests."""
     from glassgrad.compiler.schedule.joined_remainders import with_joined_remainders
     work.sinks = with_joined_remainders(work.sinks, work.limits.products_of)
 
 
-@compiler_pass(SCHEDULE, "schedule/winograd.py", FEWER_PRODUCTS)
+@compiler_pass(SCHEDULE, "schedule/winograd.py", FEWER_PRODUCTS.where("there are windows", o.WINDOW))
 def fewer_products(work: GraphWork) -> None:
     """Compute large float32 convolutions with fewer products (Winograd), where a device stores fast enough."""
     from glassgrad.compiler.schedule.winograd import with_fewer_products
     work.sinks = with_fewer_products(work.sinks, work.limits.products_per_byte)
 
 
-@compiler_pass(SCHEDULE, "schedule/flat_scatters.py", SCATTERING)
+@compiler_pass(SCHEDULE, "schedule/flat_scatters.py", OPTIMIZING.where("values are written by index", o.SCATTER))
 def flat_scatters(work: GraphWork) -> None:
     """Split a large scatter into parts, or (on a GPU) sort its indices into bins of positions, for many threads."""
     from glassgrad.compiler.schedule.flat_scatters import with_flat_scatters_cut
     work.sinks = with_flat_scatters_cut(work.sinks, work.limits)
 
 
-@compiler_pass(SCHEDULE, "schedule/long_softmax.py", ON_A_GPU)
+@compiler_pass(SCHEDULE, "schedule/long_softmax.py", ON_A_GPU.where("there is an exponential", o.EXP2))
 def long_softmax(work: GraphWork) -> None:
     """Compute the maximum and the sum of exponentials of few long rows from those of parts, each read once."""
     from glassgrad.compiler.schedule.long_softmax import with_long_rows_in_parts
     work.sinks = with_long_rows_in_parts(work.sinks, work.limits, work.device, work.stores_scores)
 
 
-@compiler_pass(SCHEDULE, "schedule/attention_backward.py")
+@compiler_pass(SCHEDULE, "schedule/attention_backward.py", ALWAYS.where("there is an exponential", o.EXP2))
 def softmax_log_sums(work: GraphWork) -> None:
     """Have the gradient of a softmax read one value of each row: exp2(x) / sum is exp2(x - log2(sum))."""
     work.sinks = with_log_sums(work.sinks, work.device, work.stores_scores, work.limits)
@@ -248,7 +264,7 @@ def device_placement(work: GraphWork) -> None:
     place_on_devices(work.schedule, work.device)
 
 
-@compiler_pass(SCHEDULE, "schedule/recurrent_steps.py", RECURRENT)
+@compiler_pass(SCHEDULE, "schedule/recurrent_steps.py", ALWAYS.where("there is a recurrence", o.RECURRENCE))
 def recurrent_steps(work: GraphWork) -> None:
     """Schedule one step of each recurrence; its kernels are those of all steps."""
     schedule_steps(work.schedule, work.inputs, lambda sinks, params, device: make_schedule(
@@ -293,12 +309,12 @@ def access_bounds(work: KernelWork) -> None:
 @compiler_pass(TEXT, "render/unroll_and_jam.py")
 def unroll_and_jam(work: KernelWork) -> None:
     """Write TILE loops out, and operations that the target lacks in terms of those it has."""
-    from glassgrad.compiler.lower.cast_lowering import legalizer
+    from glassgrad.compiler.lower.missing_instructions import Instructions
     from glassgrad.compiler.render.unroll_and_jam import jam
     target = work.target
-    legalize = legalizer(target.small_floats(work.language), rounding=target.has_round or target.groups)
+    has = Instructions(target.small_floats(work.language), rounding=target.has_round or target.groups)
     origins: dict[Statement, Statement] | None = None if work.rows is None else {}
-    work.phases = [jam(phase, legalize, origins) for phase in work.kernel.phases]
+    work.phases = [jam(phase, has, origins) for phase in work.kernel.phases]
     if work.rows is not None and origins is not None:
         from glassgrad.compiler.lower.printing import rows_of
         rows = rows_of(work.kernel)
@@ -355,7 +371,7 @@ def run_passes(work: GraphWork | KernelWork, *stages: str, say: bool = True) -> 
     """Run the passes of some stages, in the order of the list; `say` prints their views at DEBUG=4."""
     say, after = say and settings.DEBUG >= 4, _watching.get()
     for each in PASSES:
-        if each.stage in stages and each.when.test(work):
+        if each.stage in stages and each.when.holds(work):
             each.run(work)
             if after is not None:
                 after(each, work)

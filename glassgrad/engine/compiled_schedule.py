@@ -18,11 +18,11 @@ from glassgrad.compiler.graph.symbolic import lengths_in, memory_size, replaced
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.counters import count_run
-from glassgrad.engine.custom_calls import HOST_PLANS, CallProgram, one_device_each
+from glassgrad.engine.custom_calls import HOST_PLANS, CallProgram
 from glassgrad.engine.debug_report import report_run, run_reported
 from glassgrad.engine.device_copies import Copy
 from glassgrad.engine.memory_plan import Lifetime, MemoryUse, Stack, assign_offsets, stack_of, stacked
-from glassgrad.engine.observer import observing, run_timed, tell_ran
+from glassgrad.engine.observer import observers, run_timed, tell_ran
 from glassgrad.engine.registry import registry
 from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
 from glassgrad.runtime.devices import Device
@@ -87,7 +87,7 @@ class CompiledSchedule:
         """The kernels, compiled: runs of them on one device, and copies between. Memory that all tasks of a kernel
         share is one more slot, which lives while that kernel runs."""
         found = []
-        for span in one_device_each(self.items):
+        for span in _spans(self.items):
             segment = Segment([self.items[i] for i in span], self.slots, self.planned, programs[span.start:span.stop])
             for number, sizes in segment.shared:
                 for nbytes in sizes:
@@ -186,7 +186,7 @@ class CompiledSchedule:
         try:
             if self.lives or self.pieces:
                 self.place(addresses, values, blocks)
-            if state.debug or state.check or observing():
+            if state.debug or state.check or observers:
                 self._launch_watched(addresses, normal, values, state)
             else:
                 start = perf_counter()
@@ -244,7 +244,7 @@ class CompiledSchedule:
     def _launch_watched(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...],
                         state: State) -> None:
         """Launch every kernel, shown, checked or timed."""
-        observers, debug, check = observing(), state.debug, state.check
+        debug, check = state.debug, state.check
         if check and not self._checked:
             self._checked = True
             from glassgrad.engine.check.compare import check_graph  # loads the interpreter
@@ -280,6 +280,13 @@ class CompiledSchedule:
                 from glassgrad.engine.check.compare import check_kernel
                 check_kernel(item, before, segment.contents(item, addresses, sizes)[:item.results])
         return times
+
+
+def _spans(items: Sequence[Item]) -> list[range]:
+    """The longest runs of consecutive items that one plan can launch: kernels of one device, or one host launch."""
+    plans = [(item.device, at if item.ast.op in HOST_PLANS else None) for at, item in enumerate(items)]
+    starts = [at for at, plan in enumerate(plans) if at == 0 or plan != plans[at - 1]]
+    return [range(start, stop) for start, stop in zip(starts, [*starts[1:], len(items)])]
 
 
 class Segment:

@@ -6,16 +6,15 @@ that recorded it launches it again. Does not know what the function computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.device_copies import CopyPlan
 from glassgrad.runtime.backend import DevicePlan
 
-__all__ = ["HOST_PLANS", "CallProgram", "UserCall", "one_device_each"]
+__all__ = ["HOST_PLANS", "CallProgram", "UserCall"]
 
 
 @dataclass(frozen=True)
@@ -45,15 +44,3 @@ def _call_plan(programs: Sequence[CallProgram], slots: Sequence[tuple[int, ...]]
 
 # launches that the host does itself, each in a separate plan
 HOST_PLANS: dict[o.Op, Callable[..., DevicePlan]] = {o.COPY: CopyPlan, o.CALL: _call_plan}
-
-
-def one_device_each(items: Sequence[Item]) -> Iterator[range]:
-    """The longest runs of consecutive items that one plan can launch: kernels of one device, or one host launch."""
-    at = 0
-    while at < len(items):
-        stop = at + 1
-        while items[at].ast.op not in HOST_PLANS and stop < len(items) and items[stop].ast.op not in HOST_PLANS \
-                and items[stop].device == items[at].device:
-            stop += 1
-        yield range(at, stop)
-        at = stop

@@ -24,11 +24,12 @@ _ALIGNED = 64                 # bytes: non-temporal stores need it,
 _LARGE = 256 * 1024           # and only results larger than this are stored so
 
 
-def free_sources(sinks: Sequence[UOp]) -> Collection[UOp]:
-    """The buffers that a sink replaces a part of, and that nothing but this sink still reads."""
+def free_sources(updated: Sequence[UOp], sinks: Sequence[UOp]) -> Collection[UOp]:
+    """The buffers that a sink replaces a part of, and that nothing but this sink still reads; `updated` are the WHEREs
+    among the sinks, as which a partial update is written."""
     found = []
-    for sink in sinks:
-        if sink.op is not o.WHERE or sink.symbolic or sink.src[2].op is not o.BUFFER:
+    for sink in updated:
+        if sink.symbolic or sink.src[2].op is not o.BUFFER:
             continue
         source: UOp = sink.src[2]
         buffer: Buffer = source.arg                # a tensor's, in our memory, of which kernels can write a part?

@@ -1,6 +1,7 @@
 """Tell observers what the engine does. In: schedules made, kernels run. Out: calls of `Observer`'s methods.
 
-The profiler (profile.py) and the visualizer are observers. While there are none, a run pays for one comparison.
+The profiler (profile.py) and the visualizer are observers. While there are none, nothing of this file runs: the engine
+looks whether the list `observers` is empty.
 Does not know what observers do with it.
 """
 
@@ -43,7 +44,7 @@ class Observer:
         """Kernels ran between these two times; `kernels()` reads the nanoseconds of each, where they were measured."""
 
 
-_observers: tuple[Observer, ...] = ()
+observers: list[Observer] = []        # changed by `observe` and `ignore` only
 _every_run = False              # whether one of them wants each run timed
 _start_recording: Callable[[], None] | None = None
 
@@ -54,24 +55,19 @@ def when_viz_is_set(start: Callable[[], None]) -> None:
     _start_recording = start
 
 
-def observing() -> tuple[Observer, ...]:
-    """The current observers."""
-    return _observers
-
-
 def observe(observer: Observer) -> None:
     """Tell an observer what happens from now on."""
-    _set((*_observers, observer))
+    _set([*observers, observer])
 
 
 def ignore(observer: Observer) -> None:
     """Stop telling an observer."""
-    _set(tuple(o for o in _observers if o is not observer))
+    _set([o for o in observers if o is not observer])
 
 
-def _set(observers: tuple[Observer, ...]) -> None:
-    global _observers, _every_run
-    _observers, _every_run = observers, any(observer.every_run for observer in observers)
+def _set(new: list[Observer]) -> None:
+    global _every_run
+    observers[:], _every_run = new, any(observer.every_run for observer in new)
 
 
 @contextmanager
@@ -84,22 +80,18 @@ def observed_by(observer: Observer) -> Iterator[None]:
         ignore(observer)
 
 
-def prepare(normal: NormalizedGraph, make_schedule: Callable[[], Schedule], compile: Callable[[Schedule], Any]) -> Any:
+def prepare_observed(normal: NormalizedGraph, make_schedule: Callable[[], Schedule],
+                     compile: Callable[[Schedule], Any]) -> Any:
     """Schedule and compile a graph, and tell observers how long each took."""
     if settings.VIZ and _start_recording is not None:
         _start_recording()
-    return _prepare_observed(normal, make_schedule, compile) if _observers else compile(make_schedule())
-
-
-def _prepare_observed(normal: NormalizedGraph, make_schedule: Callable[[], Schedule],
-                      compile: Callable[[Schedule], Any]) -> Any:
-    observers = _observers
+    now = list(observers)
     told = 0                                # time that observers took: it is no part of scheduling
 
     def passed(each: Pass, work: Any) -> None:
         nonlocal told
         before = perf_counter_ns()
-        for observer in observers:
+        for observer in now:
             observer.passed(each, work)
         told += perf_counter_ns() - before
 
@@ -109,7 +101,7 @@ def _prepare_observed(normal: NormalizedGraph, make_schedule: Callable[[], Sched
     scheduled = perf_counter_ns()
     ready = compile(planned)
     times = start + told, scheduled, perf_counter_ns()
-    for observer in observers:
+    for observer in now:
         observer.prepared(normal, ready, times)
     return ready
 
@@ -129,5 +121,5 @@ def run_timed(what: Launches) -> bool:
 
 def tell_ran(what: Launches, times: tuple[int, int], kernels: Callable[[], list[int]]) -> None:
     """Tell observers that kernels ran."""
-    for observer in _observers:
+    for observer in list(observers):
         observer.ran(what, times, kernels)

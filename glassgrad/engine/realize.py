@@ -28,8 +28,9 @@ from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, FusionLimits
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.compiler.schedule.recurrent_steps import unrolled
 from glassgrad.engine.capture import Record, recording
-from glassgrad.engine.changing_sizes.python_loops import KnownLoops, may_have_loops
-from glassgrad.engine.changing_sizes.recurrent_schedule import compiled_schedule
+from glassgrad.engine.changing_sizes.equal_steps import LEAST_STEPS
+from glassgrad.engine.changing_sizes.python_loops import KnownLoops
+from glassgrad.engine.changing_sizes.recurrent_schedule import RecurrentSchedule
 from glassgrad.engine.changing_sizes.size_families import (FIXED_AFTER, GeneralGraph, SizeFamilies, SizeFamily,
                                                            SizeFormulas)
 from glassgrad.engine.compiled_schedule import CompiledSchedule
@@ -38,7 +39,7 @@ from glassgrad.engine.custom_calls import UserCall
 from glassgrad.engine.debug_report import report_sizes
 from glassgrad.engine.in_place import free_sources, piece_of, with_known_values
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.engine.observer import observing, prepare
+from glassgrad.engine.observer import observers, prepare_observed
 from glassgrad.engine.registry import registry
 from glassgrad.engine.schedule_key import NormalizedGraph, name_on_disk, normalize, scalar_bytes, with_params
 from glassgrad.runtime.devices import Device
@@ -46,6 +47,7 @@ from glassgrad.runtime.schedule_cache import can_be_kept, keep_schedule, kept_sc
 
 _VIEWS = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH))
 _IN_MEMORY = frozenset((*o.MOVEMENT, o.BUFFER))       # what may be no more than memory
+_REDUCING = frozenset((*o.REDUCE, o.FORMULA))         # a formula may have a reduction inside
 _MOST_SCHEDULES = 1024
 _running = held_at_fork(threading.RLock(), "schedule")      # a schedule's launches are bound to one run's addresses
 
@@ -67,9 +69,10 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         normal = normalize(_sinks(nodes))
     stored: dict[UOp, UOp] = {}
     results: list[UOp] = []
-    free = free_sources(normal.sinks) if trace is None else ()
+    updated = [s for s in normal.sinks if s.op is o.WHERE] if trace is None else ()       # a part of a value, perhaps
+    free = free_sources(updated, normal.sinks) if updated else ()
     if free:
-        stored = _write_pieces([s for s in normal.sinks if s.op is o.WHERE and s.src[2] in free], device)
+        stored = _write_pieces([s for s in updated if s.src[2] in free], device)
         normal = normalize([s for s in normal.sinks if s not in stored])
     sinks = normal.sinks
     if sinks:
@@ -245,7 +248,8 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: 
 
 def _with_recurrences(normal: NormalizedGraph) -> NormalizedGraph | None:
     """The graph with recurrences in the place of loops in Python; None if there are none."""
-    if not settings.DYNAMIC or settings.NOOPT or normal.symbols or not may_have_loops(normal.order):
+    reductions = sum([n.op in _REDUCING for n in normal.order])        # each step of a loop has one
+    if not settings.DYNAMIC or settings.NOOPT or normal.symbols or reductions < LEAST_STEPS:
         return None
     sinks = _loops.found(normal)
     return None if sinks is None else normalize(sinks)
@@ -330,23 +334,27 @@ def _unrolled(planned: Schedule) -> Schedule:
 def _prepared(normal: NormalizedGraph, schedule: Callable[[], Schedule], scalars: tuple[int, ...]) -> CompiledSchedule:
     """Schedule and compile a graph. Meanwhile Python's garbage collector is off: there are few dead cycles, and to
     go through all nodes that a compilation makes, again and again, takes an eighth of its time."""
+    def compiled(planned: Schedule) -> CompiledSchedule:
+        kind = RecurrentSchedule if planned.has_recurrence else CompiledSchedule
+        return kind(planned, scalars, len(normal.buffers))
+
     GlobalCounters.schedules += 1
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        compiled: CompiledSchedule = prepare(
-            normal, schedule, lambda planned: compiled_schedule(planned, scalars, len(normal.buffers)))
+        if settings.VIZ or observers:
+            return prepare_observed(normal, schedule, compiled)
+        return compiled(schedule())
     finally:
         if was_enabled:
             gc.enable()
-    return compiled
 
 
 def _kept_or_made(normal: NormalizedGraph, scalars: tuple[int, ...], parts: tuple[Any, ...],
                   make: Callable[[StoresScores], tuple[Schedule, Any]]) -> tuple[Schedule, Any]:
     """A schedule from the disk cache, or made and kept there; and the second value that `make` returned. `parts` are
     what it depends on besides the graph; it also depends on the answers that the target gave."""
-    if _ignore_disk or observing() or not can_be_kept(normal.order):
+    if not settings.CACHE or _ignore_disk or observers or not can_be_kept(normal.order):
         return make(_stores_scores)
     name = name_on_disk(normal, scalars, parts)
     return _from_disk(name, list(normal.order)) or _made_for_disk(name, list(normal.order), make)

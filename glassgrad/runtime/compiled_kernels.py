@@ -23,8 +23,9 @@ from glassgrad.base.settings import Context, kernel_mode, settings
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.schedule.kernels import cost
 from glassgrad.runtime.disk_cache import default_cache
-from glassgrad.runtime.kernel_key import cache_key, cost
+from glassgrad.runtime.kernel_key import cache_key
 
 if TYPE_CHECKING:
     from glassgrad.compiler.lower.loops import Kernel

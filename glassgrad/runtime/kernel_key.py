@@ -1,4 +1,4 @@
-"""A kernel's cache key, and its cost. In: a kernel's graph. Out: a key, and counts.
+"""A kernel's key in the disk cache. In: a kernel's graph. Out: a digest of all that it depends on.
 
 Loads nothing of the compiler: a warm process finds its kernels by these keys and never compiles.
 """
@@ -52,28 +52,3 @@ def cache_key(ast: UOp, machine: str, compiler: str, moves: tuple[str, ...] = ()
     proven = ("proven",) if settings.SANITIZE else ()          # compiled after `access_bounds` proved its accesses
     parts = ("kernel", source_digest(), machine, compiler, str(settings.NOOPT), *proven, *moves, structure(ast))
     return sha256("\n\n".join(parts).encode()).hexdigest()
-
-
-def cost(ast: UOp) -> tuple[int, int]:
-    """A kernel's (arithmetic operations, bytes of memory that it must read or write)."""
-    operations = total = 0
-    order = toposort([ast])
-    touched = _elements_read(order)
-    for n in order:
-        if n.op in o.ELEMENTWISE and n.op not in (o.CAST, o.BITCAST):
-            operations += n.size
-        elif n.op in o.REDUCE:
-            operations += n.src[0].size
-        elif n.op is o.PARAM:
-            total += touched[n] * n.dtype.itemsize
-    return operations, total
-
-
-def _elements_read(order: list[UOp]) -> dict[UOp, int]:
-    """An upper bound of the elements of each node that are read: a SHRINK and a GATHER read only a part."""
-    found = {order[-1]: order[-1].size}
-    for n in reversed(order):
-        for i, source in enumerate(n.src):
-            part = n.op is o.SHRINK or n.op is o.GATHER and i == 0 or n.size == source.size and n.op is not o.SINK
-            found[source] = min(source.size, found.get(source, 0) + (found[n] if part else source.size))
-    return found

@@ -39,7 +39,7 @@ def can_be_kept(order: Collection[UOp]) -> bool:
     the compiler, and no setting (DEBUG=4, CHECK) needs the passes to run."""
     ops = Counter(n.op for n in order)
     nodes = len(order) + IN_A_FORMULA * ops[o.FORMULA]
-    return (nodes >= LEAST_NODES or o.GRADIENT in ops) and bool(settings.CACHE) and settings.DEBUG < 4 and \
+    return (nodes >= LEAST_NODES or o.GRADIENT in ops) and settings.DEBUG < 4 and \
         not settings.CHECK and _compiler() == _OWN_COMPILER and ops.keys().isdisjoint((o.COPY, o.CALL))
 
 

@@ -27,9 +27,9 @@ from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.pipeline import kernel_of, lines_of, make_source
 from glassgrad.compiler.render.c.c_source import PLAIN, plain_function, plain_launch
 from glassgrad.compiler.render.launch_info import LaunchInfo
+from glassgrad.compiler.schedule.kernels import cost
 from glassgrad.runtime.backend import Backend
 from glassgrad.runtime.host_memory import MemoryBlock
-from glassgrad.runtime.kernel_key import cost
 
 _APART = 1 << 40           # distance between the virtual addresses of two devices, and from real ones
 _GRAIN = 256

@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, GradientError, NoAxesError, ShapeError
+from glassgrad.base.source_lines import calls_are_noted
 from glassgrad.compiler.graph import UOp, dtype_by_name, full, ops as o, sizes_now, toposort
 from glassgrad.compiler.graph.gradient import at_once, deferred, passes_to
-from glassgrad.engine.capture import wants_whole_graphs
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.gradient_leaves import (RESET, assigned, computed_at, hold, is_only_leaf, leaves_among,
                                                        refuse_cut_off, refuse_replaced, started_from)
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.autograd.training_mode import Training, TrainingSwitch
-from glassgrad.tensor.formulas.bitcast import refuse_bits
+from glassgrad.tensor.formulas import bitcast
 from glassgrad.tensor.memory.interop import InteropMixin
 from glassgrad.tensor.memory.python_values import HostValue, nest
 from glassgrad.tensor.memory.storage import applied, is_shared, leave, share, storage_of
@@ -257,7 +257,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         refuse_replaced(self.uop, order)
         leaves = [(n, t) for n, t in leaves_among(order) if t.dtype.kind == "f" and t.requires_grad is not False]
         was_reset = any(t._grad is RESET for _, t in leaves)
-        derive = at_once if wants_whole_graphs() else deferred
+        derive = at_once if calls_are_noted() else deferred          # a message can only name the call of a node
         gradients = derive(self.uop, seed, [n for n, _ in leaves], order)
         none_found = all(node is None for node in gradients)
         if none_found and {n for n, _ in leaves}.isdisjoint(toposort([self.uop], passes_to)):
@@ -265,7 +265,8 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                                 given="a value computed from no float tensor that wants one, or from detached ones",
                                 expected="at least one float tensor whose requires_grad is not False, still alive",
                                 fix="compute the value from float tensors, or set x.requires_grad = True")
-        refuse_bits(self.uop, [n for n, t in leaves if t.requires_grad or none_found])
+        if bitcast.floats_were_reread:
+            bitcast.refuse_bits(self.uop, [n for n, t in leaves if t.requires_grad or none_found])
         for (_, leaf), node in zip(leaves, gradients):
             if node is not None:
                 made = leaf._with(node)
@@ -285,9 +286,10 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         of_kind("list[Tensor]", "gradient", targets=targets)
         seed = self._seed("gradient", gradient)
         below = toposort([self.uop])
-        derive = at_once if wants_whole_graphs() else deferred
+        derive = at_once if calls_are_noted() else deferred
         found = derive(self.uop, seed, [t.uop for t in targets], below)
-        refuse_bits(self.uop, [t.uop for t in targets])
+        if bitcast.floats_were_reread:
+            bitcast.refuse_bits(self.uop, [t.uop for t in targets])
         result = []
         for i, (target, node) in enumerate(zip(targets, found)):
             if node is None:

@@ -14,7 +14,7 @@ from glassgrad.base.settings import Context
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.optimize.decisions import Refused, read
-from glassgrad.compiler.optimize.moves.move_limit import logged_moves
+from glassgrad.compiler.optimize.moves.move_decorator import logged_moves
 from glassgrad.compiler.pipeline import KernelWork, Pass, watched
 from glassgrad.runtime.devices import Device
 from glassgrad.viz.assembly_links import linked_assembly

@@ -18,7 +18,7 @@ from glassgrad.compiler.graph.rules import algebra
 from glassgrad.compiler.graph.rules.rewrite import Rule, RuleSet, holes, node
 from glassgrad.compiler.lower.loops import Accumulate, Store, walk
 from glassgrad.compiler.optimize.moves import loop_moves, reduction_moves
-from glassgrad.compiler.optimize.moves.move_limit import logged_moves, move
+from glassgrad.compiler.optimize.moves.move_decorator import logged_moves, move
 from glassgrad.compiler.render.llvm import llvm_ir
 from glassgrad.engine import realize as engine
 from glassgrad.engine.check.one_kernel import check_alone

@@ -15,10 +15,10 @@ from glassgrad.compiler import pipeline
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.lower.loops import Store, walk
 from glassgrad.compiler.pipeline import Pass
+from glassgrad.compiler.schedule.kernels import cost
 from glassgrad.engine import realize as engine
 from glassgrad.engine.check import compare
 from glassgrad.jit import TinyJit
-from glassgrad.runtime.kernel_key import cost
 
 SCRIPT = """
     from glassgrad import Tensor

@@ -23,6 +23,7 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LOOP, TILE, Accumulate, Assign, For, If, Kernel, Phase, Store, counter,
                                             load, local, register, task_loops, walk)
 from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.lower.missing_instructions import Instructions
 from glassgrad.compiler.optimize.moves import padding_copy as zeros
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges
 from glassgrad.compiler.optimize.product import conv_tile_plan
@@ -175,7 +176,7 @@ def test_a_branch_on_an_inner_tile_binds_every_range_to_its_own_value() -> None:
     add_one = Accumulate(total, o.ADD, load(memory, add(add(multiply(a, 100), multiply(b, 10)), k)))
     phase = Phase([For(a, TILE, [For(b, TILE, [Assign(total, const(0.0, dtypes.float32)), For(k, LOOP, [add_one]),
                                                For(k, LOOP, [If(less(index(0), b), [add_one])])])])])
-    text = jam(phase, lambda node: None)
+    text = jam(phase, Instructions())
     for s in walk(text.body):
         if isinstance(s, Accumulate):
             at_a, at_b = (r.arg for r in s.register.src)

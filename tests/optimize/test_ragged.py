@@ -173,8 +173,8 @@ REWRITES = {
     "read_ahead.read_ahead": "test_gpu_accesses.py::test_what_is_read_ahead_is_the_same",
     "read_ahead.read_next": "test_gpu_matrix_unit.py::test_trees_compute_the_same",
     "rows_in_registers.hold": "test_rows_in_registers.py::test_held_rows_compute_the_same",
-    "scatter_tasks.rows_among_tasks": "test_scatter_tasks.py::test_elements_by_an_index_each_are_read_row_by_row",
-    "scatters.rows_apart": "test_scatters.py::test_rows_are_added_to_in_the_order_of_their_indices",
+    "cpu_scatters.rows_among_tasks": "test_cpu_scatters.py::test_elements_by_an_index_each_are_read_row_by_row",
+    "gpu_scatters.rows_apart": "test_gpu_scatters.py::test_rows_are_added_to_in_the_order_of_their_indices",
     "contraction_tilings.skip_unused_packing":
         "test_changing_sizes.py::test_few_rows_and_many_are_cut_in_two_ways",
     "contraction_tilings.in_blocks": "test_symbolic.py::test_products_are_packed_in_blocks",

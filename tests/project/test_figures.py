@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_410, "check": 890, "engine and runtime": 5_490, "tensor": 8_840, "nn": 5_430, "jit": 1_840,
-         "package": 37_620, "new capabilities": 13_585, "package with them": 51_205}
+LINES = {"compiler": 12_523, "check": 890, "engine and runtime": 5_483, "tensor": 8_840, "nn": 5_430, "jit": 1_840,
+         "package": 37_725, "new capabilities": 13_560, "package with them": 51_285}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 5_980, 87      # depends a little on the processor
+EXECUTED_LINES, EXECUTED_FILES = 5_750, 73      # depends a little on the processor
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:
@@ -73,3 +73,13 @@ def test_private_names_stay_in_their_folder() -> None:
 def test_a_small_training_expression_executes_few_lines_in_few_files() -> None:
     lines, files = figures.lines_executed()
     assert lines <= EXECUTED_LINES and files <= EXECUTED_FILES, (lines, files)
+
+
+NOTING_FIRST = [                                           # what they do later needs a note of every graph and move
+    "compiler/optimize/moves/move_decorator.py",           # which move of a recipe this is
+    "engine/changing_sizes/key_without_sizes.py", "engine/changing_sizes/size_families.py"]     # a graph's sizes
+
+
+@pytest.mark.only_on("CPU", reason="it counts what the default device executes")
+def test_the_code_of_a_capability_runs_only_where_a_program_uses_it() -> None:
+    assert [file for file in figures.capabilities_executed() if file not in NOTING_FIRST] == []

@@ -32,12 +32,12 @@ def no_caches(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Device[name], "_programs", {})
 
 
-OF_OTHERS = ("joined_remainders", "fewer_products", "flat_scatters", "long_softmax", "loop_iteration_limit",  # GPUs
-             "recurrent_steps")
+OF_OTHERS = ("fewer_products", "long_softmax", "loop_iteration_limit",                    # for GPUs
+             "conv_input_gradient", "joined_remainders", "flat_scatters", "softmax_log_sums", "recurrent_steps")
 
 
 def layer(x: Tensor, w: Tensor) -> Tensor:
-    """Something that every pass has to do with: a folded 1, a constant axis, a product, a result that is an input."""
+    """Something that most passes have to do with: a folded 1, a constant axis, a product, a result that is an input."""
     return (x @ w * 1 + Tensor.ones(4, 3).sum(1, keepdim=True)).relu()
 
 
@@ -58,7 +58,7 @@ def test_every_pass_runs_in_the_order_of_the_list() -> None:
     with Context(NOOPT=1):
         ran, _ = run()
     assert ran == [p.name for p in PASSES
-                   if p.name not in ("fold", "invariant_axes", "conv_input_gradient", "optimize", *OF_OTHERS)]
+                   if p.name not in ("fold", "invariant_axes", "optimize", *OF_OTHERS)]
     ran = []
     with watched(lambda each, work: ran.append(each.name)):
         Tensor.rand(4, 4).realize()
@@ -70,7 +70,33 @@ def test_an_interpreter_needs_no_text() -> None:
     assert ran == [p.name for p in PASSES if p.stage != TEXT and p.name not in ("plain_loops", *OF_OTHERS)]
 
 
-OPTIONAL = ["fold", "invariant_axes", "conv_input_gradient", "optimize", "device_placement"]
+def gradient_of_conv(x: Tensor, stride: int) -> Tensor:
+    return x.reshape(1, 1, 6, 6).conv2d(Tensor.ones(1, 1, 3, 3), stride=stride).sum().gradient(x)[0]
+
+
+CONCERNED = {
+    "fold": lambda x: x * 2,
+    "invariant_axes": lambda x: x.sum(0),
+    "conv_input_gradient": lambda x: gradient_of_conv(x, 1),
+    "joined_remainders": lambda x: gradient_of_conv(x, 2),
+    "flat_scatters": lambda x: x.scatter_reduce(0, Tensor([[0, 1, 0, 2, 1, 0]]), x[:1], "sum"),
+    "softmax_log_sums": lambda x: x.softmax(),
+}
+
+
+@pytest.mark.parametrize("name", CONCERNED)
+def test_a_pass_for_some_ops_runs_where_a_graph_has_them_and_nowhere_else(name: str) -> None:
+    ran: set[str] = set()
+    with watched(lambda each, work: ran.add(each.name)):
+        CONCERNED[name](Tensor.rand(6, 6).realize()).schedule()
+    assert name in ran
+    ran.clear()
+    with watched(lambda each, work: ran.add(each.name)), Context(NOOPT=name == "fold"):
+        (Tensor.rand(6, 6).realize() * 2 + 1).schedule()
+    assert "fusion" in ran and name not in ran
+
+
+OPTIONAL = ["fold", "invariant_axes", "optimize", "device_placement"]
 
 
 @pytest.mark.parametrize("name", OPTIONAL)

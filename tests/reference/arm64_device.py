@@ -26,9 +26,9 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.pipeline import build, kernel_of
 from glassgrad.compiler.render.launch_info import LaunchInfo
+from glassgrad.compiler.schedule.kernels import cost
 from glassgrad.runtime.backend import Backend, RendererFacts
 from glassgrad.runtime.cpu.elf_loader import ElfObject
-from glassgrad.runtime.kernel_key import cost
 from glassgrad.runtime.wasm.linear_memory import FIRST, FIRST_BYTES, LIMIT, LinearMemory
 
 RUNNER = Path(__file__).resolve().parent / "shims" / "arm64_runner.c"

@@ -22,7 +22,7 @@ from glassgrad.compiler.lower.printing import show
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import kernel_of
-from glassgrad.runtime.kernel_key import cost
+from glassgrad.compiler.schedule.kernels import cost
 from glassgrad.runtime.python.python_device import InterpretedProgram, PythonDevice
 
 TARGETS = {"HOPPER_LOOPS": HOPPER, "AMPERE_LOOPS": replace(GPU, units=units_of({"sm_80"})), "GPU_LOOPS": GPU,

@@ -18,6 +18,7 @@ from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Kernel, Phase, Store, counter, load,
                                             register, walk)
+from glassgrad.compiler.lower.missing_instructions import Instructions
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import kernel_of, make_source
 from glassgrad.compiler.render.gpu.loop_iteration_limit import fewer_rounds, unroll_factor
@@ -123,7 +124,7 @@ the kernel k_0 has loops that are too long for this driver
 def test_loops_that_are_partly_written_out_compute_the_same(sizes: tuple[int, ...], most: int) -> None:
     """By the loop interpreter, which runs both trees."""
     kernel = long_loops(*sizes)
-    jammed = [jam(phase, lambda node: None) for phase in kernel.phases]
+    jammed = [jam(phase, Instructions()) for phase in kernel.phases]
     [shorter] = fewer_rounds(jammed, kernel, replace(GPU, most_rounds=most))
     x = np.random.default_rng(1).standard_normal(max(sizes), np.float32)
     found = []

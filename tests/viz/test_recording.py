@@ -110,7 +110,7 @@ def test_every_pass_of_the_pipeline_appears(training: dict[str, Any]) -> None:
     shown = {p["name"] for p in main_graph(training)["passes"]}
     shown |= {p["name"] for program in training["programs"] for p in program["passes"]}
     elsewhere = ("plain_loops", "access_bounds", "loop_iteration_limit", "joined_remainders", "fewer_products",
-                 "long_softmax", "flat_scatters", "recurrent_steps")
+                 "long_softmax", "flat_scatters", "conv_input_gradient", "recurrent_steps")
     assert {p.name for p in PASSES if p.name not in elsewhere} <= shown
 
 

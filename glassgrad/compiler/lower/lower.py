@@ -35,7 +35,7 @@ def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_B
     if sink.src[0].op is o.STORE and sink.src[0].src[1].op is o.RECURRENCE:
         assert schedule is not None
         return StepsOfItems(sink, schedule, lambda ast: lower(ast, keep_bytes, blocks)).kernel()
-    chains = in_kernel(sink)
+    chains = in_kernel(sink) if any(n.op is o.EXP2 for n in toposort([sink])) else []
     if chains and isinstance(chains[0], SoftmaxProduct):
         return OnlineSoftmax(sink, chains[0], blocks).kernel()
     if chains:

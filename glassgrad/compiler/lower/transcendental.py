@@ -25,7 +25,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import DType, UOp, const, ops as o
 from glassgrad.compiler.graph.dtype import dtypes, round_float
 from glassgrad.compiler.graph.index_algebra import bounds
-from glassgrad.compiler.lower.cast_lowering import carrier
+from glassgrad.compiler.lower.missing_instructions import carrier
 
 # -- exact constants, Horner's scheme ------------------------------------------------------------------------
 # The arg of a WHERE whose last source is costly and needed by few elements. Its condition is an integer below a

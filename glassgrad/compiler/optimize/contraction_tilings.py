@@ -16,7 +16,7 @@ from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, d
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, Store, around, counter, task_loops, walk
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.move_limit import move
+from glassgrad.compiler.optimize.moves.move_decorator import move
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.product.conv_tile import direct
 from glassgrad.compiler.optimize.product.depthwise_tile import windows

@@ -47,10 +47,11 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
             phases += _by_groups(parts, target, decisions)
             continue
         for body in [body for part in parts for body in in_blocks(moves.merge_all(part), target)]:
-            is_run, body = condition(body)
+            has_stop = isinstance(body[0], For) and body[0].stop is not None
+            is_run, body = condition(body) if has_stop else (None, body)
             tiled = contraction(body, target, decisions, is_run is not None) if target.tiled_products else None
             bodies = plain(body, target, decisions) if tiled is None else tiled[0]
-            phases += [Phase(run_only_if(is_run, b)) for b in bodies]
+            phases += [Phase(b if is_run is None else run_only_if(is_run, b)) for b in bodies]
             any_tiled = any_tiled or tiled is not None
     streamed = () if any_tiled or target.groups else streamed_slots([p.body for p in phases], target, decisions)
     phases = filled_once(phases) if target.groups else phases

@@ -10,7 +10,7 @@ and gates that the value decides disappear. Loops of one iteration are tiles too
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from itertools import product
 
@@ -19,6 +19,7 @@ from glassgrad.compiler.graph import UOp, index_algebra as ix, ops as o, toposor
 from glassgrad.compiler.graph.op_arguments import FoldOver
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, UNIT, WIDE, Accumulate, Assign, For, If, Phase, Prefetch,
                                             Statement, Store, numbered_loops, ranges_of, rewritten, walk)
+from glassgrad.compiler.lower.missing_instructions import LACKING, Instructions
 
 Binding = dict[UOp, UOp]      # tile range -> its value, a CONST
 
@@ -32,14 +33,12 @@ class Jammed:
     units: list[UOp]          # the ranges inside one instruction of a matrix unit
 
 
-def jam(phase: Phase, legalize: Callable[[UOp], UOp | None],
-        origins: dict[Statement, Statement] | None = None) -> Jammed:
-    """The phase written out. `legalize` replaces a node (its sources are done) by what the target can do, or None.
-    `origins` is filled with the original statement of each one that is written. Steps of a matrix unit stay as they
-    are: one instruction each."""
+def jam(phase: Phase, has: Instructions, origins: dict[Statement, Statement] | None = None) -> Jammed:
+    """The phase written out, in operations that the target has. `origins` is filled with the original statement of each
+    one that is written. Steps of a matrix unit stay as they are: one instruction each."""
     loops, body = numbered_loops(phase.body)
     wide = {kind: {s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == kind} for kind in (LANE, UNIT)}
-    writer = _Jam(legalize, wide[LANE], wide[UNIT], origins)
+    writer = _Jam(has, wide[LANE], wide[UNIT], origins)
     for loop in reversed(loops):
         if loop.stop is not None:      # a task past the stop does nothing
             body = [If(ix.less(loop.range, loop.stop), body)]
@@ -52,9 +51,9 @@ def jam(phase: Phase, legalize: Callable[[UOp], UOp | None],
 
 class _Jam:
     """Writes statements out; `binding` has the values of the tile ranges that are decided so far."""
-    def __init__(self, legalize: Callable[[UOp], UOp | None], lanes: set[UOp], units: set[UOp],
+    def __init__(self, has: Instructions, lanes: set[UOp], units: set[UOp],
                  origins: dict[Statement, Statement] | None):
-        self.legalize, self.units, self.origins = legalize, units, origins
+        self.has, self.units, self.origins = has, units, origins
         self.lanes = {r for r in lanes if r.arg.size > 1}
         self.open: dict[UOp, int] = {}                              # TILE ranges around this statement -> iterations
         self.prepared: dict[UOp, UOp] = {}
@@ -184,7 +183,8 @@ class _Jam:
                 continue
             src = tuple([done[s] for s in node.src])
             new = node if src == node.src else UOp(node.op, node.dtype, src, node.arg, node.place)
-            done[node] = self.unfold(new) if new.op is o.FOLD else self.legalize(new) or new
+            lacking = LACKING.get((new.op, new.src[0].dtype.kind)) if src else None
+            done[node] = self.unfold(new) if new.op is o.FOLD else new if lacking is None else lacking(new, self.has)
         return done[root]
 
     def unfold(self, node: UOp) -> UOp:

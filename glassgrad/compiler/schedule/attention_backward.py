@@ -109,8 +109,6 @@ def with_log_sums(sinks: list[UOp], device: str, stores_scores: StoresScores | N
         exp2((s - m) * rate) / l  ->  exp2(s * rate - (m * rate + log2(l)))
     """
     order = toposort(sinks)
-    if not any(n.op is o.EXP2 for n in order):
-        return sinks
     passes = find_in(sinks, order, device, stores_scores, limits)
     factors = {chain.total: chain for chain in passes.factors if stored_type(chain.keys[0]).itemsize == 2}
     new: dict[UOp, UOp] = {}
@@ -162,8 +160,6 @@ def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[U
     """The softmaxes and gradients of a graph that are worth one pass, and why others are not. With a limit of
     `masked_keys`, a gradient's scores are recomputed only for at least so many keys with a mask of positions."""
     least_masked = limits.masked_keys
-    if not any(n.op is o.EXP2 for n in order):
-        return Passes()
     results = {n: result_of(n, readers, sinks) for n in order if n.op is o.SUM}
     candidates = _candidates(results, varies)
     refused: dict[UOp, str] = {}
@@ -288,10 +284,7 @@ def _made_of(node: UOp, chain: FactorProduct) -> bool:
 
 def in_kernel(sink: UOp) -> list[WeightedSum]:
     """The weighted sums that a kernel computes in one pass, the one with the most products first; empty for others."""
-    order = toposort([sink])
-    if not any(n.op is o.EXP2 for n in order):
-        return []
-    known = varies_of(order)
+    known = varies_of(toposort([sink]))
     found: list[WeightedSum] = []
     for store in reversed([s for s in sink.src if s.op is o.STORE]):
         chain = _chain_of(store.src[1], known)

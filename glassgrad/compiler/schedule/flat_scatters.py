@@ -59,7 +59,7 @@ def _pays(node: UOp) -> bool:
 
 
 def _pays_on_cpu(node: UOp) -> bool:
-    """Whether a node writes much to few places. To many, the loops are split (optimize/plain/scatter_tasks.py)."""
+    """Whether a node writes much to few places. To many, the loops are split (optimize/plain/cpu_scatters.py)."""
     return _by_index(node) and node.arg.mode in ("add", "max") and \
         node.src[1].elements >= MANY * node.shape[0] and node.src[1].elements * math.prod(node.shape[1:]) >= MUCH
 

@@ -80,7 +80,9 @@ def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None 
     """
     order = toposort(sinks)
     plan = _Plan(order, limits)
-    plan.one_pass(find(order, plan.varies, plan.readers, set(sinks), device, stores_scores, limits))
+    has_softmax = any(n.op is o.EXP2 for n in order)
+    plan.one_pass(find(order, plan.varies, plan.readers, set(sinks), device, stores_scores, limits)
+                  if has_softmax else Passes())
     plan.walk(order, set(sinks))
     if plan.small_reductions:
         plan.start_again()

@@ -88,7 +88,7 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], stored_by: dict[UO
         if steps is not None:
             recurrences[steps] = fresh
         alone = _writer(node, reasons).op in (o.COPY, o.SCATTER, o.SCAN, o.RECURRENCE) or \
-            (node in outputs and part_of(node) is not None) or \
+            (node.op is o.WHERE and node in outputs and part_of(node) is not None) or \
             any(r.size == node.size for r in roots[:-1])         # sums of several chains: no other result joins them
         near = by_shape.get(squeezed(node), [])[-MOST_RESULTS:]
         joined = None if alone else _join(fresh, near, group_of, groups, reasons, limits)

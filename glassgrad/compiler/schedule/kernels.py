@@ -95,15 +95,16 @@ def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str
     memory = _Memory(place, reasons, slots)
     planned = Schedule([], slots, len(inputs), {s: place[s] for s in sinks})
     for group in groups:
-        part = part_of(group.roots[0]) if group.roots[0] in planned.results else None
-        if group.roots[0].op is o.RECURRENCE:
+        root = group.roots[0]
+        part = part_of(root) if root.op is o.WHERE and root in planned.results else None
+        if root.op is o.RECURRENCE:
             stored = [r for r in group.roots if r in wanted]
             planned.items.append(_recurrence(stored, memory, inputs, limits.in_one_kernel(stored[0])))
         elif part is None:
             stored = [r for r in group.roots if r in wanted]
             planned.items.append(_item(group.roots, stored, memory, sizes))
         else:
-            _plan_update(planned, group.roots[0], part, memory, sizes)
+            _plan_update(planned, root, part, memory, sizes)
     planned.sinks = [planned.results[s] for s in sinks]
     return planned
 
@@ -316,3 +317,29 @@ def _with_copies(planned: Schedule) -> list[Item]:
             item.slots = tuple([copy if s == slot else s for s in item.slots])
         out.append(item)
     return out
+
+
+# -- the work of a kernel ------------------------------------------------------------------------------------
+def cost(ast: UOp) -> tuple[int, int]:
+    """A kernel's (arithmetic operations, bytes of memory that it must read or write)."""
+    operations = total = 0
+    order = toposort([ast])
+    touched = _elements_read(order)
+    for n in order:
+        if n.op in o.ELEMENTWISE and n.op not in (o.CAST, o.BITCAST):
+            operations += n.size
+        elif n.op in o.REDUCE:
+            operations += n.src[0].size
+        elif n.op is o.PARAM:
+            total += touched[n] * n.dtype.itemsize
+    return operations, total
+
+
+def _elements_read(order: list[UOp]) -> dict[UOp, int]:
+    """An upper bound of the elements of each node that are read: a SHRINK and a GATHER read only a part."""
+    found = {order[-1]: order[-1].size}
+    for n in reversed(order):
+        for i, source in enumerate(n.src):
+            part = n.op is o.SHRINK or n.op is o.GATHER and i == 0 or n.size == source.size and n.op is not o.SINK
+            found[source] = min(source.size, found.get(source, 0) + (found[n] if part else source.size))
+    return found

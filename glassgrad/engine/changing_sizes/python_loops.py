@@ -41,7 +41,7 @@ MOST_GUESSES = 8
 _STANDS_IN = -(1 << 21)  # the slot of the first PARAM that stands for a state or a row
 
 
-def may_have_loops(order: Iterable[UOp]) -> bool:
+def _may_have_loops(order: Iterable[UOp]) -> bool:
     """Whether a value is read by several nodes of one op, as each step reads the weights. Quick; for most graphs no."""
     read: dict[tuple[UOp, o.Op], int] = {}
     for node in order:
@@ -63,6 +63,8 @@ class KnownLoops:
 
     def found(self, normal: NormalizedGraph) -> list[UOp] | None:
         """The sinks of a graph with a recurrence for each loop; None if there is none."""
+        if not _may_have_loops(normal.order):
+            return None
         leaves = [n for n in (*normal.buffers, *normal.cells) if not n.src]
         stands_in = [UOp(o.PARAM, n.dtype, (), Param(_STANDS_IN - i, n.shape, False, n.device))
                      for i, n in enumerate(leaves)]
@@ -104,7 +106,7 @@ def with_recurrences(sinks: Sequence[UOp]) -> list[UOp] | None:
 
 def _with_one(sinks: Sequence[UOp]) -> list[UOp] | None:
     order = toposort(sinks)
-    if not may_have_loops(order):
+    if not _may_have_loops(order):
         return None
     tried: set[tuple[UOp, UOp]] = set()
     for pair in guesses(order, sinks):

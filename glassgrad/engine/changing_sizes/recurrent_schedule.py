@@ -10,12 +10,6 @@ from glassgrad.compiler.schedule.recurrent_steps import unrolled
 from glassgrad.engine.compiled_schedule import MOST_ARENAS, CompiledSchedule
 
 
-def compiled_schedule(planned: Schedule, scalars: tuple[int, ...], buffers: int) -> CompiledSchedule:
-    """Compile a schedule; one with a recurrence whose number of steps is a variable, for each value when it is run."""
-    kind = RecurrentSchedule if planned.has_recurrence else CompiledSchedule
-    return kind(planned, scalars, buffers)
-
-
 class RecurrentSchedule(CompiledSchedule):
     """A schedule with recurrences whose number of steps is a variable: itself for the least number of steps, for which
     all its kernels are compiled, and schedules of the same kernels for other numbers."""

@@ -1,8 +1,8 @@
 """CHECK=1: which pass, and which rule or move of it, is wrong. In: a kernel, or a graph, with data. Out: words.
 
 A kernel is interpreted after each pass. Where `optimize` is the first that is wrong, its moves are applied one more at
-a time (optimize/moves/move_limit.py) until the result differs. A graph is interpreted after each pass too; where a pass
-rewrites by rules, each replacement is compared with what it replaces.
+a time (optimize/moves/move_decorator.py) until the result differs. A graph is interpreted after each pass too; where a
+pass rewrites by rules, each replacement is compared with what it replaces.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def guilty_pass(item: Item, before: list[bytes], differs: Differs) -> str:
 
 def guilty_move(item: Item, before: list[bytes], differs: Differs) -> str:
     """The move after which the loop tree is wrong for the first time; empty where it is the recipe itself."""
-    from glassgrad.compiler.optimize.moves.move_limit import logged_moves
+    from glassgrad.compiler.optimize.moves.move_decorator import logged_moves
     device = Device[item.device or ""]
 
     def is_wrong(count: int) -> bool:

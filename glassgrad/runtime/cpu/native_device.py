@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from operator import itemgetter
 from typing import Any
 
@@ -26,7 +26,7 @@ from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram, CompileQueue
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
-from glassgrad.runtime.cpu.processor import available_cores, host_description
+from glassgrad.runtime.cpu.processor import HostTarget, available_cores, host_description
 from glassgrad.runtime.cpu.stopwatch import NativeStopwatch
 from glassgrad.runtime.cpu.worker_pool import Command, pool_is_open, worker_count, worker_pool
 from glassgrad.runtime.guarded_memory import GuardedMemory
@@ -48,6 +48,13 @@ class NativeProgram(CompiledProgram):
         self.phases = [(self.image.address(name), tasks) for name, tasks in self.info.phases]
 
 
+@lru_cache(maxsize=8)
+def _target(host: HostTarget, workers: int, language: str) -> Target:
+    """What kernels in a language are optimized for; C cannot express matrix units."""
+    target = replace(Target.of(host), workers=workers)
+    return target if language == "llvm" else replace(target, units=())
+
+
 class NativeDevice(CompiledKernels, Backend):
     """The device CPU (language "llvm") or CLANG (language "c")."""
 
@@ -58,8 +65,7 @@ class NativeDevice(CompiledKernels, Backend):
 
     @property
     def target(self) -> Target:      # type: ignore[override]
-        target = replace(Target.of(host_description()), workers=worker_count())
-        return target if self.language == "llvm" else replace(target, units=())      # C cannot express matrix units
+        return _target(host_description(), worker_count(), self.language)
 
     @cached_property
     def compile_queue(self) -> CompileQueue:      # type: ignore[override]

@@ -21,9 +21,9 @@ from glassgrad.compiler.lower.printing import show
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.pipeline import kernel_of
 from glassgrad.compiler.render.launch_info import LaunchInfo
+from glassgrad.compiler.schedule.kernels import cost
 from glassgrad.runtime.backend import Backend, RendererFacts
 from glassgrad.runtime.host_memory import HostMemory
-from glassgrad.runtime.kernel_key import cost
 
 WIDE = Target(arch="python", vector_bytes=8192, vector_registers=32, tiled_products=False, task_steps=1,
               most_tasks=1 << 62)

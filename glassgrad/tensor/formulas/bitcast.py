@@ -17,7 +17,7 @@ from glassgrad.compiler.graph.gradient import reached_from
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.formulas.movement import counting
 
-_floats_as_bits = False                  # until the first bitcast between floats, no gradient has to be checked
+floats_were_reread = False                  # until the first bitcast between floats, no gradient has to be checked
 WORDS = {word.itemsize: word for word in dtypes.uints}
 
 
@@ -33,8 +33,8 @@ def reread(x: UOp, dtype: DType) -> UOp:
     made = _reread(x, dtype)
     if not x.dtype.kind == dtype.kind == "f":
         return made                      # integers carry no gradient anyway; between floats there might be one
-    global _floats_as_bits
-    _floats_as_bits = True
+    global floats_were_reread
+    floats_were_reread = True
     return own_gradient(made, (x,), _no_gradient)
 
 
@@ -64,8 +64,6 @@ def _no_gradient(g: UOp, y: UOp, x: UOp) -> tuple[None]:
 def refuse_bits(root: UOp, targets: Sequence[UOp]) -> None:
     """Raise if the gradient of one of `targets` would pass through a bitcast between floats. Data without a gradient
     may be read as bits."""
-    if not _floats_as_bits:
-        return
     for node in reached_from([root]):
         bits = node.op is o.DETACH and type(node.arg) is OwnGradient and node.arg.backward is _no_gradient
         if bits and not set(targets).isdisjoint(reached_from([node])):

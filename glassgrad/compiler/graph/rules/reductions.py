@@ -29,10 +29,7 @@ from glassgrad.compiler.graph.uop import UOp, const
 
 def reduce_fewer_axes(sinks: list[UOp]) -> list[UOp]:
     """The sinks with every reduction over no axis along which its source is constant."""
-    order = toposort(sinks)
-    if not any(n.op in o.REDUCE for n in order):
-        return sinks
-    changes = varies(order)
+    changes = varies(toposort(sinks))
 
     def fewer(node: UOp, over: UOp) -> UOp | None:
         if node.op not in o.REDUCE or 0 in node.src[0].shape:
@@ -65,11 +62,8 @@ _THROUGH = (o.RESHAPE, o.PERMUTE, o.PAD, o.SHRINK, o.FLIP, o.UNWINDOW)
 
 def join_sums(sinks: list[UOp]) -> list[UOp]:
     """The sinks with every sum of a moved sum of products joined into one."""
-    order = toposort(sinks)
-    if not any(n.op is o.UNWINDOW for n in order):
-        return sinks                     # only windows' gradients are worth it
     readers: dict[UOp, int] = {}
-    for n in order:
+    for n in toposort(sinks):
         for s in n.src:
             readers[s] = readers.get(s, 0) + 1
     known: dict[UOp, AxisSet] = {}       # along which axes values change

@@ -18,7 +18,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, WIDE, Accumu
                                             counter, expressions, fold, left_of, load, loads_in, local, nested,
                                             nodes_in, one, ranges_of, register, rewritten, walk, with_body)
 from glassgrad.compiler.lower.transcendental import COLD_PATH
-from glassgrad.compiler.optimize.moves.move_limit import move
+from glassgrad.compiler.optimize.moves.move_decorator import move
 
 Replace = dict[UOp, UOp]
 PHASE_TASKS = 4096       # the most tasks of one phase: claiming one costs 0.05 us, and more under contention

@@ -14,7 +14,7 @@ from glassgrad.compiler.graph.index_algebra import add, both, index, less, multi
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Assign, For, Statement, Store, around, counter, load,
                                             loads_in, ranges_of, register)
 from glassgrad.compiler.optimize.moves.loop_moves import rebuild
-from glassgrad.compiler.optimize.moves.move_limit import move
+from glassgrad.compiler.optimize.moves.move_decorator import move
 
 PIECES = 4
 MOST_FIRST = 64        # elements that a thread reads for several stores before the first of them

@@ -15,7 +15,7 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
                                             expressions, flat_index, fold, left_of, load, local, loops_around, nodes_in,
                                             register, walk)
 from glassgrad.compiler.optimize.moves.loop_moves import Replace, WideStep, accumulated, rebuild, wide_steps, within
-from glassgrad.compiler.optimize.moves.move_limit import move
+from glassgrad.compiler.optimize.moves.move_decorator import move
 
 
 @move(lambda body: body)

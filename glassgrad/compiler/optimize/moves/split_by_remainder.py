@@ -19,7 +19,7 @@ from glassgrad.compiler.graph.index_algebra import add, both, index, less, linea
 from glassgrad.compiler.lower.loops import (Accumulate, Assign, For, If, Statement, Store, around, counter, loads_in,
                                             register, task_loops, walk, with_body)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.move_limit import move
+from glassgrad.compiler.optimize.moves.move_decorator import move
 from glassgrad.compiler.schedule.joined_remainders import MOST_NESTS
 
 

@@ -20,11 +20,11 @@ from glassgrad.compiler.optimize.plain.access_order import (access_cost, arithme
                                                             row_neighbours, rows_cost, stores_in_order,
                                                             vectors_in_flight, weighed, work)
 from glassgrad.compiler.optimize.plain.columns import along_rows_of_slices, goes_along_rows
+from glassgrad.compiler.optimize.plain.cpu_scatters import rows_among_tasks
+from glassgrad.compiler.optimize.plain.gpu_scatters import rows_apart, scattered_along
 from glassgrad.compiler.optimize.plain.reductions import rows_at_once, transposed
 from glassgrad.compiler.optimize.plain.rows_in_registers import Row, row_in_steps
 from glassgrad.compiler.optimize.plain.scans import read_ahead_of_totals, scan_in_chunks, scan_in_group
-from glassgrad.compiler.optimize.plain.scatter_tasks import rows_among_tasks
-from glassgrad.compiler.optimize.plain.scatters import rows_apart, scattered_along
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target

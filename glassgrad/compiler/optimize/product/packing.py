@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, divide_up, index, less, multiply, substitute_index
-from glassgrad.compiler.lower.cast_lowering import carrier
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, For, If, Statement, Store, around, counter,
                                             flat_index, left_of, load, local, loops_around, nested, one, ranges_of)
+from glassgrad.compiler.lower.missing_instructions import carrier
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, stride_along
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, bits_of, dtypes, round_float
-from glassgrad.compiler.lower.cast_lowering import SMALL_FLOATS, carrier, held
+from glassgrad.compiler.lower.missing_instructions import SMALL_FLOATS, carrier, held
 from glassgrad.compiler.render.value_placement import line_of
 
 NAMES = {dtypes.bool: "bool", dtypes.int8: "i8", dtypes.uint8: "u8", dtypes.int16: "i16", dtypes.uint16: "u16",

@@ -14,8 +14,8 @@ from typing import Any
 
 from glassgrad.compiler.graph import UOp, index_algebra as ix, ops as o, toposort
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
-from glassgrad.compiler.lower.cast_lowering import in_memory
 from glassgrad.compiler.lower.loops import Accumulate, For, Kernel, Prefetch, Statement, Store, shared_locals
+from glassgrad.compiler.lower.missing_instructions import in_memory
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import NAMES, SPELLED, CArithmetic, CValue, Definitions, width
 from glassgrad.compiler.render.launch_info import LaunchInfo, LocalLayout, function_name, launch_info, slot_of

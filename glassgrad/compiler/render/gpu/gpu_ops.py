@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
-from glassgrad.compiler.lower.cast_lowering import SMALL_FLOATS, carrier
+from glassgrad.compiler.lower.missing_instructions import SMALL_FLOATS, carrier
 from glassgrad.compiler.render.c.c_ops import C_OPS, CArithmetic, COp, CValue, infix
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.skipped_rounding import is_ordinary

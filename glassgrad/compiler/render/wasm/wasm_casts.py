@@ -2,13 +2,13 @@
 
 A float becomes an int32 or int64 as x86 does it: towards zero, the least integer if it cannot fit (WebAssembly's own
 instruction gives the nearest integer then, and 0 for a NaN). Casts to other integers, and of floats below float32, are
-written as arithmetic before they come here (compiler/lower/cast_lowering.py).
+written as arithmetic before they come here (compiler/lower/missing_instructions.py).
 """
 
 from __future__ import annotations
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.lower.cast_lowering import held
+from glassgrad.compiler.lower.missing_instructions import held
 from glassgrad.compiler.render.wasm.instruction_encoding import Code
 from glassgrad.compiler.render.wasm.wasm_ops import PIECE, WasmArithmetic, WasmValue, literal, pieces_of, scalar_type
 

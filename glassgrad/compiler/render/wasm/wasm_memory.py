@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glassgrad.compiler.graph import DType, UOp, dtypes, index_algebra as ix
-from glassgrad.compiler.lower.cast_lowering import in_memory
 from glassgrad.compiler.lower.loops import Prefetch, Store
+from glassgrad.compiler.lower.missing_instructions import in_memory
 from glassgrad.compiler.render.launch_info import slot_of
 from glassgrad.compiler.render.llvm_and_wasm import LowLevelWalker
 from glassgrad.compiler.render.wasm.instruction_encoding import At, Code, CodeLocal, get

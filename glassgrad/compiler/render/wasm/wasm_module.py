@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
-from glassgrad.compiler.lower.cast_lowering import held
 from glassgrad.compiler.lower.loops import For, Kernel, Statement
+from glassgrad.compiler.lower.missing_instructions import held
 from glassgrad.compiler.render.launch_info import LocalLayout, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_placement import Flow

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, bits_of, dtypes, round_float, wrapped
-from glassgrad.compiler.lower.cast_lowering import SMALL_FLOATS, carrier
+from glassgrad.compiler.lower.missing_instructions import SMALL_FLOATS, carrier
 from glassgrad.compiler.render.llvm_and_wasm import divide, is_number
 from glassgrad.compiler.render.value_placement import line_of
 from glassgrad.compiler.render.wasm.instruction_encoding import Code

@@ -24,8 +24,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, dtypes, index_algebra as ix, ops as o
-from glassgrad.compiler.lower.cast_lowering import carrier, held
 from glassgrad.compiler.lower.loops import Kernel, Store, filled, walk
+from glassgrad.compiler.lower.missing_instructions import carrier, held
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions, Spelling
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch, scratch_is_global

@@ -24,8 +24,8 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
                                             counter, left_of, load, loads_in, local, loops_around, one, ranges_of,
                                             register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.move_limit import move
-from glassgrad.compiler.optimize.plain.scatters import ScatterLoop
+from glassgrad.compiler.optimize.moves.move_decorator import move
+from glassgrad.compiler.optimize.plain.gpu_scatters import ScatterLoop
 
 TILE = 4               # vectors of a row in flight
 ROW_BYTES = 256        # of a task's columns, at least: with 128, two x86 cores take twice as long as one

@@ -1,4 +1,4 @@
-"""Apply only the first moves of a recipe. In: functions that are moves, and a limit. Out: the moves that were applied.
+"""Declare moves, note them, apply only the first ones. In: functions with `@move`. Out: the moves that were applied.
 
 A function with `@move` also says what replaces it when it is left out: the loops unchanged. With the first n moves
 applied and all others left out, a recipe still gives a complete tree that computes the same. So the tree after each

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
+from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o
 
@@ -32,23 +33,10 @@ def in_memory(dtype: DType) -> DType:
     return dtypes.uint8 if dtype is dtypes.bool else held(dtype)
 
 
-def legalizer(native: frozenset[DType], rounding: bool) -> Callable[[UOp], UOp | None]:
-    """A function that replaces what a target lacks: casts of small floats except `native` ones, of floats to integers
-    other than int32 and int64, TRUNC unless `rounding`, shifts by any number, and comparisons of booleans."""
-    def legalize(node: UOp) -> UOp | None:
-        if node.op in (o.CMPLT, o.CMPEQ) and node.src[0].dtype.kind == "b":
-            x, y = node.src
-            return ~x & y if node.op is o.CMPLT else ~(x ^ y)
-        if node.op is o.CAST and (node.dtype in SMALL_FLOATS or node.src[0].dtype in SMALL_FLOATS):
-            return cast(node.src[0], node.dtype, native)
-        if node.op is o.CAST and node.src[0].dtype.kind == "f" and node.dtype.kind in "iu":
-            return to_integer(node.src[0], node.dtype)
-        if node.op in (o.SHL, o.SHR):
-            return shift(node)
-        if node.op is o.TRUNC and not rounding and node.dtype.kind == "f":
-            return truncate(node.src[0])
-        return None
-    return legalize
+class Instructions(NamedTuple):
+    """What some targets have an instruction for, and others do not."""
+    small_floats: frozenset[DType] = frozenset()       # that are converted to and from float32
+    rounding: bool = False                             # of a float to an integer
 
 
 def cast(x: UOp, dtype: DType, native: frozenset[DType] = frozenset()) -> UOp:
@@ -104,7 +92,7 @@ def round_to(x: UOp, dtype: DType) -> UOp:
     return (result | sign).cast(carrier(dtype)).bitcast(dtype)
 
 
-def shift(node: UOp) -> UOp:
+def shift(node: UOp, has: Instructions) -> UOp:
     """A shift by any distance, from one that is in range, which is all that instructions define: 0 where the distance
     is negative or not below the number of bits."""
     x, y = node.src
@@ -127,12 +115,32 @@ def to_integer(x: UOp, dtype: DType) -> UOp:
     return large.where(low ^ const(signed.min, signed), low).bitcast(dtype)
 
 
-def truncate(x: UOp) -> UOp:
-    """x without its fraction, by way of integers: for processors that cannot round."""
-    dtype = x.dtype
+def truncate(node: UOp, has: Instructions) -> UOp:
+    """A float without its fraction, by way of integers: for processors that cannot round."""
+    if has.rounding:
+        return node
+    x, dtype = node.src[0], node.dtype
     whole = const(2.0 ** dtype.mantissa, dtype)          # from here on floats have no fraction
     integer = dtypes.int32 if dtype is dtypes.float32 else dtypes.int64
     near = x.abs() < whole
     cut = near.where(x, const(0.0, dtype)).cast(integer).cast(dtype).bitcast(carrier(dtype))
     sign = x.bitcast(carrier(dtype)) & (1 << (dtype.bits - 1))
     return near.where((cut | sign).bitcast(dtype), x)
+
+
+def _converted(node: UOp, has: Instructions) -> UOp:
+    """A cast of a small float that the target does not convert, or of a float to an integer; others as they are."""
+    x, dtype = node.src[0], node.dtype
+    if dtype in SMALL_FLOATS or x.dtype in SMALL_FLOATS:
+        return cast(x, dtype, has.small_floats)
+    return to_integer(x, dtype) if x.dtype.kind == "f" and dtype.kind in "iu" else node
+
+
+# By op and kind of the first source: what a target may lack, and how it is written instead.
+LACKING: dict[tuple[o.Op, str], Callable[[UOp, Instructions], UOp]] = {
+    (o.CMPLT, "b"): lambda node, has: ~node.src[0] & node.src[1],
+    (o.CMPEQ, "b"): lambda node, has: ~(node.src[0] ^ node.src[1]),
+    (o.TRUNC, "f"): truncate,
+    **{(o.CAST, kind): _converted for kind in "biuf"},
+    **{(op, kind): shift for op in (o.SHL, o.SHR) for kind in "iu"},
+}

@@ -1,4 +1,4 @@
-"""Rows written by index on a CPU (plain/scatter_tasks.py): the bits of one index after another, for any threads."""
+"""Rows written by index on a CPU (plain/cpu_scatters.py): the bits of one index after another, for any threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows written by index on a GPU (plain/scatters.py): the same values, in the order of the indices, without waits."""
+"""Rows written by index on a GPU (plain/gpu_scatters.py): the same values, in the order of indices, without waits."""
 
 from __future__ import annotations
 

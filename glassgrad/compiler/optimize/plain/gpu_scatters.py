@@ -34,7 +34,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Assign, For, State
                                             local, loops_around, one, ranges_of, register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import rebuild
-from glassgrad.compiler.optimize.moves.move_limit import move
+from glassgrad.compiler.optimize.moves.move_decorator import move
 from glassgrad.compiler.optimize.plain.scans import MOST_LANES, TILE, GroupScan, RunningTotal
 from glassgrad.compiler.optimize.targets.target import Target
 
