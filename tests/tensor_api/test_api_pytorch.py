@@ -214,6 +214,7 @@ CTC: dict[str, tuple[Any, ...]] = {   # steps, batch, classes, labels; lengths; 
     "no labels": (5, 2, 4, 3, [5, 3], [0, 3], {"reduction": "none"}),
     "one step": (1, 2, 4, 1, [1, 1], [1, 0], {"reduction": "sum"}),
     "no path": (3, 2, 4, 4, [3, 3], [4, 2], {"reduction": "none", "zero_infinity": True}),
+    "no time": (3, 3, 4, 2, [0, 0, 3], [0, 2, 1], {"reduction": "none", "zero_infinity": True}),
     "many steps": (40, 2, 6, 7, [40, 33], [7, 5], {}),
     "in one vector": (8, 3, 4, 3, [8, 7, 8], [3, 1, 2], {"flat": True}),
 }
