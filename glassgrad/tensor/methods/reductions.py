@@ -260,13 +260,13 @@ class ReductionsMixin(TensorBase):
         [0.0, 2.0, 1.0, 0.0]
         """
         bins, low, high = arguments("histc", bins=bins, min=min, max=max)
+        x = flatten(self.uop)
+        if bins > 0 and low == high and self.numel():
+            low, high = running.numbers_of(stack([smallest(x), largest(x)]).cast(dtypes.float64), self.device)
         if bins < 1 or not (math.isfinite(low) and math.isfinite(high) and low <= high):
             raise InputError("histc cannot make these bins", given=f"bins={bins}, min={low}, max={high}",
                              expected="at least 1 bin, and finite limits in order",
                              fix="write x.histc(10), for example")
-        x = flatten(self.uop)
-        if low == high and self.numel():
-            low, high = running.numbers_of(stack([smallest(x), largest(x)]).cast(dtypes.float64), self.device)
         if low == high:
             low, high = low - 1, high + 1
         return self._with(statistics.histogram(x, bins, low, high))

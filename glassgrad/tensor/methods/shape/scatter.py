@@ -132,6 +132,7 @@ class ScatterMixin(TensorBase):
         [[8, 2], [3, 9]]
         """
         index, source, accumulate = arguments("put", index=index, source=source, accumulate=accumulate)
+        integer_index("put", index)
         count = self.numel()
         place = index.uop.reshape((index.numel(),)).cast(dtypes.int64)
         place = (place < 0).where(place + count, place)
