@@ -119,7 +119,7 @@ def test_least_squares_of_a_vector_for_each_matrix():
 def test_tensorsolve_moves_the_axes_of_the_tensor_itself():
     x, y = seeded("t").normal(size=(3, 6, 2, 1)), seeded("u").normal(size=6)
     for dims in ((0, 2), (2, 0), (-4, 2)):
-        checked(lambda x, y: x.tensorsolve(y, dims), lambda x, y: L.tensorsolve(x, y, dims), x, y)
+        checked(lambda x, y, d=dims: x.tensorsolve(y, d), lambda x, y, d=dims: L.tensorsolve(x, y, d), x, y)
 
 
 def test_a_vector_is_refused_by_the_method_that_was_called():

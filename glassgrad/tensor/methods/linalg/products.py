@@ -9,8 +9,8 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtype_by_name, full, ops as o, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
-from glassgrad.tensor.formulas import (absolute, add, at, cat, divide, flatten, largest, less, maximum, mul,
-                                       norm, roll, running, smallest, squeeze, sub, sum_dtype, total, unsqueeze)
+from glassgrad.tensor.formulas import (absolute, add, at, cat, divide, flatten, largest, less, maximum, mul, norm, roll,
+                                       running, smallest, squeeze, sub, sum_dtype, total, unsqueeze)
 from glassgrad.tensor.formulas.linalg import factorizations as factors, products
 from glassgrad.tensor.formulas.linalg.factorizations import inverted, of_matrices, singular_values, solved
 from glassgrad.tensor.methods import (REQUIRED, Axis, Operand, Self, TensorBase, arguments, cannot_take, computed,
