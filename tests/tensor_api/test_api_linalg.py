@@ -113,7 +113,8 @@ def test_least_squares_of_a_vector_for_each_matrix():
     """As `solve` has it: a right side of the shape of all but the last axis is a vector for each matrix."""
     checked(Tensor.lstsq, lambda x, y: L.lstsq(x, y)[0], matrices(3, 3, 2), seeded("b").normal(size=(3, 3)))
     checked(Tensor.lstsq, lambda x, y: L.lstsq(x, y)[0], matrices(4, 3, 2), seeded("b").normal(size=(4, 3)))
-    checked(Tensor.lstsq, lambda x, y: L.lstsq(x, y.unsqueeze(-1))[0].squeeze(-1), matrices(5, 3), seeded("b").normal(size=5))
+    vector = seeded("b").normal(size=5)
+    checked(Tensor.lstsq, lambda x, y: L.lstsq(x, y.unsqueeze(-1))[0].squeeze(-1), matrices(5, 3), vector)
 
 
 def test_tensorsolve_moves_the_axes_of_the_tensor_itself():
