@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
@@ -175,8 +176,7 @@ class ReductionsMixin(TensorBase):
         >>> Tensor([[1, 5], [7, 2]]).argmax(axis=1).tolist(), Tensor([[1, 5], [7, 2]]).argmax().item()
         ([1, 0], 2)
         """
-        axis, keepdim = arguments("argmax", spelling, axis=axis, keepdim=keepdim)
-        return self._with(reductions.arg_extreme(self.uop, o.AMAX, axis, keepdim, "argmax"))
+        return computed(self, partial(reductions.arg_extreme, o.AMAX), "argmax", spelling, axis=axis, keepdim=keepdim)
 
     def argmin(self, axis: int | None = None, keepdim: bool = False, **spelling: Any) -> Self:
         """The index of the smallest value, the first of equals; without an axis, in the flattened tensor.
@@ -184,8 +184,7 @@ class ReductionsMixin(TensorBase):
         >>> Tensor([[1, 5], [7, 2]]).argmin(axis=1).tolist()
         [0, 1]
         """
-        axis, keepdim = arguments("argmin", spelling, axis=axis, keepdim=keepdim)
-        return self._with(reductions.arg_extreme(self.uop, o.AMIN, axis, keepdim, "argmin"))
+        return computed(self, partial(reductions.arg_extreme, o.AMIN), "argmin", spelling, axis=axis, keepdim=keepdim)
 
     # -- truth -----------------------------------------------------------------------------------------------
     def any(self, axis: Axis = None, keepdim: bool = False, **spelling: Any) -> Self:

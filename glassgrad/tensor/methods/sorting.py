@@ -116,7 +116,7 @@ class SortingMixin(TensorBase):
         if dim is None:
             return self._with((largest if op is o.AMAX else smallest)(self.uop, axis, keepdim))
         x, at = self._row(dim, f"arg{what}")
-        index = arg_extreme(x, op, at, True, f"arg{what}")     # the gradient goes to it, and to no equal value
+        index = arg_extreme(op, x, at, True)     # the gradient goes to it, and to no equal value
         return self._found((gather_known(x, at, index), index), at, keepdim)
 
     # -- middles ---------------------------------------------------------------------------------------------

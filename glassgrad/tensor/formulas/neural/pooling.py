@@ -133,7 +133,7 @@ def adaptive_max(x: UOp, sizes: tuple[int, ...]) -> tuple[UOp, UOp]:
     most, indices = x.detach(), counting(math.prod(space)).reshape(space).broadcast(x.shape)
     for axis in range(len(x.shape) - 1, len(lead) - 1, -1):       # the last first: of equal ones the first is found
         (seen, inside, _), (places, _, _) = (_parts(node, axis, sizes[axis - len(lead)]) for node in (most, indices))
-        best = arg_extreme(inside.where(seen, x.dtype.min), o.AMAX, axis + 1, True, "argmax")
+        best = arg_extreme(o.AMAX, inside.where(seen, x.dtype.min), axis + 1, True)
         most, indices = (squeeze(gather_known(node, axis + 1, best), axis + 1) for node in (seen, places))
     # the gradient goes to what was found, and to no equal value
     values = gather_known(x.reshape((*lead, math.prod(space))), -1, flatten(indices, len(lead)))

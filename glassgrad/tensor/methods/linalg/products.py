@@ -51,9 +51,7 @@ class ProductsMixin(TensorBase):
         >>> (Tensor([[1, 2], [3, 4]]) @ Tensor([[5, 6], [7, 8]])).tolist(), (Tensor([1, 2]) @ Tensor([3, 4])).item()
         ([[19, 22], [43, 50]], 11)
         """
-        other, kind = arguments("matmul", spelling, other=other, dtype=dtype)
-        reverse, = arguments("matmul", reverse=reverse)
-        return self._product(other, reverse, kind)
+        return self._product(*arguments("matmul", spelling, other=other, reverse=reverse, dtype=dtype))
 
     def _product(self, other: Any, reverse: bool = False, dtype: DType | None = None) -> Self:
         other = self._beside(other)
