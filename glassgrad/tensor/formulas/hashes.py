@@ -41,19 +41,13 @@ def hash_parameters(cfg: Any) -> tuple[int, int, int]:
                      fix="check the spelling")
 
 
-def padding_bytes(n: int, rate: int, domain: int) -> bytes:
-    """The padding after n bytes that completes the last block."""
-    tail = [0] * ((n // rate + 1) * rate - n)
-    tail[0] ^= domain
-    tail[-1] ^= 0x80
-    return bytes(tail)
-
-
-def absorb(x: UOp, tail: UOp, rate: int, device: str) -> UOp:
-    """The state after all blocks of (rows, n) bytes and their padding, as bytes (rows, 200)."""
+def absorb(x: UOp, rate: int, domain: int, device: str) -> UOp:
+    """The state after all blocks of (rows, n) bytes and the padding that completes the last, as bytes (rows, 200)."""
     rows, n = x.shape
-    ending = tail.reshape((1, tail.elements)).expand((rows, tail.elements))
-    padded = cat([x, ending], 1) if n else ending
+    missing = rate - n % rate
+    place, none = counting(missing), const(0, dtypes.uint8)
+    ending = place.eq(0).where(domain, none) ^ place.eq(missing - 1).where(0x80, none)
+    padded = cat([x, ending.broadcast((rows, missing))], 1) if n else ending.broadcast((rows, missing))
     blocks = padded.shape[1] // rate
     shifts = counting(8, dtypes.uint64) * 8
     words = padded.reshape((rows, blocks, rate // 8, 8)).cast(dtypes.uint64)
