@@ -174,9 +174,8 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     gain = checks.of_kind("float", "orthogonal_", gain=gain)
     _inputs_and_outputs(tensor)
     rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
-    size = min(rows, columns)
-    q, r = Tensor.randn(max(rows, columns), size).qr()
-    q = q[:, :size] * r[:size, :size].diagonal().sign()          # so that all rotations are equally likely
+    q, r = Tensor.randn(max(rows, columns), min(rows, columns)).qr("reduced")
+    q = q * r.diagonal().sign()                                  # so that all rotations are equally likely
     return _filled(tensor, ((q if rows >= columns else q.T) * gain).reshape(tensor.shape))
 
 

@@ -59,6 +59,11 @@ def store(value: HostValue, device: str) -> UOp:
     return note_data(UOp(o.BUFFER, value.dtype, (), buffer, buffer.place))
 
 
+def over_memory(owner: Any, address: int, shape: Sequence[int], dtype: DType, device: str) -> UOp:
+    """A node over memory of the host, which lies where it is; `owner` keeps it alive."""
+    return UOp(o.BUFFER, dtype, (), Buffer.from_host(owner, address, tuple(shape), dtype, device))
+
+
 def share(array: Any, device: str) -> UOp | None:
     """A NumPy array's own memory as a buffer; None where it cannot be one."""
     dtype = numpy_dtype(array.dtype)
@@ -66,7 +71,7 @@ def share(array: Any, device: str) -> UOp | None:
     if dtype is None or not usable or not Device[device].memory.on_host:
         return None
     address: int = array.__array_interface__["data"][0]
-    return shared(UOp(o.BUFFER, dtype, (), Buffer.from_host(array, address, tuple(array.shape), dtype, device)))
+    return shared(over_memory(array, address, array.shape, dtype, device))
 
 
 def shared(memory: UOp) -> UOp:
@@ -182,7 +187,7 @@ def taken(node: UOp, device: str) -> UOp:
     """The values of a view of files, read now into memory of a device."""
     refuse_reading(f"the file of {node.device}")
     host = device if Device[device].memory.on_host else "CPU"
-    lent = {n: shared(UOp(o.BUFFER, n.dtype, (), Buffer.from_host(n.arg, n.arg.address, n.arg.shape, n.dtype, host)))
+    lent = {n: shared(over_memory(n.arg, n.arg.address, n.arg.shape, n.dtype, host))
             for n in node.toposort() if n.op is o.BUFFER and on_disk(n.device)}
     [found] = substitute([node], lent)
     made = store(HostValue(found.arg.view() if found.arg.nbytes else b"", found.shape, found.dtype), host) \

@@ -13,6 +13,7 @@ import pytest
 
 from glassgrad import dtypes
 from glassgrad.base.errors import InputError
+from glassgrad.compat.torch.creation import Generator
 from glassgrad.compat.torch.torch_tensor import TorchTensor
 from glassgrad.compat.torch.utils import data
 from glassgrad.compat.torch.utils.workers import WorkerError
@@ -65,6 +66,14 @@ def test_a_batch_is_a_copy_of_the_data() -> None:
     for batch, in data.DataLoader(data.TensorDataset(x), batch_size=2):
         batch.add_(1)
     assert x.tolist() == [[0.0, 0.0]] * 4
+
+
+def test_a_sampler_draws_with_its_generator() -> None:
+    for sampler in (lambda g: data.RandomSampler(range(20), generator=g),
+                    lambda g: data.RandomSampler(range(20), True, 9, g),
+                    lambda g: data.WeightedRandomSampler([1.0] * 20, 9, True, g)):
+        drawn = [list(sampler(Generator().manual_seed(3))) for _ in range(2)]
+        assert drawn[0] == drawn[1]
 
 
 # -- workers ---------------------------------------------------------------------------------------------------------

@@ -99,6 +99,7 @@ torch.result_type(x, n) == torch.float32
 torch.linalg.norm(x)
 torch.linalg.norm(x, ord=1)
 torch.linalg.norm(x, dim=1)
+torch.linalg.norm(x, 2, dim=(0, 1))
 torch.linalg.matrix_norm(x, "nuc")
 torch.linalg.matrix_norm(x, 2)
 torch.linalg.vector_norm(x, 3)

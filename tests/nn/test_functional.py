@@ -154,6 +154,9 @@ def test_losses_with_targets():
     same(G.multi_margin_loss(x, c.maximum(0)), F.multi_margin_loss(t, d.clamp(min=0)))
     same(G.poisson_nll_loss(x, z * 3, full=True), F.poisson_nll_loss(t, y * 3, full=True))
     same(G.gaussian_nll_loss(x, z, x.exp(), full=True), F.gaussian_nll_loss(t, y, t.exp(), full=True))
+    for rows, theirs in ((x.exp()[:, 0], t.exp()[:, 0]), (x.exp()[:, :1], t.exp()[:, :1])):       # one for each row
+        same(G.gaussian_nll_loss(x, z, rows), F.gaussian_nll_loss(t, y, theirs))
+        same(G.gaussian_nll_loss(x[:1], z[:1], rows[:1]), F.gaussian_nll_loss(t[:1], y[:1], theirs[:1]))
     same(G.soft_margin_loss(x[:, 0], s), F.soft_margin_loss(t[:, 0], r))
     same(G.hinge_embedding_loss(x[:, 0], s), F.hinge_embedding_loss(t[:, 0], r))
     same(G.margin_ranking_loss(x[:, 0], x[:, 1], s, 0.5), F.margin_ranking_loss(t[:, 0], t[:, 1], r, 0.5))

@@ -334,6 +334,8 @@ def test_sequential_has_pytorchs_names(rng):
     compare(ours, T.Sequential(T.Linear(3, 4), T.ReLU(), T.Linear(4, 2)), numbers(rng, 5, 3))
     assert list(get_state_dict(ours)) == ["0.weight", "0.bias", "2.weight", "2.bias"]
     named = nn.Sequential({"a": nn.Linear(3, 4), "b": Tensor.relu})
+    assert list(nn.state.get_state_dict(named[:1])) == ["a.weight", "a.bias"]      # a part keeps its names
+    assert list(nn.state.get_state_dict(ours[1:])) == ["2.weight", "2.bias"]
     assert list(get_state_dict(named)) == ["a.weight", "a.bias"] and named(Tensor.ones(1, 3)).shape == (1, 4)
     assert len(ours[1:]) == 2 and ours[-1].out_features == 2
 

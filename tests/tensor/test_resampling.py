@@ -85,3 +85,9 @@ def test_antialias_says_where_it_is_not_there():
 def test_a_grid_of_integers_is_one_of_floats() -> None:
     image, grid = Tensor.arange(16).reshape(1, 1, 4, 4).float(), Tensor([[[[0, 0], [1, -1]]]])
     assert image.grid_sample(grid).tolist() == image.grid_sample(grid.float()).tolist()
+
+
+def test_as_many_factors_as_axes_of_space() -> None:
+    for factors in ([2.0], [2.0, 2.0, 2.0]):
+        with pytest.raises(InputError, match="2 finite numbers above 0, or one for all"):
+            Tensor.ones(1, 1, 4, 4).interpolate(scale_factor=factors)

@@ -109,6 +109,26 @@ def test_svd_of_low_rank():
     np.testing.assert_allclose((u * s @ v).numpy(), a, atol=1e-11)
 
 
+def test_least_squares_of_a_vector_for_each_matrix():
+    """As `solve` has it: a right side of the shape of all but the last axis is a vector for each matrix."""
+    checked(Tensor.lstsq, lambda x, y: L.lstsq(x, y)[0], matrices(3, 3, 2), seeded("b").normal(size=(3, 3)))
+    checked(Tensor.lstsq, lambda x, y: L.lstsq(x, y)[0], matrices(4, 3, 2), seeded("b").normal(size=(4, 3)))
+    vector = seeded("b").normal(size=5)
+    checked(Tensor.lstsq, lambda x, y: L.lstsq(x, y.unsqueeze(-1))[0].squeeze(-1), matrices(5, 3), vector)
+
+
+def test_tensorsolve_moves_the_axes_of_the_tensor_itself():
+    x, y = seeded("t").normal(size=(3, 6, 2, 1)), seeded("u").normal(size=6)
+    for dims in ((0, 2), (2, 0), (-4, 2)):
+        checked(lambda x, y, d=dims: x.tensorsolve(y, d), lambda x, y, d=dims: L.tensorsolve(x, y, d), x, y)
+
+
+def test_a_vector_is_refused_by_the_method_that_was_called():
+    for name in ("svd", "svdvals", "pinv", "cond", "matrix_rank"):
+        with pytest.raises(ShapeError, match=f"^{name} needs a matrix"):
+            getattr(Tensor([1.0, 2.0]), name)()
+
+
 def test_pinv_lstsq_power_trace():
     a, b = matrices(5, 3), seeded("b").normal(size=(5, 2))
     checked(Tensor.pinv, L.pinv, a)

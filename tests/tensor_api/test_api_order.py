@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from torch_reference import TORCH, Tensor, check, dtypes, seeded, torch
 
-from glassgrad import Device, InputError, JitError, ShapeError
+from glassgrad import Device, DTypeError, InputError, JitError, ShapeError
 from glassgrad.tensor.formulas import sorting
 
 SHAPES = [(0,), (1,), (3, 5), (2, 70), (4, 0)]
@@ -387,3 +387,14 @@ def test_truth_and_numbers_of_one_width_in_one_kernel_of_c():
         if device in Device.get_available_devices():
             h = Tensor(np.arange(9, dtype="int32"), device=device).realize()
             assert h[1:].cat(Tensor.full((1,), 50, device=device)).tolist() == [*range(1, 9), 50]
+
+
+def test_shares_in_a_list_are_checked_as_a_single_one_is():
+    for shares in (1.5, [0.5, 1.5], (-0.1,)):
+        with pytest.raises(InputError, match="quantile needs shares"):
+            Tensor([1.0, 2.0]).quantile(shares)
+
+
+def test_put_refuses_an_index_that_is_no_integer():
+    with pytest.raises(DTypeError, match="put needs an index of integers"):
+        Tensor([1.0, 2.0]).put(Tensor([0.7]), Tensor([5.0]))

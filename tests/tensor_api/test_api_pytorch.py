@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -150,8 +151,9 @@ def test_counts_in_bins() -> None:
     assert x.histc(7, -1, 1).tolist() == a.histc(7, -1, 1).tolist()
     assert x.histc(5).tolist() == a.histc(5).tolist() and sum(x.histc().tolist()) == 50
     assert Tensor([2.0, 2.0]).histc(3).tolist() == torch.tensor([2.0, 2.0]).histc(3).tolist()
-    with pytest.raises(InputError, match="histc cannot make these bins"):
-        x.histc(0)
+    for wrong in (lambda: x.histc(0), lambda: Tensor([1.0, math.nan]).histc(3), lambda: Tensor([math.inf]).histc(3)):
+        with pytest.raises(InputError, match="histc cannot make these bins"):
+            wrong()
 
 
 def test_runs() -> None:
@@ -214,6 +216,7 @@ CTC: dict[str, tuple[Any, ...]] = {   # steps, batch, classes, labels; lengths; 
     "no labels": (5, 2, 4, 3, [5, 3], [0, 3], {"reduction": "none"}),
     "one step": (1, 2, 4, 1, [1, 1], [1, 0], {"reduction": "sum"}),
     "no path": (3, 2, 4, 4, [3, 3], [4, 2], {"reduction": "none", "zero_infinity": True}),
+    "no time": (3, 3, 4, 2, [0, 0, 3], [0, 2, 1], {"reduction": "none", "zero_infinity": True}),
     "many steps": (40, 2, 6, 7, [40, 33], [7, 5], {}),
     "in one vector": (8, 3, 4, 3, [8, 7, 8], [3, 1, 2], {"flat": True}),
 }

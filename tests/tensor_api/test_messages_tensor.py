@@ -808,7 +808,7 @@ trapezoid needs a position per value
     "call": (lambda: x23().matmul(), """
 matmul cannot be called like this
   given:    missing a required argument: 'other'
-  expected: matmul(other, dtype)
+  expected: matmul(other, reverse, dtype)
   fix:      see help(Tensor.matmul)"""),
 }
 

@@ -249,7 +249,7 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Sequence[int] | None = None, *
 def bernoulli(input: Tensor, p: float | None = None, **options: Any) -> Tensor:
     """Ones with these probabilities, else zeros."""
     _options(options)
-    return (TorchTensor.rand(*input.shape) < (input if p is None else p)).cast(input.dtype)
+    return (TorchTensor.rand(*input.shape, device=input.device) < (input if p is None else p)).cast(input.dtype)
 
 
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, **options: Any) -> Tensor:

@@ -32,8 +32,8 @@ def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Ten
     5.0
     """
     x = as_tensor(A)
-    if isinstance(dim, (list, tuple)) and len(dim) == 2 and ord not in (None, "fro", 2.0) \
-            or dim is None and ord is not None and x.ndim == 2:
+    of_matrix = x.ndim == 2 if dim is None else isinstance(dim, (list, tuple)) and len(dim) == 2
+    if of_matrix and ord not in (None, "fro"):
         return x.matrix_norm(ord, (-2, -1) if dim is None else dim, keepdim)
     return x.norm(2 if ord in (None, "fro") else ord, dim, keepdim)
 

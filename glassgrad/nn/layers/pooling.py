@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from glassgrad.nn.functional.layers import interpolate, upsample_bilinear, upsample_nearest
-from glassgrad.nn.functional.pooling import (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d,
-                                             adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d, avg_pool2d,
-                                             lp_pool2d, max_pool2d, max_unpool2d)
+from glassgrad.nn.functional import layers, pooling as F
 from glassgrad.nn.modules.layer import FunctionLayer
 from glassgrad.tensor.tensor import Tensor
 
 _SHOWN = "kernel_size", "stride", "padding"
 # the rank of windows is the length of `kernel_size`; the constructor has the last two settings in another order
-_MAX: Any = {"function": max_pool2d, "shows": _SHOWN,
+_MAX: Any = {"function": F.max_pool2d, "shows": _SHOWN,
              "settings": (*_SHOWN, "dilation", "return_indices", "ceil_mode")}
-_UNPOOL: Any = {"function": max_unpool2d, "settings": _SHOWN}
+_UNPOOL: Any = {"function": F.max_unpool2d, "settings": _SHOWN}
 
 
 class MaxPool2d(FunctionLayer, rank=2, **_MAX):
@@ -75,7 +72,7 @@ class MaxUnpool3d(_WithOutputSize, FunctionLayer, rank=3, **_UNPOOL):
     """
 
 
-class AvgPool2d(FunctionLayer, rank=2, function=avg_pool2d, shows=_SHOWN):
+class AvgPool2d(FunctionLayer, rank=2, function=F.avg_pool2d, shows=_SHOWN):
     """The mean of each window; without `stride` the windows do not overlap. `divisor_override` replaces the number of
     elements as divisor.
 
@@ -84,7 +81,7 @@ class AvgPool2d(FunctionLayer, rank=2, function=avg_pool2d, shows=_SHOWN):
     """
 
 
-class AvgPool1d(FunctionLayer, rank=1, function=avg_pool2d, shows=_SHOWN):
+class AvgPool1d(FunctionLayer, rank=1, function=F.avg_pool2d, shows=_SHOWN):
     """`AvgPool2d` over one axis.
 
     >>> AvgPool1d(2)(Tensor([[[1.0, 3.0, 5.0, 7.0]]])).tolist()
@@ -92,7 +89,7 @@ class AvgPool1d(FunctionLayer, rank=1, function=avg_pool2d, shows=_SHOWN):
     """
 
 
-class AvgPool3d(FunctionLayer, rank=3, function=avg_pool2d, shows=_SHOWN):
+class AvgPool3d(FunctionLayer, rank=3, function=F.avg_pool2d, shows=_SHOWN):
     """`AvgPool2d` over three axes.
 
     >>> AvgPool3d(2)(Tensor.ones(1, 1, 4, 4, 4)).shape
@@ -100,7 +97,7 @@ class AvgPool3d(FunctionLayer, rank=3, function=avg_pool2d, shows=_SHOWN):
     """
 
 
-class AdaptiveAvgPool2d(FunctionLayer, function=adaptive_avg_pool2d, rank=2):
+class AdaptiveAvgPool2d(FunctionLayer, function=F.adaptive_avg_pool2d, rank=2):
     """The mean of `output_size` nearly equal parts, along each space axis; None keeps an axis.
 
     >>> AdaptiveAvgPool2d(1)(Tensor.ones(2, 3, 5, 7)).shape, AdaptiveAvgPool2d((2, None))(Tensor.ones(2, 3, 5, 7)).shape
@@ -108,7 +105,7 @@ class AdaptiveAvgPool2d(FunctionLayer, function=adaptive_avg_pool2d, rank=2):
     """
 
 
-class AdaptiveAvgPool1d(FunctionLayer, function=adaptive_avg_pool1d, rank=1):
+class AdaptiveAvgPool1d(FunctionLayer, function=F.adaptive_avg_pool1d, rank=1):
     """`AdaptiveAvgPool2d` over one axis.
 
     >>> AdaptiveAvgPool1d(2)(Tensor([[[1.0, 3.0, 5.0, 7.0]]])).tolist()
@@ -116,7 +113,7 @@ class AdaptiveAvgPool1d(FunctionLayer, function=adaptive_avg_pool1d, rank=1):
     """
 
 
-class AdaptiveAvgPool3d(FunctionLayer, function=adaptive_avg_pool3d, rank=3):
+class AdaptiveAvgPool3d(FunctionLayer, function=F.adaptive_avg_pool3d, rank=3):
     """`AdaptiveAvgPool2d` over three axes.
 
     >>> AdaptiveAvgPool3d(1)(Tensor.ones(1, 2, 3, 4, 5)).shape
@@ -124,7 +121,7 @@ class AdaptiveAvgPool3d(FunctionLayer, function=adaptive_avg_pool3d, rank=3):
     """
 
 
-class AdaptiveMaxPool2d(FunctionLayer, function=adaptive_max_pool2d, rank=2, shows=("output_size",)):
+class AdaptiveMaxPool2d(FunctionLayer, function=F.adaptive_max_pool2d, rank=2, shows=("output_size",)):
     """The largest value of `output_size` nearly equal parts, along each space axis. `return_indices` also returns the
     flat index of each in space.
 
@@ -133,7 +130,7 @@ class AdaptiveMaxPool2d(FunctionLayer, function=adaptive_max_pool2d, rank=2, sho
     """
 
 
-class AdaptiveMaxPool1d(FunctionLayer, function=adaptive_max_pool1d, rank=1, shows=("output_size",)):
+class AdaptiveMaxPool1d(FunctionLayer, function=F.adaptive_max_pool1d, rank=1, shows=("output_size",)):
     """`AdaptiveMaxPool2d` over one axis.
 
     >>> AdaptiveMaxPool1d(2)(Tensor([[[1.0, 3.0, 5.0, 7.0]]])).tolist()
@@ -141,7 +138,7 @@ class AdaptiveMaxPool1d(FunctionLayer, function=adaptive_max_pool1d, rank=1, sho
     """
 
 
-class AdaptiveMaxPool3d(FunctionLayer, function=adaptive_max_pool3d, rank=3, shows=("output_size",)):
+class AdaptiveMaxPool3d(FunctionLayer, function=F.adaptive_max_pool3d, rank=3, shows=("output_size",)):
     """`AdaptiveMaxPool2d` over three axes.
 
     >>> AdaptiveMaxPool3d(1)(Tensor.ones(1, 2, 3, 4, 5)).shape
@@ -149,7 +146,7 @@ class AdaptiveMaxPool3d(FunctionLayer, function=adaptive_max_pool3d, rank=3, sho
     """
 
 
-class LPPool2d(FunctionLayer, rank=2, function=lp_pool2d):
+class LPPool2d(FunctionLayer, rank=2, function=F.lp_pool2d):
     """The p-norm of each window: (sum of x^p)^(1 / p).
 
     >>> LPPool2d(2, 2)(Tensor([[[[0.0, 3.0], [4.0, 0.0]]]])).tolist()
@@ -157,7 +154,7 @@ class LPPool2d(FunctionLayer, rank=2, function=lp_pool2d):
     """
 
 
-class LPPool1d(FunctionLayer, rank=1, function=lp_pool2d):
+class LPPool1d(FunctionLayer, rank=1, function=F.lp_pool2d):
     """`LPPool2d` over one axis.
 
     >>> LPPool1d(1, 2)(Tensor([[[1.0, 2.0, 3.0, 4.0]]])).tolist()
@@ -165,7 +162,7 @@ class LPPool1d(FunctionLayer, rank=1, function=lp_pool2d):
     """
 
 
-class LPPool3d(FunctionLayer, rank=3, function=lp_pool2d):
+class LPPool3d(FunctionLayer, rank=3, function=F.lp_pool2d):
     """`LPPool2d` over three axes.
 
     >>> LPPool3d(1, 2)(Tensor.ones(1, 1, 2, 2, 2)).flatten().tolist()
@@ -173,7 +170,7 @@ class LPPool3d(FunctionLayer, rank=3, function=lp_pool2d):
     """
 
 
-class Upsample(FunctionLayer, function=interpolate, shows=("size", "scale_factor", "mode"), settings=(
+class Upsample(FunctionLayer, function=layers.interpolate, shows=("size", "scale_factor", "mode"), settings=(
         "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor")):
     """Space resized to `size`, or by `scale_factor`.
 
@@ -182,7 +179,7 @@ class Upsample(FunctionLayer, function=interpolate, shows=("size", "scale_factor
     """
 
 
-class UpsamplingNearest2d(FunctionLayer, function=upsample_nearest):
+class UpsamplingNearest2d(FunctionLayer, function=layers.upsample_nearest):
     """`Upsample` by repeating pixels.
 
     >>> UpsamplingNearest2d(scale_factor=2)(Tensor.ones(1, 1, 2, 3)).shape
@@ -190,7 +187,7 @@ class UpsamplingNearest2d(FunctionLayer, function=upsample_nearest):
     """
 
 
-class UpsamplingBilinear2d(FunctionLayer, function=upsample_bilinear):
+class UpsamplingBilinear2d(FunctionLayer, function=layers.upsample_bilinear):
     """`Upsample` by bilinear interpolation with aligned corners.
 
     >>> UpsamplingBilinear2d(size=(3, 3))(Tensor([[[[0.0, 2.0], [2.0, 4.0]]]]))[0, 0, 1].tolist()

@@ -59,8 +59,7 @@ class Sequential(Layer):
         return {name: layer for name, layer in vars(self).items() if name != "training"}
 
     def __getitem__(self, at: int | slice) -> Any:
-        layers = list(self)
-        return Sequential(*layers[at]) if isinstance(at, slice) else layers[at]
+        return Sequential(dict(list(self._layers().items())[at])) if isinstance(at, slice) else list(self)[at]
 
     def __repr__(self) -> str:
         rows = [f"  {name}: {getattr(layer, '__name__', None) or repr(layer)}".replace("\n", "\n  ")

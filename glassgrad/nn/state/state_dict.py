@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import GlassgradError, InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, ops as o, promote, substitute
-from glassgrad.engine.buffer import Buffer
 from glassgrad.nn.modules.object_tree import walk
-from glassgrad.tensor import checks
+from glassgrad.tensor import checks, realize_and_read as running
 from glassgrad.tensor.memory.python_values import is_torch
 from glassgrad.tensor.tensor import Tensor
 
@@ -205,9 +204,9 @@ def put(found: Comparison, realize: bool = True, any_type: bool = False) -> None
 def _separate_leaf(node: UOp) -> UOp:
     """A new buffer node over the same memory: tensors loaded from one state into two models, or under two names,
     are different parameters with different gradients."""
-    known: Buffer = node.base.arg
-    twin = Buffer.from_host(known, known.address, known.shape, known.dtype, known.device)
-    return substitute([node], {node.base: UOp(o.BUFFER, known.dtype, (), twin)})[0]
+    known = node.base.arg
+    twin = running.over_memory(known, known.address, known.shape, known.dtype, known.device)
+    return substitute([node], {node.base: twin})[0]
 
 
 def tell(report: Loaded) -> None:

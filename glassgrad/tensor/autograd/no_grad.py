@@ -43,24 +43,25 @@ class no_grad(ContextDecorator):
         self._step(-1)
 
     def _step(self, by: int) -> None:
-        global open_blocks
         _blocks.depth += by
-        with _counting:
-            open_blocks += by
+        _count(by)
+
+
+def _count(by: int) -> None:
+    global open_blocks
+    with _counting:
+        open_blocks += by
 
 
 @contextmanager
 def traced() -> Iterator[None]:
     """A block in which new tensors are recorded (engine/capture.py). It counts as an open block, so that making a
     tensor checks one counter."""
-    global open_blocks
-    with _counting:
-        open_blocks += 1
+    _count(1)
     try:
         yield
     finally:
-        with _counting:
-            open_blocks -= 1
+        _count(-1)
 
 
 def inside() -> bool:

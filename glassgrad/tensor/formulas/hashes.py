@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.compiler.graph import Cell, UOp, dtypes, full, ops as o
+from glassgrad.compiler.graph import UOp, const, dtypes, full
+from glassgrad.compiler.graph.recurrence import steps_of_items
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.formulas.movement import at, cat, counting, part
+from glassgrad.tensor.formulas import at, cat, counting, pad_axis, part, take
 
 _RATES = {"sha3_224": 144, "sha3_256": 136, "sha3_384": 104, "sha3_512": 72, "shake_128": 168, "shake_256": 136}
 _TURNS = ((13, 15, 26, 6), (17, 29, 16, 24))       # Threefry-2x32's rotations, for even and odd groups of four rounds
@@ -38,76 +41,41 @@ def hash_parameters(cfg: Any) -> tuple[int, int, int]:
                      fix="check the spelling")
 
 
-def padding_bytes(n: int, rate: int, domain: int) -> bytes:
-    """The padding after n bytes that completes the last block."""
-    tail = [0] * ((n // rate + 1) * rate - n)
-    tail[0] ^= domain
-    tail[-1] ^= 0x80
-    return bytes(tail)
-
-
-def absorb(x: UOp, tail: UOp, rate: int, rotations: UOp, moves: UOp, device: str) -> UOp:
-    """The state after all blocks of (rows, n) bytes and their padding, as bytes (rows, 200)."""
+def absorb(x: UOp, rate: int, domain: int, device: str) -> UOp:
+    """The state after all blocks of (rows, n) bytes and the padding that completes the last, as bytes (rows, 200)."""
     rows, n = x.shape
-    ending = tail.reshape((1, tail.elements)).expand((rows, tail.elements))
-    padded = cat([x, ending], 1) if n else ending
+    missing = rate - n % rate
+    place, none = counting(missing), const(0, dtypes.uint8)
+    ending = place.eq(0).where(domain, none) ^ place.eq(missing - 1).where(0x80, none)
+    padded = cat([x, ending.broadcast((rows, missing))], 1) if n else ending.broadcast((rows, missing))
     blocks = padded.shape[1] // rate
     shifts = counting(8, dtypes.uint64) * 8
     words = padded.reshape((rows, blocks, rate // 8, 8)).cast(dtypes.uint64)
-    lanes = (words << shifts).sum((3,)).reshape((rows, blocks, rate // 8))
-    state = full((25, rows), 0, dtypes.uint64)
+    lanes = pad_axis((words << shifts).sum((3,)), 2, 0, 25 - rate // 8).contiguous()      # (rows, blocks, 25, 1)
+    state, register = full((rows, 25, 1), 0, dtypes.uint64), full((rows, 1, 1), 1, dtypes.uint64)
     for b in range(blocks):
-        block = at(lanes, 1, b).permute((1, 0))
-        state = _permutation((state ^ block.pad(((0, 25 - rate // 8), (0, 0)))).contiguous(), rotations, moves)
-        state, = running.realize([state], device)
-    taken = state.permute((1, 0)).reshape((rows, 25, 1)) >> shifts
-    return (taken & 255).cast(dtypes.uint8).reshape((rows, 200))
+        [mixed, _], _ = steps_of_items(_keccak_round, [state ^ at(lanes, 1, b), register], 24)
+        state, = running.realize([mixed], device)
+    return ((state >> shifts) & 255).cast(dtypes.uint8).reshape((rows, 200))
 
 
-def _round_constants() -> list[int]:
-    """From the linear feedback register of FIPS 202, section 3.2.5."""
-    found, register = [], 1
-    for _ in range(24):
-        value = 0
-        for j in range(7):
-            if register & 1:
-                value |= 1 << ((1 << j) - 1)
-            register = (register << 1) ^ (0x171 if register & 0x80 else 0)
-        found.append(value)
-    return found
-
-
-def _permutation(state: UOp, rotations: UOp, lanes: UOp) -> UOp:
-    """Keccak-f[1600] on (25, rows), lane x + 5 y in row x + 5 y: theta, rho, pi, chi and iota, 24 times.
-
-    `rotations` (25,) and `lanes` (5, 25) are tables: where pi takes each lane from, and the lanes of column x - 1,
-    x + 1 (for theta, of the parities), x + 1 and x + 2 (for chi).
-    """
-    left = rotations.reshape((25, 1))
-    first = counting(25).reshape((25, 1)).eq(0)
-
-    def taken(x: UOp, table: int) -> UOp:
-        return UOp(o.GATHER, x.dtype, (x, at(lanes, 0, table)))
-
-    for constant in _round_constants():
-        planes = [part(state, 0, 5 * y, 5 * y + 5) for y in range(5)]
-        parity = (planes[0] ^ planes[1] ^ planes[2] ^ planes[3] ^ planes[4]).contiguous()      # (5, rows)
-        after = taken(parity, 2)
-        mixed = state ^ taken(parity, 1) ^ ((after << 1) | (after >> 63))
-        rotated = ((mixed << left) | (mixed >> (64 - left))).contiguous()                      # a shift by 64 leaves 0
-        moved = taken(rotated, 0)
-        value = moved ^ (~taken(moved, 3) & taken(moved, 4))
-        salt = UOp(o.SCALAR, dtypes.uint64, (), Cell(constant))      # a scalar: the same kernels every round
-        state = (value ^ first.where(salt, 0)).contiguous()
-    return state
-
-
-def lane_tables() -> tuple[list[int], list[list[int]]]:
-    """The tables that `_permutation` reads: rotations (25,) and lanes (5, 25)."""
-    lanes = [(i % 5, i // 5) for i in range(25)]
-    source = [0] * 25
-    for x, y in lanes:
-        source[y + 5 * ((2 * x + 3 * y) % 5)] = x + 5 * y
-    around = [[(x + by) % 5 for x, _ in lanes] for by in (-1, 1)]
-    beside = [[(x + by) % 5 + 5 * y for x, y in lanes] for by in (1, 2)]
-    return [_ROTATIONS[x][y] for x, y in lanes], [source, *around, *beside]
+def _keccak_round(number: UOp, states: list[UOp]) -> tuple[list[UOp], list[UOp]]:
+    """A round of Keccak-f[1600] on (rows, 25, 1), lane x + 5 y at x + 5 y, and on the register that makes the constants
+    (FIPS 202, sections 3.2 and 3.2.5)."""
+    state, register = states
+    lane = counting(25)
+    x, y = lane % 5, lane // 5
+    planes = [part(state, 1, 5 * k, 5 * k + 5) for k in range(5)]
+    parity = functools.reduce(operator.xor, planes).contiguous()                           # theta: (rows, 5, 1)
+    after = take(parity, 1, (x + 1) % 5)
+    mixed = state ^ take(parity, 1, (x + 4) % 5) ^ ((after << 1) | (after >> 63))
+    left = functools.reduce(lambda left, i: lane.eq(i).where(_ROTATIONS[i % 5][i // 5], left), range(1, 25),
+                            full((25,), 0, dtypes.uint64)).reshape((25, 1))
+    rotated = ((mixed << left) | (mixed >> (64 - left))).contiguous()                      # rho: a shift by 64 leaves 0
+    moved = take(rotated, 1, (x + 3 * y) % 5 + 5 * x).contiguous()                         # pi
+    value = moved ^ (~take(moved, 1, (x + 1) % 5 + 5 * y) & take(moved, 1, (x + 2) % 5 + 5 * y))       # chi
+    constant: UOp = const(0, dtypes.uint64)
+    for j in range(7):
+        constant = constant | ((register & 1) << ((1 << j) - 1))
+        register = (register << 1) ^ (((register >> 7) & 1) * 0x171)
+    return [value ^ lane.eq(0).reshape((25, 1)).where(constant, 0), register], []          # iota

@@ -124,15 +124,15 @@ def smallest(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
     return reduce(o.AMIN, x, axis, keepdim)
 
 
-def arg_extreme(x: UOp, op: o.Op, axis: int | None, keepdim: bool, what: str) -> UOp:
+def arg_extreme(op: o.Op, x: UOp, axis: int | None, keepdim: bool = False) -> UOp:
     """The index of the extreme along an axis, the first of equals; without an axis, in the flattened node."""
     if axis is None:
-        found = arg_extreme(flatten(x), op, 0, False, what)
+        found = arg_extreme(op, flatten(x), 0)
         return found.reshape((1,) * len(x.shape)) if keepdim else found
-    at = resolve_axis(axis, len(x.shape), what)
+    at = resolve_axis(axis, len(x.shape), f"arg{_WORDS[op]}")
     if not x.shape:
         return const(0, dtypes.default_int)
-    refuse_empty(x, at, what)
+    refuse_empty(x, at, f"arg{_WORDS[op]}")
     n = x.shape[at]
     chosen = x.eq(x.reduce(op, (at,)).expand(x.shape))
     if x.dtype.kind == "f":

@@ -27,7 +27,7 @@ def mode(x: UOp, axis: int) -> tuple[UOp, UOp]:
     at = along(n, -1, moved.shape)
     starts = pad_axis(part(values, -1, 1, n).ne(part(values, -1, 0, n - 1)), -1, 1, 0, True)
     first = running(o.MAX, starts.where(at, 0), -1)            # where the run of equal values began
-    best = arg_extreme(at - first, o.AMAX, -1, True, "mode")   # the end of the longest run, the earliest of them
+    best = arg_extreme(o.AMAX, at - first, -1, True)   # the end of the longest run, the earliest of them
     return tuple(movedim(gather_known(node, -1, best), -1, axis)  # type: ignore[return-value]
                  for node in (values, indices))
 

@@ -63,9 +63,8 @@ def reread_in_place(node: UOp, dtype: DType) -> UOp:
     if len(views) != 1 or views[0].mask is not None or views[0].strides != View.of(node.shape).strides:
         return other
     buffer: Buffer = node.base.arg
-    place = Buffer.from_host(buffer, buffer.address + views[0].offset * node.dtype.itemsize, other.shape, dtype,
-                             buffer.device)
-    return running.shared(UOp(o.BUFFER, dtype, (), place))
+    address = buffer.address + views[0].offset * node.dtype.itemsize
+    return running.shared(running.over_memory(buffer, address, other.shape, dtype, buffer.device))
 
 
 def no_place(node: UOp) -> DeviceError:

@@ -14,9 +14,9 @@ import stat
 from typing import Any
 
 from glassgrad.base.errors import FormatError
-from glassgrad.compiler.graph import DType, UOp, ops as o
-from glassgrad.engine.buffer import Buffer
+from glassgrad.compiler.graph import DType, UOp
 from glassgrad.runtime.devices import Device
+from glassgrad.tensor import realize_and_read as running
 
 Path = str | os.PathLike[str]
 
@@ -50,4 +50,4 @@ def of_file(path: Path, dtype: DType, device: str) -> UOp:
     owner, address = exported(mapped(path))
     shape = (ctypes.sizeof(owner) // dtype.itemsize if owner is not None else 0,)
     place = device if Device[device].memory.on_host else "CPU"
-    return UOp(o.BUFFER, dtype, (), Buffer.from_host(owner, address, shape, dtype, place))
+    return running.over_memory(owner, address, shape, dtype, place)

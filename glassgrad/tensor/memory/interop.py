@@ -11,8 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from glassgrad.base.errors import DeviceError, InputError
-from glassgrad.compiler.graph import DType, UOp, dtype_by_name, dtypes, ops as o
-from glassgrad.engine.buffer import Buffer
+from glassgrad.compiler.graph import DType, dtype_by_name, dtypes, ops as o
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor import checks, realize_and_read as running
 from glassgrad.tensor.memory import dlpack
@@ -138,8 +137,7 @@ class InteropMixin(TensorBase):
         dense = all(n == 1 or s == plain for n, s, plain in zip(shape, steps, dlpack.row_major(shape)))
         if dense and not read_only and address % dtype.itemsize == 0 and 0 not in shape \
                 and Device[place].memory.on_host:
-            buffer = Buffer.from_host(owner, address, shape, dtype, place)
-            return cls._leaf(running.shared(UOp(o.BUFFER, dtype, (), buffer)), device, None)
+            return cls._leaf(running.shared(running.over_memory(owner, address, shape, dtype, place)), device, None)
         import numpy  # a library that has strided arrays has most likely loaded it
         size = dtype.itemsize
         low = sum((n - 1) * s for n, s in zip(shape, steps) if s < 0) if 0 not in shape else 0

@@ -360,7 +360,7 @@ class AssignmentMixin(TensorBase):
                              fix="fill parts of it: x[0].fill_diagonal_(1)")
         columns = self.shape[-1]
         apart = sum(columns ** axis for axis in range(self.ndim))     # from one element of the diagonal to the next
-        end = self.numel() if wrap and self.ndim == 2 else columns * columns if self.ndim == 2 else self.numel()
+        end = columns * columns if self.ndim == 2 and not wrap else self.numel()
         number = counting(self.numel())
         chosen = ((number % apart).eq(0) & (number < end)).reshape(self.shape)
         filler = self._operand(fill_value, "to fill with")

@@ -12,7 +12,7 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, dtype_by_name, dtypes
 from glassgrad.tensor.formulas import both, broadcast, divide, elementary, flatten, in_accumulator, less
-from glassgrad.tensor.formulas.hashes import absorb, hash_parameters, lane_tables, padding_bytes, threefry
+from glassgrad.tensor.formulas.hashes import absorb, hash_parameters, threefry
 from glassgrad.tensor.formulas.random_numbers import (integers, standard_normal, streams, uniform, waiting_times,
                                                       weighted_draws)
 from glassgrad.tensor.formulas.sorting import order_of
@@ -258,10 +258,7 @@ class RandomMixin(TensorBase):
                              fix="Tensor(b'...') or x.bitcast(dtypes.uint8)")
         rate, domain, length = hash_parameters(cfg)
         rows, n = math.prod(self.shape[:-1]), self.shape[-1]
-        tail = self._table(padding_bytes(n, rate, domain), dtypes.uint8)
-        rotations, moves = lane_tables()
-        state = absorb(self.uop.reshape((rows, n)), tail, rate, self._table(rotations, dtypes.uint64),
-                       self._table(moves), self.device)
+        state = absorb(self.uop.reshape((rows, n)), rate, domain, self.device)
         return self._with(state.shrink(((0, rows), (0, length))).reshape((*self.shape[:-1], length)))
 
     def hash(self) -> Self:

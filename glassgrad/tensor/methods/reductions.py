@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
@@ -175,8 +176,7 @@ class ReductionsMixin(TensorBase):
         >>> Tensor([[1, 5], [7, 2]]).argmax(axis=1).tolist(), Tensor([[1, 5], [7, 2]]).argmax().item()
         ([1, 0], 2)
         """
-        axis, keepdim = arguments("argmax", spelling, axis=axis, keepdim=keepdim)
-        return self._with(reductions.arg_extreme(self.uop, o.AMAX, axis, keepdim, "argmax"))
+        return computed(self, partial(reductions.arg_extreme, o.AMAX), "argmax", spelling, axis=axis, keepdim=keepdim)
 
     def argmin(self, axis: int | None = None, keepdim: bool = False, **spelling: Any) -> Self:
         """The index of the smallest value, the first of equals; without an axis, in the flattened tensor.
@@ -184,8 +184,7 @@ class ReductionsMixin(TensorBase):
         >>> Tensor([[1, 5], [7, 2]]).argmin(axis=1).tolist()
         [0, 1]
         """
-        axis, keepdim = arguments("argmin", spelling, axis=axis, keepdim=keepdim)
-        return self._with(reductions.arg_extreme(self.uop, o.AMIN, axis, keepdim, "argmin"))
+        return computed(self, partial(reductions.arg_extreme, o.AMIN), "argmin", spelling, axis=axis, keepdim=keepdim)
 
     # -- truth -----------------------------------------------------------------------------------------------
     def any(self, axis: Axis = None, keepdim: bool = False, **spelling: Any) -> Self:
@@ -260,13 +259,13 @@ class ReductionsMixin(TensorBase):
         [0.0, 2.0, 1.0, 0.0]
         """
         bins, low, high = arguments("histc", bins=bins, min=min, max=max)
+        x = flatten(self.uop)
+        if bins > 0 and low == high and self.numel():
+            low, high = running.numbers_of(stack([smallest(x), largest(x)]).cast(dtypes.float64), self.device)
         if bins < 1 or not (math.isfinite(low) and math.isfinite(high) and low <= high):
             raise InputError("histc cannot make these bins", given=f"bins={bins}, min={low}, max={high}",
                              expected="at least 1 bin, and finite limits in order",
                              fix="write x.histc(10), for example")
-        x = flatten(self.uop)
-        if low == high and self.numel():
-            low, high = running.numbers_of(stack([smallest(x), largest(x)]).cast(dtypes.float64), self.device)
         if low == high:
             low, high = low - 1, high + 1
         return self._with(statistics.histogram(x, bins, low, high))

@@ -116,7 +116,7 @@ class SortingMixin(TensorBase):
         if dim is None:
             return self._with((largest if op is o.AMAX else smallest)(self.uop, axis, keepdim))
         x, at = self._row(dim, f"arg{what}")
-        index = arg_extreme(x, op, at, True, f"arg{what}")     # the gradient goes to it, and to no equal value
+        index = arg_extreme(op, x, at, True)     # the gradient goes to it, and to no equal value
         return self._found((gather_known(x, at, index), index), at, keepdim)
 
     # -- middles ---------------------------------------------------------------------------------------------
@@ -182,8 +182,9 @@ class SortingMixin(TensorBase):
         dim, keepdim = arguments(what, spelling, dim=dim, keepdim=keepdim)
         choice("there is no such interpolation", "check the spelling", interpolation=interpolation,
                among=("linear", "lower", "higher", "midpoint", "nearest"))
-        if isinstance(q, (int, float)):
-            share("quantile", "quantile needs shares", "write 0.5 for half", q=q)
+        for value in q if isinstance(q, (list, tuple)) else (q,):
+            if isinstance(value, (int, float)):
+                share("quantile", "quantile needs shares", "write 0.5 for half", q=value)
         if self.dtype.kind != "f":
             raise InputError("quantile needs floats", given=f"{self.dtype.name} values", expected="a float tensor",
                              fix="cast first: x.float()")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from glassgrad.base.errors import InputError
-from glassgrad.compat.torch.creation import Generator, tensor
+from glassgrad.compat.torch.creation import Generator, multinomial, randint, randperm, tensor
 from glassgrad.compat.torch.torch_tensor import TorchTensor
 from glassgrad.compat.torch.utils.batch_transport import HostValues
 from glassgrad.compat.torch.utils.workers import WorkerOptions, batches_from_workers
@@ -126,9 +126,8 @@ def random_split(dataset: Any, lengths: Sequence[float], generator: Generator | 
 
 
 def _shuffled(n: int, generator: Generator | None) -> list[int]:
-    if generator is not None:
-        generator.take()
-    found: list[int] = TorchTensor.randperm(n).tolist()
+    """The numbers below n in random order."""
+    found: list[int] = randperm(n, generator=generator).tolist()
     return found
 
 
@@ -161,7 +160,8 @@ class RandomSampler(SequentialSampler):
 
     def __iter__(self) -> Iterator[int]:
         if self.replacement:
-            return iter(TorchTensor.randint(self.num_samples, high=len(self.data_source)).tolist())
+            drawn = randint(0, len(self.data_source), (self.num_samples,), generator=self.generator)
+            return iter(drawn.tolist())
         return iter(_shuffled(len(self.data_source), self.generator)[:self.num_samples])
 
     def __len__(self) -> int:
@@ -173,9 +173,10 @@ class WeightedRandomSampler(Sampler):
 
     def __init__(self, weights: Any, num_samples: int, replacement: bool = True, generator: Generator | None = None):
         self.weights, self.num_samples, self.replacement = tensor(weights).float(), num_samples, replacement
+        self.generator = generator
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.weights.multinomial(self.num_samples, self.replacement).tolist())
+        return iter(multinomial(self.weights, self.num_samples, self.replacement, generator=self.generator).tolist())
 
     def __len__(self) -> int:
         return self.num_samples

@@ -13,8 +13,7 @@ import os
 from typing import IO, Any
 
 from glassgrad.base.errors import DTypeError, FormatError, InputError
-from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
-from glassgrad.engine.buffer import Buffer
+from glassgrad.compiler.graph import DType, dtypes
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.checks import cannot_take
@@ -79,7 +78,7 @@ class Source:
         if nbytes and address % dtype.itemsize:       # unaligned: not readable in place on all processors
             node = running.store(HostValue(part, shape, dtype), mapped)
         else:
-            node = UOp(o.BUFFER, dtype, (), Buffer.from_host(self, address, shape, dtype, mapped))
+            node = running.over_memory(self, address, shape, dtype, mapped)
         return Tensor(node, device=place)
 
 

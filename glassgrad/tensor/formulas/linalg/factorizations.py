@@ -284,8 +284,7 @@ def matrices(x: UOp, what: str, square: bool = True) -> tuple[UOp, tuple[int, ..
 
 def solved(x: UOp, other: UOp) -> UOp:
     """The solution of x @ solution = other, a matrix of columns or one vector."""
-    vector = len(other.shape) == 1 or len(other.shape) == len(x.shape) - 1 and other.shape == x.shape[:-1]
-    right = unsqueeze(other, -1) if vector else other
+    right, vector = as_columns(x, other)
     if len(x.shape) < 2 or len(right.shape) < 2 or right.shape[-2] != x.shape[-2]:
         raise ShapeError("the right side does not fit the matrix", given=f"{x.shape} and {other.shape}",
                          expected="as many rows on both sides", fix="transpose the right side")
@@ -293,6 +292,20 @@ def solved(x: UOp, other: UOp) -> UOp:
     a, _ = matrices(x.broadcast((*lead, *x.shape[-2:])), "solve")
     b, _ = matrices(right.cast(x.dtype).broadcast((*lead, *right.shape[-2:])), "solve", False)
     found = solve(a, b).cast(x.dtype).reshape((*lead, *right.shape[-2:]))
+    return squeeze(found, -1) if vector else found
+
+
+def as_columns(x: UOp, other: UOp) -> tuple[UOp, bool]:
+    """The right side of equations as matrices, and whether it came as a vector, or as one for each matrix."""
+    vector = len(other.shape) == 1 or len(other.shape) == len(x.shape) - 1 and other.shape == x.shape[:-1]
+    return (unsqueeze(other, -1) if vector else other), vector
+
+
+def least_squares(x: UOp, other: UOp) -> UOp:
+    """The y for which x @ y is nearest to other: R y = Q^T other."""
+    right, vector = as_columns(x, other)
+    q, r = of_matrices(orthogonal, x, "lstsq", False)
+    found = solved(r, matmul(matrix_transpose(q), right))
     return squeeze(found, -1) if vector else found
 
 
@@ -309,11 +322,11 @@ def inverted(x: UOp, what: str = "inv") -> UOp:
     return of_matrices(inverse, x, what)[0]
 
 
-def singular_values(x: UOp, full_matrices: bool = False) -> Sequence[UOp]:
+def singular_values(x: UOp, full_matrices: bool = False, what: str = "svd") -> Sequence[UOp]:
     """U, S and V with U diag(S) V equal to x."""
     m, n = x.shape[-2:] if len(x.shape) >= 2 else (0, 0)
     if m < n:
-        u, s, v = singular_values(matrix_transpose(x), full_matrices)
+        u, s, v = singular_values(matrix_transpose(x), full_matrices, what)
         return matrix_transpose(v), s, matrix_transpose(u)
 
     def factors(a: UOp) -> tuple[UOp, UOp, UOp]:
@@ -321,4 +334,4 @@ def singular_values(x: UOp, full_matrices: bool = False) -> Sequence[UOp]:
         u, s, v = found.nodes(a)
         return cat([u, found.rest[0]], 2) if full_matrices and m > n else u, s, matrix_transpose(v)
 
-    return of_matrices(factors, x, "svd", False)
+    return of_matrices(factors, x, what, False)

@@ -1,10 +1,9 @@
 """Connectionist temporal classification (Graves et al., 2006). In: log-probabilities by time, labels. Out: losses.
 
 The labels with a blank before, between and after them are the states of a chain; in each step a path stays, moves on by
-one, or skips a blank between two different labels. alpha[t, s] is the logarithm of the sum of all paths that are in
-state s at time t, beta[t, s] of all paths on from there; alpha + beta over their sum is the share of state s, and that
-share is the gradient. Time is a scalar that kernels are passed when they run, so every step runs the same compiled
-code, and a loss costs O(time x states).
+one, or skips a blank between two different labels. Two recurrences add up the paths in logarithms: those that lead to
+state s at time t, and those that go on from there. What both say of a state, over the sum of all paths, is the share of
+the paths that are in it, and that share is the gradient. A loss costs O(time x states).
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ import functools
 import math
 import operator
 
-from glassgrad.compiler.graph import Cell, UOp, const, dtypes, full, ops as o
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import UOp, const, dtypes, full
+from glassgrad.compiler.graph.recurrence import recurrence
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
-from glassgrad.tensor.formulas import counting, gather, joined, pad_axis, part, stack
+from glassgrad.tensor.formulas import at, counting, gather, pad_axis, part, stack
 from glassgrad.tensor.formulas.elementary import exp, log
-
-_WIDE = 16        # how many steps are stacked at once
+from glassgrad.tensor.formulas.reductions import logsumexp
 
 
 def from_labels(x: UOp, labels: UOp, lengths: UOp, counts: UOp, blank: int) -> UOp:
@@ -34,77 +34,50 @@ def from_labels(x: UOp, labels: UOp, lengths: UOp, counts: UOp, blank: int) -> U
     before = part(pad_axis(chain, 1, 2, 0, blank), 1, 0, states)
     skips = chain.ne(blank) & chain.ne(before)           # whether a path may come from two states before
     logs = gather(x, 2, chain.reshape((1, batch, states)).expand((steps, batch, states))).contiguous()
-    ends = counts * 2                                    # the last states
-    total = _total(_alphas(logs, skips, lengths)[-1], lengths, ends)
+    ends = counts.reshape((batch, 1)) * 2                # the last states
+    total = _total(_paths(logs, skips, lengths, full((batch, 1), 0, dtypes.int32))[0], ends)
     return own_gradient(-total, (logs, skips, lengths, ends), _backward)
 
 
 def _backward(g: UOp, loss: UOp, logs: UOp, skips: UOp, lengths: UOp, ends: UOp) -> tuple[UOp | None, ...]:
     """d loss / d logs[t, s] = -(the share of the paths that are in state s at time t)."""
-    steps = logs.shape[0]
-    alphas, betas = _stacked(_alphas(logs, skips, lengths)), _stacked(_betas(logs, skips, lengths, ends))
+    up_to, _ = _paths(logs, skips, lengths, ends * 0)
+    _, further = _paths(logs, _moved(skips, -2, False), lengths, ends, backwards=True)
     batch = logs.shape[1]
-    counts = counting(steps, dtypes.int64).reshape((steps, 1, 1)) < lengths.reshape((1, batch, 1))
-    share = exp(alphas + betas + loss.reshape((1, batch, 1)))
+    share = exp(up_to + further + loss.reshape((1, batch, 1)))
     g = g.reshape((1, batch, 1))
-    return (counts & g.ne(0)).where(-share * g, 0), None, None, None     # a loss that no path reaches may count for 0
+    counts = _in_time(logs, lengths) & g.ne(0)         # a loss that no path reaches may count for 0
+    return counts.where(-share * g, 0), None, None, None
 
 
-def _alphas(logs: UOp, skips: UOp, lengths: UOp) -> list[UOp]:
-    """For each time, ln of the sum of the paths that are in each state; sequences that have ended keep their values."""
-    alpha = (_states(logs) < 2).where(_at(logs, 0), -math.inf).contiguous()
-    found = [alpha]
-    for t in range(1, logs.shape[0]):
-        by_two = skips.where(_moved(alpha, 2), -math.inf)
-        reached = _sum_of(alpha, _moved(alpha, 1), by_two) + _at(logs, t)
-        alpha = (_time(t) < _column(lengths)).where(reached, alpha).contiguous()
-        found.append(alpha)
+def _paths(logs: UOp, skips: UOp, lengths: UOp, first: UOp, backwards: bool = False) -> list[UOp]:
+    """For each time, ln of the sum of the paths that come to each state from outside, by state `first`: with the
+    log-probability of the state itself, and without. Outside its time a sequence keeps its values."""
+    by = -1 if backwards else 1
+
+    def step(states: list[UOp], rows: list[UOp]) -> tuple[list[UOp], list[UOp]]:
+        [paths], [row, counts] = states, rows
+        skipping = skips.where(_moved(paths, 2 * by), -math.inf)
+        reached = _sum_of(paths, _moved(paths, by), skipping)
+        return [counts.where(reached + row, paths)], [reached]
+
+    start = counting(logs.shape[2]).eq(first).where(const(0.0, logs.dtype), -math.inf)
+    found = recurrence(step, [start], [logs, _in_time(logs, lengths)], backwards)
+    if found is None:
+        raise Bug("the paths of a chain are no recurrence")
     return found
 
 
-def _betas(logs: UOp, skips: UOp, lengths: UOp, ends: UOp) -> list[UOp]:
-    """For each time, ln of the sum of the paths that go on from each state, its own log-probability not included."""
-    state, end, length = _states(logs), _column(ends), _column(lengths)
-    final = (state.eq(end) | state.eq(end - 1)).where(const(0.0, logs.dtype), -math.inf)
-    beta = final.contiguous()
-    found = [beta]
-    may_skip = _moved(skips.cast(dtypes.int32), -2, 0).ne(0)
-    for t in range(logs.shape[0] - 2, -1, -1):
-        later = beta + _at(logs, t + 1)
-        on = _sum_of(later, _moved(later, -1), may_skip.where(_moved(later, -2), -math.inf))
-        beta = (_time(t + 1) < length).where(on, final).contiguous()
-        found.append(beta)
-    return found[::-1]
+def _in_time(logs: UOp, lengths: UOp) -> UOp:
+    """Whether each time belongs to each sequence, (time, batch, 1)."""
+    steps, batch, _ = logs.shape
+    return counting(steps).reshape((steps, 1, 1)) < lengths.reshape((1, batch, 1))
 
 
-def _total(alpha: UOp, lengths: UOp, ends: UOp) -> UOp:
-    """ln of the sum of all complete paths: those in the last state or the one before it."""
-    state, end = _states(alpha), _column(ends)
-    ending = (state.eq(end) | state.eq(end - 1)).where(alpha, -math.inf)
-    most = ending.reduce(o.AMAX, (1,))
-    most = most.eq(-math.inf).where(0.0, most)
-    total = (log(exp(ending - most).sum((1,))) + most).reshape((alpha.shape[0],))
-    nothing = ends.eq(0).where(const(0.0, alpha.dtype), -math.inf)     # no time: only no labels fit
-    return (lengths < 1).where(nothing, total)
-
-
-# -- pieces --------------------------------------------------------------------------------------------------
-def _time(t: int) -> UOp:
-    return UOp(o.SCALAR, dtypes.int64, (), Cell(t))
-
-
-def _at(logs: UOp, t: int) -> UOp:
-    return UOp(o.GATHER, logs.dtype, (logs, _time(t)))
-
-
-def _states(x: UOp) -> UOp:
-    """The index of each state, along the last axis of x."""
-    return counting(x.shape[-1], dtypes.int64)
-
-
-def _column(x: UOp) -> UOp:
-    """One number per sequence, as a column."""
-    return x.cast(dtypes.int64).reshape((x.elements, 1))
+def _total(paths: UOp, ends: UOp) -> UOp:
+    """ln of the sum of all complete paths: those in the last state or the one before it, after the last time."""
+    state = counting(paths.shape[2])
+    return logsumexp((state.eq(ends) | state.eq(ends - 1)).where(at(paths, 0, -1), -math.inf), 1)
 
 
 def _moved(x: UOp, by: int, fill: float = -math.inf) -> UOp:
@@ -119,11 +92,3 @@ def _sum_of(*parts: UOp) -> UOp:
     most = functools.reduce(UOp.maximum, parts)
     most = most.eq(-math.inf).where(0.0, most)
     return log(functools.reduce(operator.add, [exp(x - most) for x in parts])) + most
-
-
-def _stacked(rows: list[UOp]) -> UOp:
-    """Rows (batch, states) stacked to (time, batch, states), _WIDE at a time, then the results, until one is left."""
-    level = [row.reshape((1, *row.shape)) for row in rows]
-    while len(level) > 1:
-        level = [joined(level[i:i + _WIDE], 0).contiguous() for i in range(0, len(level), _WIDE)]
-    return level[0]

@@ -171,6 +171,8 @@ def multi_margin(x: UOp, target: UOp, p: int, margin: float, weight: UOp | None)
 # -- distributions -------------------------------------------------------------------------------------------
 def gaussian(x: UOp, target: UOp, var: UOp, full: bool, eps: float) -> UOp:
     """(ln var + (x - target)^2 / var) / 2, with var at least eps; `full` adds ln(2 pi) / 2."""
+    if x.shape and var.shape == x.shape[:-1]:               # one for each row
+        var = unsqueeze(var, -1)
     spread = var + (maximum(var, eps) - var).detach()       # the limit changes the value, not the gradient
     losses = (_log(spread) + square(sub(x, target)) / spread) * 0.5
     return losses + 0.5 * math.log(2 * math.pi) if full else losses

@@ -9,7 +9,7 @@ import math
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import ShapeError
-from glassgrad.compiler.graph import UOp, const, dtypes, full, ops as o
+from glassgrad.compiler.graph import UOp, dtypes, full, ops as o
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.formulas import (arg_extreme, as_float, counting, divide, flatten, gather_known, pad_constant,
                                        squeeze, take, total)
@@ -130,17 +130,11 @@ def adaptive_max(x: UOp, sizes: tuple[int, ...]) -> tuple[UOp, UOp]:
         values, indices = max_pool(x, PoolOptions(tuple(n // m for n, m in zip(space, sizes))), True)
         assert indices is not None
         return values, indices
-    index = counting(math.prod(space)).reshape(space)
-    inside = const(True)
-    for i, count in enumerate(sizes):           # (c1, l1, c2, l2, ..): the parts, and the elements of each
-        index, here, _ = _parts(index, 2 * i, count)
-        inside = inside & here.reshape((*here.shape[:2], *(1, 1) * (rank - i - 1)))
-    order = (*range(0, 2 * rank, 2), *range(1, 2 * rank, 2))
-    index, inside = (flatten(node.broadcast(index.shape).permute(order), rank) for node in (index, inside))
-    flat = x.reshape((*lead, math.prod(space)))
-    seen = inside.where(take(flat.detach(), len(lead), index), x.dtype.min)
-    best = arg_extreme(seen, o.AMAX, -1, True, "argmax")
-    indices = squeeze(gather_known(index.broadcast((*lead, *index.shape)), -1, best), -1)
-    # the first of equal ones gets the gradient, as in PyTorch
-    values = gather_known(flat, -1, flatten(indices, len(lead))).reshape(indices.shape)
-    return values, indices
+    most, indices = x.detach(), counting(math.prod(space)).reshape(space).broadcast(x.shape)
+    for axis in range(len(x.shape) - 1, len(lead) - 1, -1):       # the last first: of equal ones the first is found
+        (seen, inside, _), (places, _, _) = (_parts(node, axis, sizes[axis - len(lead)]) for node in (most, indices))
+        best = arg_extreme(o.AMAX, inside.where(seen, x.dtype.min), axis + 1, True)
+        most, indices = (squeeze(gather_known(node, axis + 1, best), axis + 1) for node in (seen, places))
+    # the gradient goes to what was found, and to no equal value
+    values = gather_known(x.reshape((*lead, math.prod(space))), -1, flatten(indices, len(lead)))
+    return values.reshape(indices.shape), indices

@@ -142,7 +142,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[3.0, 0.0], [0.0, 4.0]]).svdvals().tolist()
         [4.0, 3.0]
         """
-        return self._with(factors.singular_values(self.uop)[1])
+        return self._with(factors.singular_values(self.uop, what="svdvals")[1])
 
     def pinv(self, rtol: float | None = None) -> Self:
         """The pseudo-inverse (Moore and Penrose); singular values below rtol times the largest count as 0.
@@ -151,7 +151,7 @@ class FactorizationsMixin(TensorBase):
         [[0.5, 0.0]]
         """
         share, = arguments("pinv", rtol=rtol)
-        u, s, v = factors.singular_values(self.uop)
+        u, s, v = factors.singular_values(self.uop, what="pinv")
         share = max(self.shape[-2:]) * 2.0 ** -self.dtype.mantissa if share is None else share
         kept = less(mul(largest(s, -1, keepdim=True), share), s)
         inverse = where(kept, where(kept, s, 1).recip(), 0)
@@ -169,8 +169,7 @@ class FactorizationsMixin(TensorBase):
         if self.ndim < 2 or self.shape[-2] < self.shape[-1]:
             raise ShapeError("lstsq needs at least as many rows as columns", given=f"shape {self.shape}",
                              expected="(.., m, n) with m >= n", fix="use pinv() @ other")
-        q, r = factors.of_matrices(factors.orthogonal, self.uop, "lstsq", False)
-        return self._with(factors.solved(r, matmul(matrix_transpose(q), other.uop)), other)
+        return self._with(factors.least_squares(self.uop, other.uop), other)
 
     # -- sums ------------------------------------------------------------------------------------------------
     def newton_schulz(self, steps: int, params: tuple[float, ...], eps: float = 1e-7) -> Self:

@@ -9,12 +9,12 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtype_by_name, full, ops as o, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
-from glassgrad.tensor.formulas import (absolute, add, at, cat, divide, flatten, largest, less, maximum, movedim, mul,
-                                       norm, roll, running, smallest, squeeze, sub, sum_dtype, total, unsqueeze)
+from glassgrad.tensor.formulas import (absolute, add, at, cat, divide, flatten, largest, less, maximum, mul, norm, roll,
+                                       running, smallest, squeeze, sub, sum_dtype, total, unsqueeze)
 from glassgrad.tensor.formulas.linalg import factorizations as factors, products
 from glassgrad.tensor.formulas.linalg.factorizations import inverted, of_matrices, singular_values, solved
 from glassgrad.tensor.methods import (REQUIRED, Axis, Operand, Self, TensorBase, arguments, cannot_take, computed,
-                                      of_kind, resolve_axis, spelled, two_axes, working_axis)
+                                      of_kind, resolve_axes, resolve_axis, spelled, working_axis)
 
 _MATRIX_NORMS = ("fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf)
 
@@ -51,9 +51,7 @@ class ProductsMixin(TensorBase):
         >>> (Tensor([[1, 2], [3, 4]]) @ Tensor([[5, 6], [7, 8]])).tolist(), (Tensor([1, 2]) @ Tensor([3, 4])).item()
         ([[19, 22], [43, 50]], 11)
         """
-        other, kind = arguments("matmul", spelling, other=other, dtype=dtype)
-        reverse, = arguments("matmul", reverse=reverse)
-        return self._product(other, reverse, kind)
+        return self._product(*arguments("matmul", spelling, other=other, reverse=reverse, dtype=dtype))
 
     def _product(self, other: Any, reverse: bool = False, dtype: DType | None = None) -> Self:
         other = self._beside(other)
@@ -274,8 +272,7 @@ class ProductsMixin(TensorBase):
         x = self.uop
         p = p if p is None or isinstance(p, str) else of_kind("float", "cond", p=p)
         if p in (None, 2, -2):
-            s = singular_values(x)[1]
-            two_axes("cond", self.shape)
+            s = singular_values(x, what="cond")[1]
             first, last = at(s, -1, 0), at(s, -1, -1)
             return self._with(divide(last, first) if p == -2 else divide(first, last))
         return self._with(mul(_matrix_norm(x, p, (-2, -1), False), _matrix_norm(inverted(x), p, (-2, -1), False)))
@@ -290,7 +287,7 @@ class ProductsMixin(TensorBase):
         if hermitian:
             sizes = of_matrices(factors.eigen, self.uop, "matrix_rank")[0].abs()
         else:
-            sizes = singular_values(self.uop)[1]
+            sizes = singular_values(self.uop, what="matrix_rank")[1]
         share = rtol if rtol is not None else 0.0 if atol else max(self.shape[-2:]) * 2.0 ** -self.dtype.mantissa
         limit = maximum(mul(largest(sizes, -1, keepdim=True), share), atol or 0.0)
         return self._with(total(less(limit, sizes), -1))
@@ -342,9 +339,9 @@ class ProductsMixin(TensorBase):
         [1.0, 2.0, 3.0, 4.0]
         """
         other, = arguments("tensorsolve", other=other)
-        x, right = self.uop, other.uop
-        for axis in () if dims is None else of_kind("list[int]", "tensorsolve", dims=dims):
-            x = movedim(x, resolve_axis(axis, self.ndim, "tensorsolve"), -1)
+        chosen = () if dims is None else of_kind("list[int]", "tensorsolve", dims=dims)
+        last = resolve_axes(chosen, self.ndim, "tensorsolve")
+        x, right = self.uop.permute([*(a for a in range(self.ndim) if a not in last), *last]), other.uop
         rest = x.shape[other.ndim:]
         if math.prod(x.shape[:other.ndim]) != math.prod(rest) or math.prod(rest) != right.elements:
             raise ShapeError("tensorsolve needs as many unknowns as equations",

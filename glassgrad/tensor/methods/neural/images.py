@@ -116,8 +116,9 @@ class ImagesMixin(TensorBase):
             factors = (of_kind("float", "interpolate", scale_factor=scale_factor),) * (self.ndim - 2) \
                 if not isinstance(scale_factor, (tuple, list)) else \
                 of_kind("list[float]", "interpolate", scale_factor=scale_factor)
-            if not all(math.isfinite(f) and f > 0 for f in factors):
-                raise cannot_take("interpolate", "scale_factor", scale_factor, "finite numbers above 0")
+            if len(factors) != self.ndim - 2 or not all(math.isfinite(f) and f > 0 for f in factors):
+                raise cannot_take("interpolate", "scale_factor", scale_factor,
+                                  f"{self.ndim - 2} finite numbers above 0, or one for all")
             size = tuple(math.floor(n * f) for n, f in zip(self.shape[2:], factors))
             steps = [1 / f if n * f != count else n / count for n, f, count in zip(self.shape[2:], factors, size)]
         row = size if isinstance(size, (tuple, list)) else () if size is None else (size,) * max(self.ndim - 2, 1)

@@ -73,8 +73,8 @@ class ScatterMixin(TensorBase):
         >>> Tensor([1, 2]).scatter_reduce(0, Tensor([0, 0]), Tensor([5, 9]), "amax").tolist()
         [9, 2]
         """
-        *own, reduce = arguments("scatter_reduce", spelling, dim=dim, index=index, src=src, reduce=reduce)
-        include_self, = arguments("scatter_reduce", include_self=include_self)
+        *own, reduce, include_self = arguments("scatter_reduce", spelling, dim=dim, index=index, src=src, reduce=reduce,
+                                               include_self=include_self)
         choice("there is no such way to combine", 'write reduce="sum", for example', reduce=reduce, among=_REDUCES)
         return self._scattered("scatter_reduce", reduce, include_self, *own)
 
@@ -132,6 +132,7 @@ class ScatterMixin(TensorBase):
         [[8, 2], [3, 9]]
         """
         index, source, accumulate = arguments("put", index=index, source=source, accumulate=accumulate)
+        integer_index("put", index)
         count = self.numel()
         place = index.uop.reshape((index.numel(),)).cast(dtypes.int64)
         place = (place < 0).where(place + count, place)
