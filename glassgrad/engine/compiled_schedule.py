@@ -22,7 +22,7 @@ from glassgrad.engine.custom_calls import HOST_PLANS, CallProgram, one_device_ea
 from glassgrad.engine.debug_report import report_run, run_reported
 from glassgrad.engine.device_copies import Copy
 from glassgrad.engine.memory_plan import Lifetime, MemoryUse, Stack, assign_offsets, stack_of, stacked
-from glassgrad.engine.observer import observing, run_timed, tell_ran
+from glassgrad.engine.observer import observers, run_timed, tell_ran
 from glassgrad.engine.registry import registry
 from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
 from glassgrad.runtime.devices import Device
@@ -186,7 +186,7 @@ class CompiledSchedule:
         try:
             if self.lives or self.pieces:
                 self.place(addresses, values, blocks)
-            if state.debug or state.check or observing():
+            if state.debug or state.check or observers:
                 self._launch_watched(addresses, normal, values, state)
             else:
                 start = perf_counter()
@@ -244,7 +244,7 @@ class CompiledSchedule:
     def _launch_watched(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...],
                         state: State) -> None:
         """Launch every kernel, shown, checked or timed."""
-        observers, debug, check = observing(), state.debug, state.check
+        debug, check = state.debug, state.check
         if check and not self._checked:
             self._checked = True
             from glassgrad.engine.check.compare import check_graph  # loads the interpreter

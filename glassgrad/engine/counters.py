@@ -30,7 +30,8 @@ GlobalCounters = Counters()        # an instance: class attributes are slower to
 
 def count_run(kernels: int, operations: int, nbytes: int, seconds: float) -> None:
     """One more run of a schedule or of a replay."""
-    GlobalCounters.kernel_count += kernels
-    GlobalCounters.global_ops += operations
-    GlobalCounters.global_mem += nbytes
-    GlobalCounters.time_sum_s += seconds
+    counters = GlobalCounters
+    counters.kernel_count += kernels
+    counters.global_ops += operations
+    counters.global_mem += nbytes
+    counters.time_sum_s += seconds

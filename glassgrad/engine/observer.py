@@ -43,8 +43,7 @@ class Observer:
         """Kernels ran between these two times; `kernels()` reads the nanoseconds of each, where they were measured."""
 
 
-_observers: tuple[Observer, ...] = ()
-_every_run = False              # whether one of them wants each run timed
+observers: list[Observer] = []  # the current ones
 _start_recording: Callable[[], None] | None = None
 
 
@@ -54,24 +53,14 @@ def when_viz_is_set(start: Callable[[], None]) -> None:
     _start_recording = start
 
 
-def observing() -> tuple[Observer, ...]:
-    """The current observers."""
-    return _observers
-
-
 def observe(observer: Observer) -> None:
     """Tell an observer what happens from now on."""
-    _set((*_observers, observer))
+    observers.append(observer)
 
 
 def ignore(observer: Observer) -> None:
     """Stop telling an observer."""
-    _set(tuple(o for o in _observers if o is not observer))
-
-
-def _set(observers: tuple[Observer, ...]) -> None:
-    global _observers, _every_run
-    _observers, _every_run = observers, any(observer.every_run for observer in observers)
+    observers[:] = [o for o in observers if o is not observer]
 
 
 @contextmanager
@@ -88,18 +77,18 @@ def prepare(normal: NormalizedGraph, make_schedule: Callable[[], Schedule], comp
     """Schedule and compile a graph, and tell observers how long each took."""
     if settings.VIZ and _start_recording is not None:
         _start_recording()
-    return _prepare_observed(normal, make_schedule, compile) if _observers else compile(make_schedule())
+    return _prepare_observed(normal, make_schedule, compile) if observers else compile(make_schedule())
 
 
 def _prepare_observed(normal: NormalizedGraph, make_schedule: Callable[[], Schedule],
                       compile: Callable[[Schedule], Any]) -> Any:
-    observers = _observers
+    present = list(observers)
     told = 0                                # time that observers took: it is no part of scheduling
 
     def passed(each: Pass, work: Any) -> None:
         nonlocal told
         before = perf_counter_ns()
-        for observer in observers:
+        for observer in present:
             observer.passed(each, work)
         told += perf_counter_ns() - before
 
@@ -109,7 +98,7 @@ def _prepare_observed(normal: NormalizedGraph, make_schedule: Callable[[], Sched
     scheduled = perf_counter_ns()
     ready = compile(planned)
     times = start + told, scheduled, perf_counter_ns()
-    for observer in observers:
+    for observer in present:
         observer.prepared(normal, ready, times)
     return ready
 
@@ -117,9 +106,10 @@ def _prepare_observed(normal: NormalizedGraph, make_schedule: Callable[[], Sched
 def run_timed(what: Launches) -> bool:
     """Run launches that are bound, timed kernel by kernel; return whether a check ended the run."""
     watches, ended = what.stopwatches(), False
+    every_run = any([observer.every_run for observer in observers])
     start = perf_counter_ns()
     for watch in watches:
-        if watch.run(_every_run):
+        if watch.run(every_run):
             ended = True
             break
     times = start, perf_counter_ns()
@@ -129,5 +119,5 @@ def run_timed(what: Launches) -> bool:
 
 def tell_ran(what: Launches, times: tuple[int, int], kernels: Callable[[], list[int]]) -> None:
     """Tell observers that kernels ran."""
-    for observer in _observers:
+    for observer in list(observers):
         observer.ran(what, times, kernels)

@@ -38,7 +38,7 @@ from glassgrad.engine.custom_calls import UserCall
 from glassgrad.engine.debug_report import report_sizes
 from glassgrad.engine.in_place import free_sources, piece_of, with_known_values
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.engine.observer import observing, prepare
+from glassgrad.engine.observer import observers, prepare
 from glassgrad.engine.registry import registry
 from glassgrad.engine.schedule_key import NormalizedGraph, name_on_disk, normalize, scalar_bytes, with_params
 from glassgrad.runtime.devices import Device
@@ -346,7 +346,7 @@ def _kept_or_made(normal: NormalizedGraph, scalars: tuple[int, ...], parts: tupl
                   make: Callable[[StoresScores], tuple[Schedule, Any]]) -> tuple[Schedule, Any]:
     """A schedule from the disk cache, or made and kept there; and the second value that `make` returned. `parts` are
     what it depends on besides the graph; it also depends on the answers that the target gave."""
-    if _ignore_disk or observing() or not can_be_kept(normal.order):
+    if _ignore_disk or observers or not can_be_kept(normal.order):
         return make(_stores_scores)
     name = name_on_disk(normal, scalars, parts)
     return _from_disk(name, list(normal.order)) or _made_for_disk(name, list(normal.order), make)

@@ -24,7 +24,7 @@ from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import count_run
 from glassgrad.engine.debug_report import report_parts, report_run, run_reported
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.engine.observer import observing, run_timed, tell_ran
+from glassgrad.engine.observer import observers, run_timed, tell_ran
 from glassgrad.runtime import backend
 from glassgrad.runtime.devices import Device
 
@@ -250,7 +250,7 @@ class Replay:
         start = time.perf_counter()
         if self._debug >= 2:
             ended = self._run_one_by_one()
-        elif observing():
+        elif observers:
             ended = run_timed(self)
         else:
             ended = self._run()
