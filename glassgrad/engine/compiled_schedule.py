@@ -52,6 +52,7 @@ class CompiledSchedule:
         self.programs = [program for segment in self.segments for program in segment.programs]
         self.operations = sum(p.operations for p in self.programs)
         self.bytes = sum(p.bytes for p in self.programs)
+        self.work = (len(self.items), self.operations, self.bytes)
         self.shapes = [tuple([memory_size(n) for n in s.shape]) for s in planned.slots]
         self.pieces = [(slot, s.whole, s.offset) for slot, s in enumerate(planned.slots) if s.whole is not None]
         self.exact, self.greatest = self._slots_of_changing_size()
@@ -162,11 +163,11 @@ class CompiledSchedule:
         return MemoryUse(read, made, sum(total for _, total, _ in self._arenas(values)), scratch)
 
     # -- running ---------------------------------------------------------------------------------------------
-    def run(self, normal: NormalizedGraph, state: State, free: Collection[UOp] = (), into: Buffer | None = None,
-            values: tuple[int, ...] = ()) -> list[UOp]:
-        """Compute the graph's sinks into new buffers, and return these. A sink that replaces a part of one of the
-        `free` buffers is written in place; `into` is the buffer of the only sink. `values` are those of the variables,
-        `state` the settings."""
+    def run(self, normal: NormalizedGraph, state: State, values: tuple[int, ...] = (), free: Collection[UOp] = (),
+            into: Buffer | None = None) -> list[UOp]:
+        """Compute the graph's sinks into new buffers, and return these. `state` are the settings, `values` those of the
+        variables. A sink that replaces a part of one of the `free` buffers is written in place; `into` is the buffer of
+        the only sink."""
         addresses = normal.addresses + self._unbound
         if self.cell_types:
             self.write_numbers(addresses, [*[c.arg.value for c in normal.cells], *values,
@@ -193,7 +194,7 @@ class CompiledSchedule:
                 for bind, launch in self._calls if state is self._state else self._prepared(state):
                     bind(addresses)
                     launch()
-                count_run(len(self.items), self.operations, self.bytes, perf_counter() - start)
+                count_run(self.work, perf_counter() - start)
         finally:
             for memory, block in blocks:
                 memory.release(block)
@@ -263,7 +264,7 @@ class CompiledSchedule:
         elif observers:
             run_timed(self)
         elapsed = perf_counter() - start
-        count_run(len(self.items), self.operations, self.bytes, elapsed)
+        count_run(self.work, elapsed)
         if debug >= 1:
             report_run(len(self.items), elapsed, self.memory_for(values))
 

@@ -76,7 +76,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         state = state or current_state()
         normal, compiled, values = _find_schedule(normal, device, trace is None or trace.any_size, state)
         with _running:
-            results = compiled.run(normal, state, free, values=values)
+            results = compiled.run(normal, state, values, free)
         if trace is not None:
             trace.records.append(Record(compiled, normal, results))
         if values:
@@ -98,7 +98,7 @@ def _write_pieces(sinks: Sequence[UOp], device: str) -> dict[UOp, UOp]:
             normal, state = normalize([piece[0]]), current_state()
             normal, compiled, values = _find_schedule(normal, device, True, state)
             with _running:
-                compiled.run(normal, state, into=piece[1], values=values)
+                compiled.run(normal, state, values, into=piece[1])
             stored[sink] = registry.rewritten(sink.src[2])
     return stored
 
@@ -202,7 +202,7 @@ class _ScheduleVariants:
 
 
 _Mode = tuple[Any, str, int]      # settings that decide about kernels, a device, the version of the table of devices
-_schedules: dict[Any, _ScheduleVariants] = {}      # by mode and the graph's key
+_schedules: dict[Any, _ScheduleVariants] = {}      # by mode and, in the same tuple, the graph's key
 _size_families = SizeFamilies(_MOST_SCHEDULES)
 _loops = KnownLoops(_MOST_SCHEDULES)
 _ignore_disk = False             # whether schedules on disk are not used
@@ -226,18 +226,18 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: 
     before them the graph to run it with, in which a loop in Python may be a recurrence. With `any_size`, it may be one
     that serves graphs of other sizes too. `state` are the settings."""
     # what the names of devices mean is a part: a plan runs on the device it was made for
-    mode = (state.kernel_mode, device, Device.registered)
-    variants = _schedules.get((mode, normal.key))
+    key = (state.kernel_mode, device, Device.registered, normal.key)
+    variants = _schedules.get(key)
     if variants is None:
         other = _with_recurrences(normal)
         if other is not None:
             return _find_schedule(other, device, any_size, state)
-        found = _find_general(normal, mode) if any_size and settings.DYNAMIC and not normal.symbols else None
+        found = _find_general(normal, key[:3]) if any_size and settings.DYNAMIC and not normal.symbols else None
         if found is not None:
             return normal, *found
         if len(_schedules) >= _MOST_SCHEDULES:
             _schedules.pop(next(iter(_schedules)))
-        variants = _schedules[mode, normal.key] = _ScheduleVariants(normal.constants, _compile(normal, (), device))
+        variants = _schedules[key] = _ScheduleVariants(normal.constants, _compile(normal, (), device))
     is_first = normal.constants == variants.constants
     compiled = variants.first if is_first else variants.with_arguments(normal, device)
     return normal, compiled, normal.values if normal.symbols else ()

@@ -114,7 +114,6 @@ class Replay:
         merged.drop_unread({slot for slot, base in enumerate(merged.buffers) if base in outside or base.arg in flags})
         self.compiled = compiled = CompiledSchedule(merged.planned, (), len(merged.buffers), merged.programs)
         self.items, self.programs = merged.items, compiled.programs
-        self._counts = (len(compiled.items), compiled.operations, compiled.bytes)
         self.is_long = max(compiled.operations, backend.OPERATIONS_PER_BYTE * compiled.bytes) > backend.LONG_WORK
         self._kept = [base for base in merged.buffers if base not in outside]     # constants, and between two schedules
         self.streams = {n.src[1].arg for record in trace.records for n in record.normal.order
@@ -256,8 +255,7 @@ class Replay:
             ended = self._run()
         if not ended:
             elapsed = time.perf_counter() - start
-            kernels, operations, nbytes = self._counts
-            count_run(kernels, operations, nbytes, elapsed)
+            count_run(self.compiled.work, elapsed)
             if self._debug:
                 report_run(len(self.items), elapsed, self.memory)
         return ended
