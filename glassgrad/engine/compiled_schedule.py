@@ -13,7 +13,7 @@ from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.settings import State
-from glassgrad.compiler.graph import UOp, ops as o
+from glassgrad.compiler.graph import Shape, UOp, ops as o
 from glassgrad.compiler.graph.symbolic import lengths_in, memory_size, replaced
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
@@ -164,10 +164,10 @@ class CompiledSchedule:
 
     # -- running ---------------------------------------------------------------------------------------------
     def run(self, normal: NormalizedGraph, state: State, values: tuple[int, ...] = (), free: Collection[UOp] = (),
-            into: Buffer | None = None) -> list[UOp]:
+            into: Buffer | None = None, shapes: Mapping[UOp, Shape] | None = None) -> list[UOp]:
         """Compute the graph's sinks into new buffers, and return these. `state` are the settings, `values` those of the
         variables. A sink that replaces a part of one of the `free` buffers is written in place; `into` is the buffer of
-        the only sink."""
+        the only sink. `shapes` are those that buffers get, where they are not the sinks'."""
         addresses = normal.addresses + self._unbound
         if self.cell_types:
             self.write_numbers(addresses, [*[c.arg.value for c in normal.cells], *values,
@@ -178,7 +178,10 @@ class CompiledSchedule:
             if slot not in known:                # equal results share one
                 if slot in self.exact:
                     shape = self._shape(slot, values)
-                place = normal.sinks[number].place      # the line of the expression says more than that of realize()
+                sink = normal.sinks[number]
+                if shapes:
+                    shape = shapes.get(sink, shape)
+                place = sink.place               # the line of the expression says more than that of realize()
                 buffer = into or Buffer(shape, dtype, device, place, memory)
                 addresses[slot] = buffer.address
                 known[slot] = UOp(o.BUFFER, dtype, (), buffer, place)

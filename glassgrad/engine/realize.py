@@ -45,6 +45,7 @@ from glassgrad.runtime.devices import Device
 from glassgrad.runtime.schedule_cache import can_be_kept, keep_schedule, kept_schedule
 
 _VIEWS = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH))
+_RESHAPES = frozenset((o.RESHAPE, o.DETACH))
 _IN_MEMORY = frozenset((*o.MOVEMENT, o.BUFFER))       # what may be no more than memory
 _MOST_SCHEDULES = 1024
 _running = held_at_fork(threading.RLock(), "schedule")      # a schedule's launches are bound to one run's addresses
@@ -75,8 +76,9 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
     if sinks:
         state = state or current_state()
         normal, compiled, values = _find_schedule(normal, device, trace is None or trace.any_size, state)
+        shapes = {} if values or trace is not None or sinks == nodes else _shapes(nodes)
         with _running:
-            results = compiled.run(normal, state, values, free)
+            results = compiled.run(normal, state, values, free, shapes=shapes)
         if trace is not None:
             trace.records.append(Record(compiled, normal, results))
         if values:
@@ -86,7 +88,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         if sinks == nodes:
             return results
         stored.update(zip(sinks, results))
-    return [stored.get(n) or _rebased(n, stored) for n in nodes]
+    return [_rebased(n, stored) for n in nodes]
 
 
 def _write_pieces(sinks: Sequence[UOp], device: str) -> dict[UOp, UOp]:
@@ -133,6 +135,19 @@ def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
     return [*found]
 
 
+def _shapes(nodes: Sequence[UOp]) -> dict[UOp, Shape]:
+    """The shape of each value that is below one of these nodes, and only reshaped: its buffer gets that shape, so that
+    the node is a BUFFER too."""
+    found: dict[UOp, Shape] = {}
+    for node in nodes:
+        below = node
+        while below.op in _RESHAPES:
+            below = below.src[0]
+        if not node.symbolic:
+            found.setdefault(below, node.shape)
+    return found
+
+
 def _is_permuted_lookup(view: UOp) -> bool:
     """Whether a view is stored as it is, not as the value below it: a GATHER has the axes that were looked up first,
     and is stored in the order that was asked for."""
@@ -148,6 +163,10 @@ def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
     out = stored.get(below)
     if out is None:
         return node
+    if not node.symbolic:
+        if out.shape == node.shape and all([view.op in _RESHAPES for view in views]):
+            return out
+        out = out.reshape(below.shape)
     for view in reversed(views):
         out = out if view.op is o.DETACH else UOp(view.op, view.dtype, (out,), view.arg, view.place)
     return out
