@@ -103,15 +103,6 @@ class Buffer:
         elif readers[-1] is not reference:                             # it may be held again and again
             self.add_reader(reference)
 
-    def set_leaf(self, reference: Any) -> None:
-        """List the tensor that a weak reference refers to as the only leaf here, and as the latest reader."""
-        readers = self.readers
-        self.leaves[:] = (reference,)
-        if not readers or readers[-1] is not reference:
-            readers.append(reference)
-            if len(readers) > self._next_sweep:
-                self._drop_dead()
-
     def add_reader(self, reference: Any) -> None:
         """List what a weak reference refers to as a reader, for as long as it lives: a node over this buffer, a tensor
         whose `uop` is its node (it counts while it still is), an array that shares the memory."""

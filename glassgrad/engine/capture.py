@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from glassgrad.base.errors import JitError
-from glassgrad.base.source_lines import calls_are_noted
 from glassgrad.compiler.graph.symbolic import LengthComparison, Symbol, on_binding, on_comparing, on_reading
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.compiled_schedule import CompiledSchedule
@@ -79,12 +78,6 @@ _current = _Current()
 def recording() -> Trace | None:
     """The trace being taken now by this thread, if any."""
     return _current.trace
-
-
-def wants_whole_graphs() -> bool:
-    """Whether gradients and formulas are expanded into nodes at once, because messages name the call that a node was
-    made in."""
-    return calls_are_noted()
 
 
 @contextmanager

@@ -179,8 +179,7 @@ class CompiledSchedule:
                 if slot in self.exact:
                     shape = self._shape(slot, values)
                 sink = normal.sinks[number]
-                if shapes:
-                    shape = shapes.get(sink, shape)
+                shape = shapes.get(sink, shape) if shapes else shape
                 place = sink.place               # the line of the expression says more than that of realize()
                 buffer = into or Buffer(shape, dtype, device, place, memory)
                 addresses[slot] = buffer.address

@@ -31,8 +31,7 @@ GlobalCounters = Counters()        # an instance: class attributes are slower to
 def count_run(work: tuple[int, int, int], seconds: float) -> None:
     """One more run of a schedule or of a replay: of so many kernels, operations and bytes."""
     kernels, operations, nbytes = work
-    counters = GlobalCounters
-    counters.kernel_count += kernels
-    counters.global_ops += operations
-    counters.global_mem += nbytes
-    counters.time_sum_s += seconds
+    GlobalCounters.kernel_count += kernels
+    GlobalCounters.global_ops += operations
+    GlobalCounters.global_mem += nbytes
+    GlobalCounters.time_sum_s += seconds

@@ -76,7 +76,9 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
     if sinks:
         state = state or current_state()
         normal, compiled, values = _find_schedule(normal, device, trace is None or trace.any_size, state)
-        shapes = {} if values or trace is not None or sinks == nodes else _shapes(nodes)
+        # the buffer of a value that is only reshaped gets that shape, so that the node is a BUFFER
+        shapes = {} if sinks == nodes or values or trace is not None else {
+            below_reshapes(node): node.shape for node in nodes if not node.symbolic}
         with _running:
             results = compiled.run(normal, state, values, free, shapes=shapes)
         if trace is not None:
@@ -135,17 +137,11 @@ def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
     return [*found]
 
 
-def _shapes(nodes: Sequence[UOp]) -> dict[UOp, Shape]:
-    """The shape of each value that is below one of these nodes, and only reshaped: its buffer gets that shape, so that
-    the node is a BUFFER too."""
-    found: dict[UOp, Shape] = {}
-    for node in nodes:
-        below = node
-        while below.op in _RESHAPES:
-            below = below.src[0]
-        if not node.symbolic:
-            found.setdefault(below, node.shape)
-    return found
+def below_reshapes(node: UOp) -> UOp:
+    """What a node shows, below reshapes and detaches."""
+    while node.op in _RESHAPES:
+        node = node.src[0]
+    return node
 
 
 def _is_permuted_lookup(view: UOp) -> bool:

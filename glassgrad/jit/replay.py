@@ -330,7 +330,7 @@ class CapturedCall:
                 self.replay.bind(self.inputs[i], address)
         return arguments
 
-    def _run(self, arguments: list[UOp], found: list[Tensor], holders: list[Any]) -> Any:
+    def _run(self, arguments: list[UOp], found: list[Any], holders: list[Any]) -> Any:
         """Run the kernels, assign what the function assigns, and return its results."""
         taken = self._take_numbers() if self.late else []
         if self.replay.run() or self.verifies:
@@ -338,9 +338,8 @@ class CapturedCall:
         if taken:
             self._expect_numbers(taken, arguments)
         bases = self._bases(arguments, self.viewed) if self.viewed else {}
-        if self.replaced:
-            for number in self.replaced:
-                leave(found[number])
+        for number in self.replaced:
+            leave(found[number])
         if self.in_place.disturbed or self.in_place.counted:
             self.in_place.end(found, self.seen)
         if self.values or self.expected:

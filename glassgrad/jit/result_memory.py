@@ -100,8 +100,11 @@ class Result:
 
     def give_to(self, tensor: Tensor) -> None:
         """Make its BUFFER the node of a tensor without views, as a leaf and its latest reader."""
+        buffer, reference = self.node.arg, weakref.ref(tensor)
         tensor.uop = self.node
-        self.node.arg.set_leaf(weakref.ref(tensor))
+        buffer.leaves[:] = (reference,)
+        if not buffer.readers or buffer.readers[-1] is not reference:
+            buffer.add_reader(reference)
 
 
 # -- results in place of earlier values --------------------------------------------------------------------------------

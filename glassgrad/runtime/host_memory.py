@@ -101,8 +101,8 @@ class HostMemory:
         self._free: dict[int, list[int]] = {}   # size -> addresses, the last released last
         self._order: dict[int, int] = {}        # address -> size of pooled blocks above 64 KiB, oldest first
         self._slabs: dict[int, list[int]] = {}  # size -> slabs
-        self._live = self._peak = 0             # bytes in use; slabs count whole
-        self._total = 0                         # bytes of all blocks, live or free
+        self._live = self._peak = 0             # bytes in use, in which slabs count whole
+        self._pooled = 0                        # bytes of pooled blocks above 64 KiB
         # A finalizer may call `release` while this thread is inside `allocate`: the lock is reentrant.
         self._lock = held_at_fork(threading.RLock(), "memory")
 
@@ -131,6 +131,7 @@ class HostMemory:
         if size > _SMALL:
             with self._lock:
                 self._live -= size
+                self._pooled += size
                 self._order[address] = size      # before it can be taken again, by a finalizer
                 self._free[size].append(address)
                 self._trim(settings.POOL_MB * _MEBIBYTE)
@@ -157,8 +158,8 @@ class HostMemory:
     def stats(self) -> Stats:
         """Counts of bytes, rounding included."""
         with self._lock:
-            live = self._live - sum([size * len(free) for size, free in self._free.items() if size <= _SMALL])
-            return Stats(live, self._total - live, self._peak)
+            idle = sum([size * len(free) for size, free in self._free.items() if size <= _SMALL])
+            return Stats(self._live - idle, self._pooled + idle, self._peak)
 
     def reset_peak(self) -> None:
         """Counts the peak from now on."""
@@ -172,10 +173,9 @@ class HostMemory:
             free = self._free.setdefault(size, [])
             if free:
                 address = free.pop()
-                del self._order[address]
+                self._pooled -= self._order.pop(address)
             else:
                 address = self._map(size, HUGE_PAGE if size >= _LARGE else PAGE)
-                self._total += size
                 if size >= _LARGE:
                     advise_huge(address, size)
             self._count(size)
@@ -189,7 +189,6 @@ class HostMemory:
             self._slabs.setdefault(size, []).append(slab)
             blocks = list(range(slab, slab + SLAB - size + 1, size))
             blocks.reverse()  # the pool returns its last block first: blocks are used in rising order
-            self._total += size * len(blocks)
             self._count(size * len(blocks))
             address = blocks.pop()
             self._free.setdefault(size, []).extend(blocks)
@@ -228,11 +227,11 @@ class HostMemory:
 
     def _trim(self, limit: int) -> None:
         """Unmaps the blocks that were released longest ago, until the pool fits."""
-        while self._total - self._live > limit and self._order:
+        while self._pooled > limit and self._order:
             address = next(iter(self._order))
             size = self._order.pop(address)
             self._free[size].remove(address)
-            self._total -= size
+            self._pooled -= size
             unmap_pages(address, size)
 
     def _free_slabs(self, size: int, slabs: list[int]) -> None:
@@ -245,9 +244,7 @@ class HostMemory:
         empty = {slab for slab in slabs if counts[slab] == SLAB // size}
         slabs[:] = [slab for slab in slabs if slab not in empty]
         free.extend([address for address in reversed(taken) if address & -SLAB not in empty])
-        nbytes = size * (SLAB // size) * len(empty)
-        self._total -= nbytes
-        self._live -= nbytes
+        self._live -= size * (SLAB // size) * len(empty)
         for slab in empty:
             unmap_pages(slab, SLAB)
 

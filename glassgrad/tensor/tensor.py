@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, GradientError, NoAxesError, ShapeError
+from glassgrad.base.source_lines import calls_are_noted
 from glassgrad.compiler.graph import UOp, dtype_by_name, full, ops as o, sizes_now, toposort
 from glassgrad.compiler.graph.gradient import at_once, deferred, passes_to
-from glassgrad.engine.capture import wants_whole_graphs
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.gradient_leaves import (RESET, assigned, computed_at, hold, is_only_leaf, leaves_among,
@@ -257,7 +257,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         refuse_replaced(self.uop, order)
         leaves = [(n, t) for n, t in leaves_among(order) if t.dtype.kind == "f" and t.requires_grad is not False]
         was_reset = any(t._grad is RESET for _, t in leaves)
-        derive = at_once if wants_whole_graphs() else deferred
+        derive = at_once if calls_are_noted() else deferred      # messages name the call that a node was made in
         gradients = derive(self.uop, seed, [n for n, _ in leaves], order)
         none_found = all(node is None for node in gradients)
         if none_found and {n for n, _ in leaves}.isdisjoint(toposort([self.uop], passes_to)):
@@ -285,7 +285,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         of_kind("list[Tensor]", "gradient", targets=targets)
         seed = self._seed("gradient", gradient)
         below = toposort([self.uop])
-        derive = at_once if wants_whole_graphs() else deferred
+        derive = at_once if calls_are_noted() else deferred
         found = derive(self.uop, seed, [t.uop for t in targets], below)
         refuse_bits(self.uop, [t.uop for t in targets])
         result = []

@@ -148,7 +148,9 @@ class TensorBase:
         made = _create(cls)
         made.uop, made._device = uop, uop.arg.device
         made._grad = made._requires_grad = made._storage = None
-        uop.arg.set_leaf(ref(made))
+        buffer, reference = uop.arg, ref(made)
+        buffer.leaves[:] = (reference,)
+        buffer.add_reader(reference)
         return made
 
     @classmethod

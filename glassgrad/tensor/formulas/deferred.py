@@ -12,10 +12,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from glassgrad.base.source_lines import calls_are_noted
 from glassgrad.compiler.graph import DType, UOp, ops as o
 from glassgrad.compiler.graph.gradient import is_writing_out
 from glassgrad.compiler.graph.op_arguments import Formula
-from glassgrad.engine.capture import wants_whole_graphs
 from glassgrad.tensor.autograd import autocast
 
 _dtypes: dict[tuple[Any, ...], DType] = {}       # of results, by formula and the types of its inputs
@@ -40,7 +40,7 @@ def one_node(formula: Callable[..., UOp]) -> Callable[..., UOp]:
     def call(*arguments: Any) -> UOp:
         nodes = tuple([a for a in arguments if isinstance(a, UOp)])
         types = tuple([n.dtype for n in nodes])
-        if is_writing_out() or autocast.current() is not None or types[0].kind != "f" or wants_whole_graphs() or \
+        if is_writing_out() or autocast.current() is not None or types[0].kind != "f" or calls_are_noted() or \
                 any([n.symbolic for n in nodes]):
             return formula(*arguments)
         what = Formula(call, tuple([UOp if isinstance(a, UOp) else a for a in arguments]))
