@@ -78,7 +78,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         normal, compiled, values = _find_schedule(normal, device, trace is None or trace.any_size, state)
         # the buffer of a value that is only reshaped gets that shape, so that the node is a BUFFER
         shapes = {} if sinks == nodes or values or trace is not None else {
-            below_reshapes(node): node.shape for node in nodes if not node.symbolic}
+            below_reshapes(node): node.shape for node in reversed(nodes) if not node.symbolic}
         with _running:
             results = compiled.run(normal, state, values, free, shapes=shapes)
         if trace is not None:
