@@ -85,6 +85,7 @@ class _Overrides(threading.local):
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.states: list[State] = []                  # the latest first
+        self.latest: State | None = None               # the one with these values, if it is known
 
 
 _overrides = _Overrides()
@@ -154,20 +155,20 @@ def current_state() -> State:
     >>> current_state() is before
     True
     """
-    mine = _overrides
-    values, states = mine.values, mine.states
-    variables = os.environ.copy() if _raw is None else _raw
-    if states and (latest := states[0]).overrides is values and latest.variables == variables:
-        return latest
-    for number, known in enumerate(states):
-        if known.overrides == values and known.variables == variables:
-            known.overrides = values               # never mutated: `Context` makes a new dict
-            states.insert(0, states.pop(number))
-            return known
-    made = State(values, dict(variables))
-    states.insert(0, made)
-    del states[_MOST_STATES:]
-    return made
+    variables, latest = os.environ.copy() if _raw is None else _raw, _overrides.latest
+    if latest is None or latest.variables != variables:
+        latest = _overrides.latest = _known_state(_overrides.values, variables)
+    return latest
+
+
+def _known_state(values: dict[str, Any], variables: dict[Any, Any]) -> State:
+    """The state with these overrides and variables: one of the latest, or a new one."""
+    states = _overrides.states
+    found = next((known for known in states if known.overrides == values and known.variables == variables), None)
+    if found is None:
+        found = State(values, dict(variables))
+    states[:] = [found, *[known for known in states if known is not found]][:_MOST_STATES]
+    return found
 
 
 def kernel_mode() -> tuple[Any, ...]:
@@ -211,16 +212,16 @@ class Context:
             _check_least(SETTINGS[name], changes[name], given=f"Context({name}={value!r})",
                          fix=f"write {name}={SETTINGS[name].default!r}, the default, or more")
         self.changes = changes
-        self.saved: list[tuple[dict[str, Any], list[Callable[[], Any]]]] = []
+        self.saved: list[tuple[dict[str, Any], State | None, list[Callable[[], Any]]]] = []
 
     def __enter__(self) -> Context:
         ends = [on_entering[name](self.changes[name]) for name in self.changes.keys() & on_entering.keys()]
-        self.saved.append((_overrides.values, ends))
-        _overrides.values = {**_overrides.values, **self.changes}
+        self.saved.append((_overrides.values, _overrides.latest, ends))
+        _overrides.values, _overrides.latest = {**_overrides.values, **self.changes}, None
         return self
 
     def __exit__(self, *_: object) -> None:
-        _overrides.values, ends = self.saved.pop()
+        _overrides.values, _overrides.latest, ends = self.saved.pop()
         for end in ends:
             end()
 

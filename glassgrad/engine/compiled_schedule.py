@@ -13,7 +13,7 @@ from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.settings import State
-from glassgrad.compiler.graph import UOp, ops as o
+from glassgrad.compiler.graph import Shape, UOp, ops as o
 from glassgrad.compiler.graph.symbolic import lengths_in, memory_size, replaced
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
@@ -52,6 +52,7 @@ class CompiledSchedule:
         self.programs = [program for segment in self.segments for program in segment.programs]
         self.operations = sum(p.operations for p in self.programs)
         self.bytes = sum(p.bytes for p in self.programs)
+        self.work = (len(self.items), self.operations, self.bytes)
         self.shapes = [tuple([memory_size(n) for n in s.shape]) for s in planned.slots]
         self.pieces = [(slot, s.whole, s.offset) for slot, s in enumerate(planned.slots) if s.whole is not None]
         self.exact, self.greatest = self._slots_of_changing_size()
@@ -162,11 +163,11 @@ class CompiledSchedule:
         return MemoryUse(read, made, sum(total for _, total, _ in self._arenas(values)), scratch)
 
     # -- running ---------------------------------------------------------------------------------------------
-    def run(self, normal: NormalizedGraph, state: State, free: Collection[UOp] = (), into: Buffer | None = None,
-            values: tuple[int, ...] = ()) -> list[UOp]:
-        """Compute the graph's sinks into new buffers, and return these. A sink that replaces a part of one of the
-        `free` buffers is written in place; `into` is the buffer of the only sink. `values` are those of the variables,
-        `state` the settings."""
+    def run(self, normal: NormalizedGraph, state: State, values: tuple[int, ...] = (), free: Collection[UOp] = (),
+            into: Buffer | None = None, shapes: Mapping[UOp, Shape] | None = None) -> list[UOp]:
+        """Compute the graph's sinks into new buffers, and return these. `state` are the settings, `values` those of the
+        variables. A sink that replaces a part of one of the `free` buffers is written in place; `into` is the buffer of
+        the only sink. `shapes` are those that buffers get, where they are not the sinks'."""
         addresses = normal.addresses + self._unbound
         if self.cell_types:
             self.write_numbers(addresses, [*[c.arg.value for c in normal.cells], *values,
@@ -177,7 +178,9 @@ class CompiledSchedule:
             if slot not in known:                # equal results share one
                 if slot in self.exact:
                     shape = self._shape(slot, values)
-                place = normal.sinks[number].place      # the line of the expression says more than that of realize()
+                sink = normal.sinks[number]
+                shape = shapes.get(sink, shape) if shapes else shape
+                place = sink.place               # the line of the expression says more than that of realize()
                 buffer = into or Buffer(shape, dtype, device, place, memory)
                 addresses[slot] = buffer.address
                 known[slot] = UOp(o.BUFFER, dtype, (), buffer, place)
@@ -193,7 +196,7 @@ class CompiledSchedule:
                 for bind, launch in self._calls if state is self._state else self._prepared(state):
                     bind(addresses)
                     launch()
-                count_run(len(self.items), self.operations, self.bytes, perf_counter() - start)
+                count_run(self.work, perf_counter() - start)
         finally:
             for memory, block in blocks:
                 memory.release(block)
@@ -263,7 +266,7 @@ class CompiledSchedule:
         elif observers:
             run_timed(self)
         elapsed = perf_counter() - start
-        count_run(len(self.items), self.operations, self.bytes, elapsed)
+        count_run(self.work, elapsed)
         if debug >= 1:
             report_run(len(self.items), elapsed, self.memory_for(values))
 

@@ -28,8 +28,9 @@ class Counters:
 GlobalCounters = Counters()        # an instance: class attributes are slower to write, and every run does
 
 
-def count_run(kernels: int, operations: int, nbytes: int, seconds: float) -> None:
-    """One more run of a schedule or of a replay."""
+def count_run(work: tuple[int, int, int], seconds: float) -> None:
+    """One more run of a schedule or of a replay: of so many kernels, operations and bytes."""
+    kernels, operations, nbytes = work
     GlobalCounters.kernel_count += kernels
     GlobalCounters.global_ops += operations
     GlobalCounters.global_mem += nbytes

@@ -109,9 +109,10 @@ def prepare_observed(normal: NormalizedGraph, make_schedule: Callable[[], Schedu
 def run_timed(what: Launches) -> bool:
     """Run launches that are bound, timed kernel by kernel; return whether a check ended the run."""
     watches, ended = what.stopwatches(), False
+    every_run = any([observer.every_run for observer in observers])
     start = perf_counter_ns()
     for watch in watches:
-        if watch.run(_every_run):
+        if watch.run(every_run):
             ended = True
             break
     times = start, perf_counter_ns()

@@ -46,6 +46,7 @@ from glassgrad.runtime.devices import Device
 from glassgrad.runtime.schedule_cache import can_be_kept, keep_schedule, kept_schedule
 
 _VIEWS = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH))
+_RESHAPES = frozenset((o.RESHAPE, o.DETACH))
 _IN_MEMORY = frozenset((*o.MOVEMENT, o.BUFFER))       # what may be no more than memory
 _REDUCING = frozenset((*o.REDUCE, o.FORMULA))         # a formula may have a reduction inside
 _MOST_SCHEDULES = 1024
@@ -78,8 +79,11 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
     if sinks:
         state = state or current_state()
         normal, compiled, values = _find_schedule(normal, device, trace is None or trace.any_size, state)
+        # the buffer of a value that is only reshaped gets that shape, so that the node is a BUFFER
+        shapes = {} if sinks == nodes or values or trace is not None else {
+            below_reshapes(node): node.shape for node in reversed(nodes) if not node.symbolic}
         with _running:
-            results = compiled.run(normal, state, free, values=values)
+            results = compiled.run(normal, state, values, free, shapes=shapes)
         if trace is not None:
             trace.records.append(Record(compiled, normal, results))
         if values:
@@ -89,7 +93,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         if sinks == nodes:
             return results
         stored.update(zip(sinks, results))
-    return [stored.get(n) or _rebased(n, stored) for n in nodes]
+    return [_rebased(n, stored) for n in nodes]
 
 
 def _write_pieces(sinks: Sequence[UOp], device: str) -> dict[UOp, UOp]:
@@ -101,7 +105,7 @@ def _write_pieces(sinks: Sequence[UOp], device: str) -> dict[UOp, UOp]:
             normal, state = normalize([piece[0]]), current_state()
             normal, compiled, values = _find_schedule(normal, device, True, state)
             with _running:
-                compiled.run(normal, state, into=piece[1], values=values)
+                compiled.run(normal, state, values, into=piece[1])
             stored[sink] = registry.rewritten(sink.src[2])
     return stored
 
@@ -136,6 +140,13 @@ def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
     return [*found]
 
 
+def below_reshapes(node: UOp) -> UOp:
+    """What a node shows, below reshapes and detaches."""
+    while node.op in _RESHAPES:
+        node = node.src[0]
+    return node
+
+
 def _is_permuted_lookup(view: UOp) -> bool:
     """Whether a view is stored as it is, not as the value below it: a GATHER has the axes that were looked up first,
     and is stored in the order that was asked for."""
@@ -151,6 +162,10 @@ def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
     out = stored.get(below)
     if out is None:
         return node
+    if not node.symbolic:
+        if out.shape == node.shape and all([view.op in _RESHAPES for view in views]):
+            return out
+        out = out.reshape(below.shape)
     for view in reversed(views):
         out = out if view.op is o.DETACH else UOp(view.op, view.dtype, (out,), view.arg, view.place)
     return out
@@ -205,7 +220,7 @@ class _ScheduleVariants:
 
 
 _Mode = tuple[Any, str, int]      # settings that decide about kernels, a device, the version of the table of devices
-_schedules: dict[Any, _ScheduleVariants] = {}      # by mode and the graph's key
+_schedules: dict[Any, _ScheduleVariants] = {}      # by mode and, in the same tuple, the graph's key
 _size_families = SizeFamilies(_MOST_SCHEDULES)
 _loops = KnownLoops(_MOST_SCHEDULES)
 _ignore_disk = False             # whether schedules on disk are not used
@@ -229,18 +244,18 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: 
     before them the graph to run it with, in which a loop in Python may be a recurrence. With `any_size`, it may be one
     that serves graphs of other sizes too. `state` are the settings."""
     # what the names of devices mean is a part: a plan runs on the device it was made for
-    mode = (state.kernel_mode, device, Device.registered)
-    variants = _schedules.get((mode, normal.key))
+    key = (state.kernel_mode, device, Device.registered, normal.key)
+    variants = _schedules.get(key)
     if variants is None:
         other = _with_recurrences(normal)
         if other is not None:
             return _find_schedule(other, device, any_size, state)
-        found = _find_general(normal, mode) if any_size and settings.DYNAMIC and not normal.symbols else None
+        found = _find_general(normal, key[:3]) if any_size and settings.DYNAMIC and not normal.symbols else None
         if found is not None:
             return normal, *found
         if len(_schedules) >= _MOST_SCHEDULES:
             _schedules.pop(next(iter(_schedules)))
-        variants = _schedules[mode, normal.key] = _ScheduleVariants(normal.constants, _compile(normal, (), device))
+        variants = _schedules[key] = _ScheduleVariants(normal.constants, _compile(normal, (), device))
     is_first = normal.constants == variants.constants
     compiled = variants.first if is_first else variants.with_arguments(normal, device)
     return normal, compiled, normal.values if normal.symbols else ()

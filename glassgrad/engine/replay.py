@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import time
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import replace
+from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassgrad.base.settings import settings
@@ -113,8 +113,7 @@ class Replay:
         flags = {flag.buffer for flag in trace.flags}
         merged.drop_unread({slot for slot, base in enumerate(merged.buffers) if base in outside or base.arg in flags})
         self.compiled = compiled = CompiledSchedule(merged.planned, (), len(merged.buffers), merged.programs)
-        self.items, self.programs = merged.items, compiled.programs
-        self._counts = (len(compiled.items), compiled.operations, compiled.bytes)
+        self.items, self.programs, self._work = merged.items, compiled.programs, compiled.work
         self.is_long = max(compiled.operations, backend.OPERATIONS_PER_BYTE * compiled.bytes) > backend.LONG_WORK
         self._kept = [base for base in merged.buffers if base not in outside]     # constants, and between two schedules
         self.streams = {n.src[1].arg for record in trace.records for n in record.normal.order
@@ -247,17 +246,11 @@ class Replay:
 
     def run(self) -> bool:
         """Run every launch, in order; return whether a flag ended the run."""
-        start = time.perf_counter()
-        if self._debug >= 2:
-            ended = self._run_one_by_one()
-        elif observers:
-            ended = run_timed(self)
-        else:
-            ended = self._run()
+        start = perf_counter()
+        ended = self._run_watched() if self._debug or observers else self._run()
         if not ended:
-            elapsed = time.perf_counter() - start
-            kernels, operations, nbytes = self._counts
-            count_run(kernels, operations, nbytes, elapsed)
+            elapsed = perf_counter() - start
+            count_run(self._work, elapsed)
             if self._debug:
                 report_run(len(self.items), elapsed, self.memory)
         return ended
@@ -266,14 +259,17 @@ class Replay:
         """A stopwatch for each plan, for the settings of now."""
         return self.compiled.stopwatches()
 
-    def _run_one_by_one(self) -> bool:
-        start, times = time.perf_counter_ns(), list[int]()
+    def _run_watched(self) -> bool:
+        """Run every launch, shown or timed."""
+        if self._debug < 2:
+            return run_timed(self) if observers else bool(self._run())
+        start, times = perf_counter_ns(), list[int]()
         for segment in self.compiled.segments:
             for i, (item, program) in enumerate(zip(segment.items, segment.programs)):
                 if len(times) == self.pause and self._is_flagged():
                     return True
                 times.append(run_reported(segment.plan, i, len(times), item, program, self._debug))
-        tell_ran(self, (start, time.perf_counter_ns()), lambda: times)
+        tell_ran(self, (start, perf_counter_ns()), lambda: times)
         return self.pause == len(self.items) and self._is_flagged()
 
     def _is_flagged(self) -> bool:

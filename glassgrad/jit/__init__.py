@@ -27,8 +27,7 @@ from glassgrad.jit.plain_values import SymbolNames, describe
 from glassgrad.jit.replay import CapturedCall
 from glassgrad.jit.trace import TracedCall
 from glassgrad.runtime.devices import Device
-from glassgrad.tensor.autograd import autocast as precision
-from glassgrad.tensor.autograd.no_grad import inside
+from glassgrad.tensor.autograd import autocast as precision, no_grad
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["TinyJit", "jit"]
@@ -137,24 +136,24 @@ class TinyJit:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         instance = None if self._instance is None else self._instance()
-        if recording() is not None:                        # inside another capture: part of it
+        blocks = no_grad.open_blocks                       # none: neither a trace nor a `no_grad` block is open
+        if blocks and recording() is not None:             # inside another capture: part of it
             return self.function(*args, **kwargs) if instance is None else self.function(instance, *args, **kwargs)
         tensors: list[Tensor] = []
         objects: list[Any] = []
         symbols: SymbolNames = {}
         form: list[Any] = []
-        for value in args:
-            describe(value, form, tensors, objects, symbols)
+        describe(args, form, tensors, objects, symbols)
         if kwargs:
-            form.append("**")
-            describe(kwargs, form, tensors, objects, symbols)
-        if len({*tensors}) < len(tensors):                 # one tensor, passed more than once
+            form += ("**", *kwargs)
+            describe(kwargs.values(), form, tensors, objects, symbols)
+        if len(tensors) > 1 and len({*tensors}) < len(tensors):        # one tensor, passed more than once
             first: dict[int, int] = {}
             form += ("again", *[first.setdefault(id(t), i) for i, t in enumerate(tensors)])
             tensors = [tensors[i] for i in first.values()]
         with self._lock:
             state = current_state()
-            form += (state, Device.version, precision.current(), inside())
+            form += (state, Device.version, precision.current(), blocks and no_grad.inside())
             if self._latest[0] != form:
                 self._find(form, objects)
             combination = self._latest[1]

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from operator import is_, length_hint, setitem
 from typing import Any, NamedTuple
 
 from glassgrad.base.settings import current_state
 from glassgrad.compiler.graph.symbolic import Length, Symbol, replaced
+from glassgrad.tensor.jit_access import wants_gradient
 from glassgrad.tensor.tensor import Tensor
 
 SymbolNames = dict[Symbol, Symbol]       # variables of a trace, and what they are in a call; or their numbers
@@ -195,31 +196,31 @@ class Increment(NamedTuple):
     by: float
 
 
-def describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[Any], symbols: SymbolNames) -> None:
-    """Append to `form` what an argument is recognized by: tensors by shape, type and device, plain values and arrays by
+def describe(values: Iterable[Any], form: list[Any], tensors: list[Tensor], objects: list[Any],
+             symbols: SymbolNames) -> None:
+    """Append to `form` what arguments are recognized by: tensors by shape, type and device, plain values and arrays by
     value, objects by identity (their contents are guarded). Of variables only the order and the bounds count."""
-    if isinstance(value, Tensor):
-        tensors.append(value)
-        node = value.uop
-        shape = _numbered(node.shape, symbols) if node.symbolic else node.shape
-        form += (value.__class__, shape, node.dtype, node.device or value.device, value.requires_grad)
-    elif isinstance(value, PLAIN):
-        form += (type(value), repr(value) if isinstance(value, _BY_TEXT) else value)
-    elif isinstance(value, (list, tuple)):
-        form += (type(value), len(value))
-        for v in value:
-            describe(v, form, tensors, objects, symbols)
-    elif isinstance(value, dict):
-        form += (dict, len(value), *value)
-        for v in value.values():
-            describe(v, form, tensors, objects, symbols)
-    elif isinstance(value, Length):
-        form += (Length, _numbered(value, symbols))
-    elif is_array(value):
-        form += array_content(value)
-    else:
-        objects.append(value)
-        form += (type(value), id(value))
+    for value in values:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+            node = value.uop
+            shape = _numbered(node.shape, symbols) if node.symbolic else node.shape
+            form += (value.__class__, shape, node.dtype, node.device or value.device, wants_gradient(value))
+        elif isinstance(value, PLAIN):
+            form += (type(value), repr(value) if isinstance(value, _BY_TEXT) else value)
+        elif isinstance(value, (list, tuple)):
+            form += (type(value), len(value))
+            describe(value, form, tensors, objects, symbols)
+        elif isinstance(value, dict):
+            form += (dict, len(value), *value)
+            describe(value.values(), form, tensors, objects, symbols)
+        elif isinstance(value, Length):
+            form += (Length, _numbered(value, symbols))
+        elif is_array(value):
+            form += array_content(value)
+        else:
+            objects.append(value)
+            form += (type(value), id(value))
 
 
 def _numbered(value: Any, symbols: SymbolNames) -> Any:

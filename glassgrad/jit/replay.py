@@ -283,7 +283,7 @@ class CapturedCall:
         found += tensors
         if self.has_other_grad or not steady:
             self._find_gradients(found, steady)
-        if len({*found}) < len(found):
+        if (self.own or self.earlier) and len({*found}) < len(found):     # arguments alone are told apart by the form
             raise Stale("two of its tensors are one" if len({*found[:self.own]}) < self.own else _OTHERS_GIVEN)
         for weight in self.shared:
             self._follow(weight, found)
@@ -294,27 +294,32 @@ class CapturedCall:
         for result in self.results:
             result.begin()
         in_place = self.in_place
-        if not steady or in_place.disturbed or [*map(len, in_place.readers)] != in_place.lengths:
+        if in_place.rows and (not steady or in_place.disturbed or [*map(len, in_place.readers)] != in_place.lengths):
             in_place.begin(found)
-        for number, dtype, address, stream in self.numbers:
-            value = (streams.count + stream) & 0xFFFFFFFF if stream else self.names.get(number, number).value
-            ctypes.memmove(address, scalar_bytes(value, dtype), 8)
-        streams.count += self.drawn
+        if self.numbers or self.drawn:
+            self._write_numbers()
         if not self.replay.is_long:
             return self._run(arguments, found, holders)
         with interrupts_deferred():               # until a kernel ends before which nothing was written in place
             return self._run(arguments, found, holders)
 
+    def _write_numbers(self) -> None:
+        """Write the scalars of this call for the kernels, and count the random streams that it draws from."""
+        for number, dtype, address, stream in self.numbers:
+            value = (streams.count + stream) & 0xFFFFFFFF if stream else self.names.get(number, number).value
+            ctypes.memmove(address, scalar_bytes(value, dtype), 8)
+        streams.count += self.drawn
+
     def _bind_arguments(self, tensors: list[Tensor], found: list[Tensor]) -> list[UOp]:
         """Bind the launches to the addresses of the arguments; return the arguments' buffers."""
-        arguments, addresses = [], self.addresses
+        arguments, addresses, passing, written = [], self.addresses, self.passing, self.written
         for i, tensor in enumerate(tensors):
             node = tensor.uop
-            if self.written and storage_of(tensor) is not None:
-                written = {id(found[number]) for number in self.written}
-                if shares_with(tensor, written) or id(tensor) in written and is_view(tensor):
+            if written and storage_of(tensor) is not None:
+                changed = {id(found[number]) for number in written}
+                if shares_with(tensor, changed) or id(tensor) in changed and is_view(tensor):
                     raise Stale("it changes a tensor that it is handed a view of")
-            if passes_gradients(tensor, node) is not self.passing[i]:
+            if passes_gradients(tensor, node) is not passing[i]:
                 raise Stale("which arguments are computed from what is trained is no longer the same")
             if node.op is not o.BUFFER:
                 node = as_buffer(tensor)
@@ -325,7 +330,7 @@ class CapturedCall:
                 self.replay.bind(self.inputs[i], address)
         return arguments
 
-    def _run(self, arguments: list[UOp], found: list[Tensor], holders: list[Any]) -> Any:
+    def _run(self, arguments: list[UOp], found: list[Any], holders: list[Any]) -> Any:
         """Run the kernels, assign what the function assigns, and return its results."""
         taken = self._take_numbers() if self.late else []
         if self.replay.run() or self.verifies:
@@ -337,7 +342,21 @@ class CapturedCall:
             leave(found[number])
         if self.in_place.disturbed or self.in_place.counted:
             self.in_place.end(found, self.seen)
-        return self._leave(found, holders, bases)
+        if self.values or self.expected:
+            self._assign(found, bases)
+        found += self.unmade
+        for number, make, make_view, requires_grad, result, view in self.given:
+            if result is None:
+                made = make_view(substituted(view, bases, self.names))
+            else:
+                made = make(result.node)
+            if requires_grad is not None:
+                made.requires_grad = requires_grad
+            found[number] = made
+        if self.grads or holders:
+            self._put(found, holders)
+        nest = self.returned
+        return found[nest] if nest.__class__ is TensorNumber else mapped(nest, found.__getitem__, TensorNumber)
 
     def _bases(self, arguments: list[UOp], symbols: Collection[UOp]) -> dict[UOp, UOp]:
         """The buffers of this call for some symbols."""
@@ -365,9 +384,9 @@ class CapturedCall:
         for number, (_, numbers, flag) in zip(taken, self.late):
             numbers.expect(number, partial(flag.settle, read=read, late=True))
 
-    def _leave(self, found: list[Any], holders: list[Any], bases: dict[UOp, UOp]) -> Any:
-        """Assign the values, gradients and names that the function assigns; return its results in the form it did.
-        `bases` are the buffers of this call, needed where a result is a view."""
+    def _assign(self, found: list[Tensor], bases: dict[UOp, UOp]) -> None:
+        """Give the tensors that the function gives values theirs. `bases` are the buffers of this call, needed where a
+        value is a view."""
         for number, result, left in self.values:
             tensor = found[number]
             if result is not None and not is_shared(tensor):
@@ -379,23 +398,15 @@ class CapturedCall:
             if weight is not None:
                 weight.node = node
                 self.replay.bind(weight.symbol, node.arg.address)
-        found += self.unmade
-        for number, make, make_view, requires_grad, result, view in self.given:
-            if result is None:
-                made = make_view(substituted(view, bases, self.names))
-            else:
-                made = make(result.node, result.node.arg.leaves)
-            if requires_grad is not None:
-                made.requires_grad = requires_grad
-            found[number] = made
+
+    def _put(self, found: list[Tensor], holders: list[Any]) -> None:
+        """Leave the gradients that the function leaves, and bind the names that it binds."""
         for number, grad in self.grads:
             found[number].grad = None if grad is None else found[grad]
-        for (binding, nest), holder in zip(self.bound, holders) if holders else ():
+        for (binding, nest), holder in zip(self.bound, holders):
             way, name = binding.way, binding.name
             way.put(holder, name, way.read(holder, name) + nest.by if nest.__class__ is Increment else
                     mapped(nest, found.__getitem__, TensorNumber))
-        nest = self.returned
-        return found[nest] if nest.__class__ is TensorNumber else mapped(nest, found.__getitem__, TensorNumber)
 
 
 def _values(present: Mapping[UOp, UOp], names: SymbolNames, nodes: Sequence[UOp]) -> list[Any]:

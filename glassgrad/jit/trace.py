@@ -22,6 +22,7 @@ from glassgrad.compiler.graph.symbolic import lengths_in, most, replaced
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import TouchedTensor, record
 from glassgrad.engine.realize import is_result
+from glassgrad.engine.registry import registry
 from glassgrad.jit.guards import Walk
 from glassgrad.jit.plain_values import (ATTRIBUTE, CELL, MEMBER, PLAIN, SIZE, Binding, Increment, SymbolNames, is_nest,
                                         mapped, tensors_of)
@@ -438,7 +439,7 @@ def passes_gradients(tensor: Tensor, node: UOp) -> bool:
     if node.op is o.BUFFER:
         leaves = node.arg.leaves
         if not leaves or len(leaves) == 1 and leaves[0]() is tensor:         # nearly always
-            return is_cut_off(node)
+            return id(node) in registry.jitted.rows
     reached = toposort([node], passes_to)
     return any(map(is_cut_off, reached)) or any(
         t.requires_grad is True and t is not tensor for _, t in leaves_among(reached))

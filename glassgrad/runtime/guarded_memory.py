@@ -40,9 +40,7 @@ class GuardedMemory(HostMemory):
         forbid_access(start, PAGE)
         forbid_access(start + PAGE + inner, PAGE)
         with self._lock:
-            self._live += size
-            self._total += size
-            self._peak = max(self._peak, self._live)
+            self._count(size)
         return MemoryBlock(start + PAGE + inner - size, nbytes, size)
 
     def release(self, block: MemoryBlock) -> None:
@@ -56,7 +54,7 @@ class GuardedMemory(HostMemory):
         forbid_access(start, inner + 2 * PAGE)
         with self._lock:
             self._live -= size
-            self._total += inner - size
+            self._pooled += inner
             self._released.append((start, inner + 2 * PAGE))
         self._trim(settings.POOL_MB * _MEBIBYTE)
 
@@ -66,7 +64,7 @@ class GuardedMemory(HostMemory):
 
     def _trim(self, limit: int) -> None:
         with self._lock:
-            while self._released and (self._total - self._live > limit or len(self._released) > _MOST_RELEASED):
+            while self._released and (self._pooled > limit or len(self._released) > _MOST_RELEASED):
                 start, length = self._released.popleft()
-                self._total -= length - 2 * PAGE
+                self._pooled -= length - 2 * PAGE
                 unmap_pages(start, length)

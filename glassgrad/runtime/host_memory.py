@@ -8,6 +8,9 @@ released blocks are kept, by size, for the next request of that size. Three kind
 - larger: pages of their own, aligned to 2 MiB, with a request for huge pages.
 
 Sizes are rounded up to eight steps per power of two, so at most an eighth of a block is lost.
+
+Every value that is computed takes a block and gives one back. For small ones that is one `pop` and one `append` of a
+list, which other threads cannot interrupt: no lock is taken, and nothing is counted until `stats` is called.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ import ctypes
 import gc
 import sys
 import threading
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -48,7 +52,7 @@ class MemoryBlock:
 
 
 class Stats(NamedTuple):
-    """Bytes in use, bytes pooled for reuse, and peak use."""
+    """Bytes in use, bytes pooled for reuse, and peak use, in which slabs of small blocks count whole."""
     live: int
     pooled: int
     peak: int
@@ -85,20 +89,20 @@ class HostMemory:
     >>> memory = HostMemory()
     >>> block = memory.allocate(1000)
     >>> memory.stats()
-    Stats(live=1024, pooled=1047552, peak=1024)
+    Stats(live=1024, pooled=1047552, peak=1048576)
     >>> memory.release(block)
     >>> memory.empty_cache()
     >>> memory.stats()
-    Stats(live=0, pooled=0, peak=1024)
+    Stats(live=0, pooled=0, peak=1048576)
     """
     on_host = in_parts = True
 
     def __init__(self) -> None:
-        self._free: defaultdict[int, list[int]] = defaultdict(list)     # size -> addresses, the last released last
+        self._free: dict[int, list[int]] = {}   # size -> addresses, the last released last
         self._order: dict[int, int] = {}        # address -> size of pooled blocks above 64 KiB, oldest first
         self._slabs: dict[int, list[int]] = {}  # size -> slabs
-        self._live = self._peak = 0
-        self._total = 0                         # bytes of all blocks, live or free
+        self._live = self._peak = 0             # bytes in use, in which slabs count whole
+        self._pooled = 0                        # bytes of pooled blocks above 64 KiB
         # A finalizer may call `release` while this thread is inside `allocate`: the lock is reentrant.
         self._lock = held_at_fork(threading.RLock(), "memory")
 
@@ -109,16 +113,13 @@ class HostMemory:
                 raise Bug(f"a block cannot have {nbytes} bytes")
             return MemoryBlock(_NOWHERE, 0, 0)
         size = rounded(nbytes)
-        if size > _SMALL:  # small blocks are counted when their slab is made
-            self._check_limit(size)
-        with self._lock:
-            free = self._free[size]
-            address = free.pop() if free else self._fresh(size)
-            if size > _SMALL:
-                self._order.pop(address, None)
-            self._live = live = self._live + size
-            if live > self._peak:
-                self._peak = live
+        if size > _SMALL:
+            address = self._large(size)
+        else:
+            try:
+                address = self._free[size].pop()
+            except LookupError:
+                address = self._carve(size)
         return MemoryBlock(address, nbytes, size)
 
     def release(self, block: MemoryBlock) -> None:
@@ -127,14 +128,15 @@ class HostMemory:
         if not address:
             raise Bug("a block of memory was released twice")
         block.address = 0
-        if not size:
-            return
-        with self._lock:
-            self._live -= size
-            self._free[size].append(address)
-            if size > _SMALL:
-                self._order[address] = size
+        if size > _SMALL:
+            with self._lock:
+                self._live -= size
+                self._pooled += size
+                self._order[address] = size      # before it can be taken again, by a finalizer
+                self._free[size].append(address)
                 self._trim(settings.POOL_MB * _MEBIBYTE)
+        elif size:
+            self._free[size].append(address)
 
     def copy_in(self, address: int, data: Any) -> None:
         """Copies bytes to an address."""
@@ -156,33 +158,45 @@ class HostMemory:
     def stats(self) -> Stats:
         """Counts of bytes, rounding included."""
         with self._lock:
-            return Stats(self._live, self._total - self._live, self._peak)
+            idle = sum([size * len(free) for size, free in self._free.items() if size <= _SMALL])
+            return Stats(self._live - idle, self._pooled + idle, self._peak)
 
     def reset_peak(self) -> None:
         """Counts the peak from now on."""
         with self._lock:
             self._peak = self._live
 
-    def _fresh(self, size: int) -> int:
-        if size <= _SMALL:
-            return self._carve(size)
-        address = self._map(size, HUGE_PAGE if size >= _LARGE else PAGE)
-        self._total += size
-        if size >= _LARGE:
-            advise_huge(address, size)
+    def _large(self, size: int) -> int:
+        """Take a block above 64 KiB, from the pool or from the system."""
+        self._check_limit(size)
+        with self._lock:
+            free = self._free.setdefault(size, [])
+            if free:
+                address = free.pop()
+                self._pooled -= self._order.pop(address)
+            else:
+                address = self._map(size, HUGE_PAGE if size >= _LARGE else PAGE)
+                if size >= _LARGE:
+                    advise_huge(address, size)
+            self._count(size)
         return address
 
     def _carve(self, size: int) -> int:
         """Map a new slab; return its first block and put the others into the pool."""
         self._check_limit(SLAB)
-        slab = self._map(SLAB, SLAB)
-        self._slabs.setdefault(size, []).append(slab)
-        blocks = list(range(slab, slab + SLAB - size + 1, size))
-        blocks.reverse()  # the pool returns its last block first: blocks are used in rising order
-        self._total += size * len(blocks)
-        address = blocks.pop()
-        self._free[size].extend(blocks)
+        with self._lock:
+            slab = self._map(SLAB, SLAB)
+            self._slabs.setdefault(size, []).append(slab)
+            blocks = list(range(slab, slab + SLAB - size + 1, size))
+            blocks.reverse()  # the pool returns its last block first: blocks are used in rising order
+            self._count(size * len(blocks))
+            address = blocks.pop()
+            self._free.setdefault(size, []).extend(blocks)
         return address
+
+    def _count(self, nbytes: int) -> None:
+        self._live += nbytes
+        self._peak = max(self._peak, self._live)
 
     def _map(self, size: int, alignment: int) -> int:
         try:
@@ -198,39 +212,39 @@ class HostMemory:
 
     def _check_limit(self, size: int) -> None:
         limit = settings.MEMORY_MB * _MEBIBYTE
-        if not limit or self._live + size <= limit:
+        if not limit or self.stats().live + size <= limit:
             return
         gc.collect()  # cycles of dead tensors may hold memory
-        if self._live + size > limit:
+        if self.stats().live + size > limit:
             raise self._full(size, f"at most {readable(limit)} in use (MEMORY_MB={settings.MEMORY_MB})",
                              "use smaller tensors or batches, or raise MEMORY_MB")
 
     def _full(self, size: int, expected: str, fix: str) -> MemoryLimitError:
         held = "".join([f":\n{text}" for describe in describing if (text := describe(self))])
-        given = f"{readable(size)} more, with {readable(self._live)} in use" + held
+        given = f"{readable(size)} more, with {readable(self.stats().live)} in use" + held
         return MemoryLimitError("there is not enough memory for this tensor", given=given, expected=expected,
                                 fix=fix)
 
     def _trim(self, limit: int) -> None:
         """Unmaps the blocks that were released longest ago, until the pool fits."""
-        while self._total - self._live > limit and self._order:
+        while self._pooled > limit and self._order:
             address = next(iter(self._order))
             size = self._order.pop(address)
             self._free[size].remove(address)
-            self._total -= size
+            self._pooled -= size
             unmap_pages(address, size)
 
     def _free_slabs(self, size: int, slabs: list[int]) -> None:
         """Unmaps the slabs of one size in which every block is free."""
-        free = self._free[size]
-        counts: dict[int, int] = {}
-        for address in free:
-            slab = address & -SLAB
-            counts[slab] = counts.get(slab, 0) + 1
-        empty = {slab for slab in slabs if counts.get(slab, 0) == SLAB // size}
+        free, taken = self._free[size], list[int]()
+        for _ in range(len(free)):               # one by one: other threads take and release blocks meanwhile
+            with suppress(IndexError):
+                taken.append(free.pop())
+        counts = Counter([address & -SLAB for address in taken])
+        empty = {slab for slab in slabs if counts[slab] == SLAB // size}
         slabs[:] = [slab for slab in slabs if slab not in empty]
-        self._free[size] = [address for address in free if address & -SLAB not in empty]
-        self._total -= size * (SLAB // size) * len(empty)
+        free.extend([address for address in reversed(taken) if address & -SLAB not in empty])
+        self._live -= size * (SLAB // size) * len(empty)
         for slab in empty:
             unmap_pages(slab, SLAB)
 

@@ -8,6 +8,7 @@ a tensor's state. Does not know traces, replays or formulas.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from glassgrad.compiler.graph import UOp
@@ -16,6 +17,7 @@ from glassgrad.tensor.tensor import Tensor, class_of_results
 
 GRADIENT_SLOT = "_grad"          # the attribute with what `unread_gradient` returns, for generated code
 WANTED_SLOT = "_requires_grad"   # the attribute behind `requires_grad`, for generated code
+wants_gradient = attrgetter(WANTED_SLOT)      # `requires_grad` of a tensor, without a call of Python's
 
 
 def unread_gradient(tensor: Tensor) -> Any:
@@ -39,8 +41,8 @@ def computed_from(tensor: Tensor, node: UOp, *others: Tensor | None) -> Tensor:
     return tensor._with(node, *others)
 
 
-def result_maker(kind: type[Tensor]) -> Callable[[UOp, list[Any]], Tensor]:
-    """A function of (a BUFFER, the list of its leaves) that makes the one tensor over that buffer."""
+def result_maker(kind: type[Tensor]) -> Callable[[UOp], Tensor]:
+    """A function of a BUFFER that makes the one tensor over it."""
     return kind._of_result
 
 

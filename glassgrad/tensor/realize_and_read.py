@@ -21,12 +21,12 @@ from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import note_data, recording, refuse_reading
 from glassgrad.engine.in_place import with_known_values
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.engine.realize import is_result, memory_of, realize as compute, schedule_of
+from glassgrad.engine.realize import below_reshapes, is_result, memory_of, realize as compute, schedule_of
 from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.disk_device import on_disk
 from glassgrad.tensor import index_range_check
-from glassgrad.tensor.autograd.gradient_leaves import assigned_within, computed, settle
+from glassgrad.tensor.autograd.gradient_leaves import assigned_within, settle
 from glassgrad.tensor.memory.python_values import HostValue, numpy_dtype
 
 _COMPUTED = (o.Kind.UNARY, o.Kind.BINARY, o.Kind.REDUCE)       # needs no CONTIGUOUS to be stored
@@ -90,7 +90,7 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
         return compute(nodes, device, state)
     checks: list[Any] = index_range_check.sinks(nodes)
     tensors = assigned_within(nodes, device)
-    waiting = [computed(t.uop) for t in tensors]
+    waiting = [below_reshapes(t.uop) for t in tensors]
     if state.sanitize:
         from glassgrad.tensor.sanitizer import finite_checks
         checks += finite_checks(written_out(with_known_values([*nodes, *waiting], device)))

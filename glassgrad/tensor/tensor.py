@@ -80,11 +80,11 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         """
         if others:
             of_kind("list[Tensor]", "realize", others=others)
-        elif self.uop.op is o.BUFFER and is_only_leaf(self):
-            return self
-        if not others and self._storage is None:
-            [node] = running.realize([self.uop], self.device)
-            computed_at(node, self)
+        elif self._storage is None:
+            node = self.uop
+            if node.op is not o.BUFFER or not is_only_leaf(self):
+                [node] = running.realize([node], node.device or self.device)
+                computed_at(node, self)
             return self
         tensors, views = _owners_first((self, *others))
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):

@@ -143,14 +143,14 @@ class TensorBase:
         return made
 
     @classmethod
-    def _of_result(cls, uop: UOp, leaves: list[Any]) -> Self:
-        """The only tensor of a BUFFER; `leaves` is the list of the node's leaves. The jit's replays make
-        their results by this, in one call."""
+    def _of_result(cls, uop: UOp) -> Self:
+        """The only tensor of a BUFFER. The jit's replays make their results by this."""
         made = _create(cls)
         made.uop, made._device = uop, uop.arg.device
         made._grad = made._requires_grad = made._storage = None
-        leaves[:] = (ref(made),)
-        uop.arg.add_reader(leaves[0])
+        buffer, reference = uop.arg, ref(made)
+        buffer.leaves[:] = (reference,)
+        buffer.add_reader(reference)
         return made
 
     @classmethod

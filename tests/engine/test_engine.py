@@ -152,6 +152,19 @@ def test_sources_stand_before_users_at_any_depth() -> None:
     assert all(place[source] < i for node, i in place.items() for source in node.src)
 
 
+def test_a_value_that_is_only_reshaped_has_a_buffer_of_that_shape() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()
+    total = x.sum().realize()
+    assert total.uop.op is o.BUFFER and total.shape == () and total.item() == 10.0
+    rows = x * 2
+    flat, square, turned = rows.reshape(4), rows.reshape(1, 4), rows.T
+    flat.realize(square, rows, turned)
+    assert flat.uop.op is o.BUFFER and flat.uop.arg.shape == (4,)
+    assert flat.uop.base is square.uop.base is rows.uop.base is turned.uop.base
+    assert (flat.tolist(), square.tolist()) == ([2.0, 4.0, 6.0, 8.0], [[2.0, 4.0, 6.0, 8.0]])
+    assert (rows.tolist(), turned.tolist()) == ([[2.0, 4.0], [6.0, 8.0]], [[2.0, 6.0], [4.0, 8.0]])
+
+
 def test_a_gradient_of_a_whole_does_not_take_its_slice_for_a_buffer() -> None:
     x = Tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True).realize()
     loss = (x[1:3] * x[1:3]).sum().backward()

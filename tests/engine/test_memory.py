@@ -228,6 +228,8 @@ def test_threads(memory: HostMemory, seed: int) -> None:
             cell.value = number
             if chance.random() < 0.02:
                 time.sleep(0)
+            if chance.random() < 0.01:
+                memory.empty_cache()
             if cell.value != number:
                 failures.append(f"thread {number} lost its block")
             memory.release(block)
@@ -238,6 +240,15 @@ def test_threads(memory: HostMemory, seed: int) -> None:
     for thread in threads:
         thread.join()
     assert not failures and memory.stats().live == 0
+
+
+def test_small_blocks_wait_for_no_lock(memory: HostMemory) -> None:
+    memory.release(memory.allocate(300))
+    with memory._lock:
+        thread = threading.Thread(target=lambda: memory.release(memory.allocate(300)), daemon=True)
+        thread.start()
+        thread.join(timeout=10)
+        assert not thread.is_alive()
 
 
 def test_finalizers_may_release_at_any_moment(memory: HostMemory) -> None:

@@ -34,7 +34,7 @@ from glassgrad.runtime.host_memory import HostMemory
 
 ALIGNMENT = 64
 MOST_INLINE_COMMANDS = 8       # up to so many serial commands do not open the worker pool
-_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+_FUNCTION = ctypes.CFUNCTYPE(None)        # arguments are ctypes' own: without argtypes, a call converts none of them
 
 
 @dataclass(eq=False)

@@ -16,6 +16,7 @@ from glassgrad.base.errors import GradientError
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.gradient import passes_to, reached_from
 from glassgrad.engine.capture import note_written, recording
+from glassgrad.engine.realize import below_reshapes
 from glassgrad.engine.registry import Tensors, registry
 from glassgrad.tensor.autograd import no_grad
 
@@ -198,11 +199,11 @@ def assigned_within(nodes: Sequence[UOp], device: str) -> list[Any]:
     nodes are computed from and, outside of a trace, those that are computed from anything that the nodes are. So an
     update by hand, `w -= rate * w.grad`, is computed with the loss that is read after it; left alone, every update
     would be computed again by the next one."""
-    wanted = set(map(computed, nodes))
+    wanted = set(map(below_reshapes, nodes))
     waiting: dict[UOp, Any] = {}
     for key, reference in list(registry.assigned.items()):
         tensor = reference()
-        node = computed(tensor.uop) if tensor is not None else None
+        node = below_reshapes(tensor.uop) if tensor is not None else None
         if node is None or node.base.op is o.BUFFER or node in registry.values:
             del registry.assigned[key]
         elif node not in wanted and node.op.kind not in (o.Kind.LEAF, o.Kind.MOVEMENT):
@@ -220,10 +221,3 @@ def settle(tensor: Any) -> None:
     if recording() is None and not any(t is not tensor and t.requires_grad is not False
                                        for _, t in leaves_among(toposort([node], passes_to))):
         tensor.realize()
-
-
-def computed(node: UOp) -> UOp:
-    """What a node shows, below reshapes and detaches."""
-    while node.op in (o.RESHAPE, o.DETACH):
-        node = node.src[0]
-    return node
