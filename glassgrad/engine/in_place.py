@@ -65,9 +65,6 @@ def with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
     known: Callable[[UOp], UOp | None] = registry.values.get if trace is None else trace.values.get
     replaced: dict[UOp, UOp] = {}
     order = toposort(roots)
-    if any([n.op is o.GRADIENT for n in order]):         # of what it is computed from, some may be known
-        roots = written_out(roots, replaced)
-        order = toposort(roots)
     devices = {n.device for n in order} - {None} | {r.device or device for r in roots}
     common = devices.pop() if len(devices) == 1 else None
 
@@ -75,8 +72,17 @@ def with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
         found = known(replaced.get(node, node))
         return found if found is not None and found.device == (node.device or common) else None
 
-    new: dict[UOp, UOp] = {}
-    for node in toposort(roots, lambda n: n.src if value(n) is None else ()):
-        found = value(node)
-        new[node] = node.over(tuple([new[s] for s in node.src])) if found is None else found.reshape(node.shape)
-    return [new[r] for r in roots]
+    def with_values(roots: Sequence[UOp], whole: Collection[UOp] = ()) -> list[UOp]:
+        new: dict[UOp, UOp] = {node: node for node in whole}
+        for node in toposort(roots, lambda n: () if n in whole or value(n) is not None else n.src):
+            found = value(node)
+            if found is not None:
+                new[node] = found.reshape(node.shape)
+            elif node not in whole:
+                new[node] = node.over(tuple([new[s] for s in node.src]))
+        return [new[r] for r in roots]
+
+    gradients = {n for n in order if n.op is o.GRADIENT}
+    if gradients:         # one that is known is not written out; of what others are computed from, some may be known
+        roots = written_out(with_values(roots, gradients), replaced)
+    return with_values(roots)

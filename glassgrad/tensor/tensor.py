@@ -83,8 +83,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         elif self.uop.op is o.BUFFER and is_only_leaf(self):
             return self
         if not others and self._storage is None:
-            [node] = running.realize([self.uop], self.device)
-            computed_at(node, self)
+            computed_at(running.realize_alone(self.uop, self.device), self)
             return self
         tensors, views = _owners_first((self, *others))
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):

@@ -362,6 +362,14 @@ def test_blocks_with_and_without_gradients() -> None:
             y = x * 3
             assert ours.is_grad_enabled() is not cut
         assert (y.requires_grad is False) is cut
+    with ours.no_grad():
+        for block in (ours.enable_grad(), ours.set_grad_enabled(True)):
+            with block:
+                y = x * 3
+                with ours.no_grad():
+                    assert not ours.is_grad_enabled()
+                assert ours.is_grad_enabled()
+            assert not ours.is_grad_enabled() and ours.autograd.grad(y, x)[0].tolist() == [3]
     first, second = ours.autograd.grad([x * 2, x * 3], [x, Tensor([1.0])], allow_unused=True)
     assert first.tolist() == [5] and second is None
 

@@ -109,6 +109,14 @@ def test_svd_of_low_rank():
     np.testing.assert_allclose((u * s @ v).numpy(), a, atol=1e-11)
 
 
+def test_pinv_and_rank_of_empty_matrices():
+    for shape in ((0, 3), (3, 0), (0, 0), (2, 0, 3), (0, 2, 3)):
+        ours, theirs = Tensor.zeros(*shape), torch.zeros(*shape)
+        assert ours.pinv().shape == tuple(L.pinv(theirs).shape) and ours.pinv().tolist() == L.pinv(theirs).tolist()
+        for options in ({}, {"atol": 0.5}, {"rtol": 0.5}):
+            assert ours.matrix_rank(**options).tolist() == L.matrix_rank(theirs, **options).tolist()
+
+
 def test_pinv_lstsq_power_trace():
     a, b = matrices(5, 3), seeded("b").normal(size=(5, 2))
     checked(Tensor.pinv, L.pinv, a)

@@ -186,6 +186,25 @@ def take_started() -> list[Any]:
     return found
 
 
+def gradients_beside(node: UOp, device: str) -> list[UOp]:
+    """The lazy gradients that `backward` left on trained tensors (requires_grad=True) together with one that this node
+    is computed from, or that were left by a `backward` from the node itself: nearly always all of them are wanted, and
+    each computed by itself would repeat the forward and the backward pass."""
+    started = {computed(t.uop): t.uop for t in _alive(registry.losses)}
+    if not started or recording() is not None:
+        return []
+    below = toposort([node], lambda n: () if n in registry.values else n.src)
+    roots = {n.src[1] for n in below if n.op is o.GRADIENT and n not in registry.values}
+    if node in started:
+        roots.add(started[node])
+    trained = [t for _, t in leaves_among(toposort(roots)) if t.requires_grad is True]
+    wanted = [t._grad.uop for t in trained if hasattr(t._grad, "uop")]           # else none, or one that is computed
+    wanted += [value for value, root in started.items() if root in roots]        # the losses, which cost no more now
+    return [n for n in dict.fromkeys(wanted) if n is not node and n not in registry.values
+            and n.op is not o.DETACH and n.op.kind not in (o.Kind.MOVEMENT, o.Kind.LEAF)
+            and (n.device or device) == device]
+
+
 # -- new values ----------------------------------------------------------------------------------------------
 def assigned(tensor: Any) -> None:
     """Record that this tensor was given a new value, to be stored along with what is computed from it: else reading a
