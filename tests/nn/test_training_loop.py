@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from glassgrad import Context, GlobalCounters, Tensor, nn
+from glassgrad import Context, GlobalCounters, Tensor, nn, no_grad
 from glassgrad.engine.profile import profile
 from glassgrad.engine.registry import registry
 from glassgrad.jit import TinyJit
@@ -64,6 +65,52 @@ def test_gradients_that_are_read_between_backward_passes_add_up():
         (w * v).sum().backward()
         assert w.grad.tolist() == [3.0 * count, 4.0 * count]
     assert v.grad.tolist() == [3.0, 6.0]
+
+
+def _in_no_grad(w):
+    with no_grad():
+        w -= w.grad * 0.1
+    return w
+
+
+def _by_assignment(w):
+    w.assign(w.detach() - w.grad.detach() * 0.1)
+    return w
+
+
+def _through_data(w):
+    w.data -= w.grad.data * 0.1
+    return w
+
+
+def _through_detach(w):
+    w.detach().sub_(w.grad * 0.1)
+    return w
+
+
+UPDATES = {"no_grad": _in_no_grad, "assign": _by_assignment, "data": _through_data, "detach": _through_detach,
+           "data.sub_": lambda w: [w.data.sub_(w.grad * 0.1), w][1],
+           "a new tensor": lambda w: (w - w.grad * 0.1).detach().requires_grad_(True)}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+@pytest.mark.parametrize("read", [True, False])
+def test_updates_by_hand_after_the_loss_was_read_are_right_and_keep_no_earlier_step(name, read):
+    w, expected, nodes, memory = Tensor([1.0, 0.5], requires_grad=True), np.array([1.0, 0.5]), [], []
+    for _ in range(8):
+        w.grad = None
+        loss = (w * w * w).sum().backward()
+        if read:
+            assert abs(loss.item() - (expected ** 3).sum()) < 1e-4
+        w = UPDATES[name](w)
+        expected = expected - 0.1 * 3 * expected ** 2
+        if not read and name != "a new tensor":          # which nothing computes before it is read
+            loss.item()
+        nodes.append(len(w.uop.toposort()))
+        memory.append(GlobalCounters.mem_used)
+    if read or name != "a new tensor":
+        assert len(set(nodes[2:])) == 1 and len(set(memory[2:])) == 1, (nodes, memory)
+    np.testing.assert_allclose(w.numpy(), expected, rtol=1e-5)
 
 
 def test_a_loss_nobody_keeps_is_not_computed():

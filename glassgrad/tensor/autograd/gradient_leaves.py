@@ -16,6 +16,7 @@ from glassgrad.base.errors import GradientError
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.gradient import passes_to, reached_from
 from glassgrad.engine.capture import note_written, recording
+from glassgrad.engine.in_place import without_history
 from glassgrad.engine.registry import Tensors, registry
 from glassgrad.tensor.autograd import no_grad
 
@@ -63,7 +64,8 @@ def hold(tensor: Any) -> None:
         node.arg.add_leaf(weakref.ref(tensor))
         return
     if node.op is o.DETACH and node.arg is None:         # what every `detach` of that value is: no leaf's own
-        tensor.uop = node = distinct(node.src[0])
+        tensor.uop = node = distinct(without_history(node.src[0]))
+        assigned(tensor)
     registry.add(registry.leaves, node, tensor)
 
 
