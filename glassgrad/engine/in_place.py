@@ -79,8 +79,8 @@ def with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
 
 
 def without_history(node: UOp) -> UOp:
-    """A value that no gradient passes, over the values that are known of what it is computed from: as an expression, the
-    update `w -= rate * w.grad` would keep the graphs of all steps before, if the loss was read before it."""
+    """A value that no gradient passes, over the known values of what it is computed from: the whole expression of
+    `w -= rate * w.grad` would keep the graphs of all steps before, if the loss was read before the update."""
     gradients = {n for n in toposort([node], lambda n: () if n.op is o.GRADIENT else n.src) if n.op is o.GRADIENT}
     return _replaced_by_values([node], value_in_memory, gradients)[0]
 

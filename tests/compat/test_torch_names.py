@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from collections import OrderedDict
@@ -327,6 +328,17 @@ def test_files_hold_tensors_and_plain_values(tmp_path: Path) -> None:
         ours.save(circle, tmp_path / "circle.pt")
     with pytest.raises(FormatError, match="not a file of PyTorch"):
         ours.load(io.BytesIO(b"hello"))
+
+
+def test_a_file_that_cannot_be_written_whole_leaves_the_one_before(tmp_path: Path, monkeypatch: Any) -> None:
+    ours.save({"w": Tensor([1.0])}, tmp_path / "all.pt")
+
+    def full(_: int) -> None:
+        raise OSError("no space left on device")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError):
+        ours.save({"w": Tensor([2.0])}, tmp_path / "all.pt")
+    assert os.listdir(tmp_path) == ["all.pt"] and ours.load(tmp_path / "all.pt")["w"].tolist() == [1.0]
 
 
 @pytest.mark.parametrize("weights_only", [True, False])

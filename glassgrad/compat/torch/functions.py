@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from glassgrad.compat.torch.creation import as_tensor
@@ -16,6 +15,7 @@ from glassgrad.compat.torch.nn import ADAPTER
 from glassgrad.compat.torch.torch_tensor import TorchTensor
 from glassgrad.compiler.graph.dtype import DType, dtypes, largest, promote
 from glassgrad.nn import state
+from glassgrad.nn.state.formats.safetensors import replacing
 from glassgrad.tensor.autograd.no_grad import enable_grad, no_grad
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.tensor import Tensor
@@ -208,7 +208,8 @@ def save(obj: Any, f: Any, **options: Any) -> None:
     if hasattr(f, "write"):
         f.write(content)
     else:
-        Path(f).write_bytes(content)
+        with replacing(f) as file:           # whole, or not at all: what was there before is not lost
+            file.write(content)
 
 
 def load(f: Any, map_location: Any = None, weights_only: bool = True, **options: Any) -> Any:
