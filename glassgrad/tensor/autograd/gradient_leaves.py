@@ -178,7 +178,7 @@ def started_from(tensor: Any) -> None:
     """Record that `backward` started at this tensor, to be computed along with the gradients: computed alone, it would
     repeat the forward pass, and keep the old parameters alive until then."""
     registry.losses[:] = [r for r in registry.losses if r() is not None and r() is not tensor]
-    registry.losses.append(weakref.ref(tensor))
+    registry.losses.append(weakref.ref(tensor, registry.losses.remove))      # a dead one is found by identity
 
 
 def take_started() -> list[Any]:
@@ -192,9 +192,9 @@ def gradients_beside(node: UOp, device: str) -> list[UOp]:
     """The lazy gradients that `backward` left on trained tensors (requires_grad=True) together with one that this node
     is computed from, or that were left by a `backward` from the node itself: nearly always all of them are wanted, and
     each computed by itself would repeat the forward and the backward pass."""
-    started = {computed(t.uop): t.uop for t in _alive(registry.losses)}
-    if not started or recording() is not None:
+    if recording() is not None:
         return []
+    started = {computed(t.uop): t.uop for t in _alive(registry.losses)}
     below = toposort([node], lambda n: () if n in registry.values else n.src)
     roots = {n.src[1] for n in below if n.op is o.GRADIENT and n not in registry.values}
     if node in started:
