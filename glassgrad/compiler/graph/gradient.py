@@ -384,13 +384,14 @@ def written_out(roots: Sequence[UOp], replaced: dict[UOp, UOp] | None = None, st
     """The roots with every GRADIENT and FORMULA in them written out, but those that are `kept`. `replaced` is filled:
     new node -> the node that it replaces. A FORMULA among `stored` whose result is a view is made contiguous. So is a
     gradient that is a view of a sum: the kernel that computes it then computes the new value of a parameter too."""
-    order = toposort(roots, lambda n: () if n in kept else n.src) if kept else toposort(roots)
-    found = [node for node in order if node.op in _DEFERRED and node not in kept]
+    order = [n for n in toposort(roots, lambda n: () if n in kept else n.src) if n not in kept] if kept else \
+        toposort(roots)
+    found = [node for node in order if node.op in _DEFERRED]
     if not found:
         return list(roots)
     before, _writing.active = _writing.active, True
     try:
-        new = _written(order, found, set(stored), kept)
+        new = _written(order, found, set(stored), {node: node for node in kept})
     finally:
         _writing.active = before
     if replaced is not None:
@@ -399,12 +400,9 @@ def written_out(roots: Sequence[UOp], replaced: dict[UOp, UOp] | None = None, st
 
 
 def _written(order: Sequence[UOp], found: Sequence[UOp], stored: Collection[UOp],
-             kept: Collection[UOp]) -> dict[UOp, UOp]:
-    """{node: what it becomes} for the nodes in `order`; those in `found`, GRADIENTs and FORMULAs, are written out."""
-    new: dict[UOp, UOp] = {node: node for node in kept}
+             new: dict[UOp, UOp]) -> dict[UOp, UOp]:
+    """Add what each node in `order` becomes to `new`; those in `found`, GRADIENTs and FORMULAs, are written out."""
     for node in order:
-        if node in kept:
-            continue
         if node.op is o.FORMULA:
             with one_place(node.place):
                 made = node.arg.written_out(tuple([new[s] for s in node.src]))
