@@ -381,12 +381,11 @@ def is_writing_out() -> bool:
 
 def written_out(roots: Sequence[UOp], replaced: dict[UOp, UOp] | None = None, stored: Collection[UOp] = (),
                 kept: Collection[UOp] = ()) -> list[UOp]:
-    """The roots with every GRADIENT and FORMULA in them written out, but those that are `kept`. `replaced` is filled:
+    """The roots with every GRADIENT and FORMULA in them written out, but the GRADIENTs `kept`. `replaced` is filled:
     new node -> the node that it replaces. A FORMULA among `stored` whose result is a view is made contiguous. So is a
     gradient that is a view of a sum: the kernel that computes it then computes the new value of a parameter too."""
-    order = [n for n in toposort(roots, lambda n: () if n in kept else n.src) if n not in kept] if kept else \
-        toposort(roots)
-    found = [node for node in order if node.op in _DEFERRED]
+    order = toposort(roots, lambda n: () if n in kept else n.src) if kept else toposort(roots)
+    found = [node for node in order if node.op in _DEFERRED and node not in kept]
     if not found:
         return list(roots)
     before, _writing.active = _writing.active, True
