@@ -66,9 +66,6 @@ def with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
     known: Callable[[UOp], UOp | None] = registry.values.get if trace is None else trace.values.get
     replaced: dict[UOp, UOp] = {}
     order = toposort(roots)
-    if any([n.op is o.GRADIENT for n in order]):         # of what it is computed from, some may be known
-        roots = written_out(roots, replaced)
-        order = toposort(roots)
     devices = {n.device for n in order} - {None} | {r.device or device for r in roots}
     common = devices.pop() if len(devices) == 1 else None
 
@@ -76,8 +73,33 @@ def with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
         found = known(replaced.get(node, node))
         return found if found is not None and found.device == (node.device or common) else None
 
-    new: dict[UOp, UOp] = {}
-    for node in toposort(roots, lambda n: n.src if value(n) is None else ()):
+    gradients = {n for n in order if n.op is o.GRADIENT}
+    if gradients:         # one that is known is not written out; of what others are computed from, some may be known
+        roots = written_out(roots, replaced, kept={n for n in gradients if value(n) is not None})
+    return _replaced_by_values(roots, value)
+
+
+def without_history(node: UOp) -> UOp:
+    """A value that no gradient passes, over the known values of what it is computed from: the whole expression of
+    `w -= rate * w.grad` would keep the graphs of all steps before, if the loss was read before the update."""
+    gradients = {n for n in toposort([node], lambda n: () if n.op is o.GRADIENT else n.src) if n.op is o.GRADIENT}
+    return _replaced_by_values([node], value_in_memory, gradients)[0]
+
+
+def value_in_memory(node: UOp) -> UOp | None:
+    """The value of a node, if it is known and in memory of the node's own device."""
+    found = registry.values.get(node) if recording() is None else None
+    return found if found is not None and found.device == node.device and not node.symbolic else None
+
+
+def _replaced_by_values(roots: Sequence[UOp], value: Callable[[UOp], UOp | None],
+                        whole: Collection[UOp] = ()) -> list[UOp]:
+    """The roots with every node that has a value replaced by it; what is below `whole` nodes stays."""
+    new: dict[UOp, UOp] = {node: node for node in whole}
+    for node in toposort(roots, lambda n: () if n in whole or value(n) is not None else n.src):
         found = value(node)
-        new[node] = node.over(tuple([new[s] for s in node.src])) if found is None else found.reshape(node.shape)
+        if found is not None:
+            new[node] = found.reshape(node.shape)
+        elif node not in whole:
+            new[node] = node.over(tuple([new[s] for s in node.src]))
     return [new[r] for r in roots]

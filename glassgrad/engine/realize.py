@@ -243,7 +243,8 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: 
     """The compiled schedule of a graph, made once for its structure and constants, and the values of its variables;
     before them the graph to run it with, in which a loop in Python may be a recurrence. With `any_size`, it may be one
     that serves graphs of other sizes too. `state` are the settings."""
-    # what the names of devices mean is a part: a plan runs on the device it was made for
+    # what the names of devices mean is a part: a plan runs on the device it was made for, within its limits of fusion,
+    # which an open device does not change
     key = (state.kernel_mode, device, Device.registered, normal.key)
     variants = _schedules.get(key)
     if variants is None:

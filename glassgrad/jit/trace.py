@@ -31,6 +31,7 @@ from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
 from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.jit_access import assign_node, set_unread_gradient
 from glassgrad.tensor.memory.storage import follows, is_view, leave, shares_with, sharing
+from glassgrad.tensor.realize_and_read import value_of
 from glassgrad.tensor.tensor import Tensor, class_of_results
 
 
@@ -259,6 +260,7 @@ class TracedCall:
         """Compute the lazy values that this call leaves. Left lazy, they would read the buffers of this call for ever;
         and no gradient passes them, because a replay records no graph."""
         rows = self.reached.values()
+        self._copy_views_of_trained()
         changed = [row.tensor for row in rows if self._is_changed(row)]
         kept = self.reached.keys() - {id(t) for t in (*changed, *self.left)}
         left = [*self.left, *changed, *self._new_grads(), *self.hidden]
@@ -272,6 +274,16 @@ class TracedCall:
         self.cut_off = {t.uop.base for t in ends}          # no gradient passes these
         for node in self.cut_off:
             cut_off(node)
+
+    def _copy_views_of_trained(self) -> None:
+        """Copy the results that are views of an argument which gradients would pass: a view of the stand-in leads to
+        no leaf of the caller's, and its gradient would end in silence."""
+        trained = {self.reached[id(row.stand_in)].node.base for row in self.arguments
+                   if row.passes_gradients or row.tensor.requires_grad is True}
+        for tensor in self.given:
+            if not is_lazy(tensor) and _leads_to(tensor.uop, trained):
+                leave(tensor)
+                tensor.uop = tensor.uop.contiguous()
 
     def _sort_left(self) -> None:
         """Sort the tensors whose values the call leaves."""
@@ -425,7 +437,7 @@ def as_buffer(tensor: Tensor) -> UOp:
             node = node.src[0]
         if node.op is o.BUFFER or is_result(node):
             return node.base
-    return Tensor(tensor.uop.contiguous()).realize().uop.base
+    return value_of(node, tensor.device).base        # computed once, however many calls are handed this tensor
 
 
 def _leads_to(node: UOp, trained: Set[UOp]) -> bool:

@@ -26,7 +26,7 @@ from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.disk_device import on_disk
 from glassgrad.tensor import index_range_check
-from glassgrad.tensor.autograd.gradient_leaves import assigned_within, settle
+from glassgrad.tensor.autograd.gradient_leaves import assigned_within, gradients_beside, settle
 from glassgrad.tensor.memory.python_values import HostValue, numpy_dtype
 
 _COMPUTED = (o.Kind.UNARY, o.Kind.BINARY, o.Kind.REDUCE)       # needs no CONTIGUOUS to be stored
@@ -49,6 +49,18 @@ def copied(node: UOp, device: str) -> UOp:
     if base in registry.foreign:
         return store(HostValue(bytes_of(node, device), sizes_now(node.shape), node.dtype), base.device or device)
     return node.contiguous()
+
+
+def copied_to(node: UOp, device: str, passes_gradients: bool) -> UOp:
+    """The node's values on another device. Values in memory are copied now and not again by each reader, unless this is
+    inside a trace, whose replays copy. Where no gradient can pass, the copy does not refer to its source."""
+    if node.device is None:
+        return node
+    copy = node.copy_to(device)
+    if recording() is not None or node.base.op is not o.BUFFER and node.base not in registry.values:
+        return copy
+    value = value_of(copy, device)
+    return copy if passes_gradients and node.dtype.kind == "f" else value.reshape(node.shape)
 
 
 def store(value: HostValue, device: str) -> UOp:
@@ -115,6 +127,16 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     for tensor in tensors:
         settle(tensor)
     return made[:len(nodes)]
+
+
+def realize_alone(node: UOp, device: str) -> UOp:
+    """Compute one node, and with it the gradients that belong to it, whose values are cached. Few calls are made where
+    no `backward` is left to compute."""
+    gradients = gradients_beside(node, device) if registry.losses else []
+    value, *others = realize([node, *gradients], device)
+    for each, found in zip(gradients, others):
+        _remember(each, found)
+    return value
 
 
 def _settle_late(check: Any, flag: Any, device: str, number: int) -> None:
@@ -208,8 +230,8 @@ def value_of(node: UOp, device: str) -> UOp:
         return known
     if on_disk(base.device):
         return taken(base, "CPU")
-    stored = base.op.kind in _COMPUTED or base.op is o.FORMULA
-    value = realize([base if stored else base.contiguous()], device)[0]
+    stored = base.op.kind in _COMPUTED or base.op in (o.FORMULA, o.COPY)
+    value = realize_alone(base if stored else base.contiguous(), device)
     while value.op is o.RESHAPE:
         value = value.src[0]
     if value.op is not o.BUFFER and not (value.op is o.SHRINK and value.src[0].op is o.BUFFER):

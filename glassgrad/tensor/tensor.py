@@ -83,8 +83,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         elif self._storage is None:
             node = self.uop
             if node.op is not o.BUFFER or not is_only_leaf(self):
-                [node] = running.realize([node], node.device or self.device)
-                computed_at(node, self)
+                computed_at(running.realize_alone(node, node.device or self.device), self)
             return self
         tensors, views = _owners_first((self, *others))
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):

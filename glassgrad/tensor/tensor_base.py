@@ -333,7 +333,8 @@ class TensorBase:
     def to(self, device: str | DType | Self | None = None, dtype: DType | str | None = None, *,
            copy: bool = False, non_blocking: bool = False, memory_format: Any = None) -> Self:
         """The same values on another device (itself, when it is there already, unless `copy`); as PyTorch has it, also
-        in another type, or where and as another tensor is. A device may be a file, "disk:/path".
+        in another type, or where and as another tensor is. A device may be a file, "disk:/path". Values in memory are
+        copied at once; others are computed first, where they are, when the result is needed.
 
         >>> Tensor([1, 2]).to(Device.DEFAULT).tolist(), Tensor([1, 2]).to(dtypes.float32).tolist()
         ([1, 2], [1.0, 2.0])
@@ -355,7 +356,7 @@ class TensorBase:
         elif on_disk(self.uop.device):
             node = running.taken(self.uop, place)
         else:
-            node = self.uop.copy_to(place) if self.uop.device is not None else self.uop
+            node = running.copied_to(self.uop, place, self._requires_grad is not False)
         moved = self._with(node)
         moved._device = place
         return moved

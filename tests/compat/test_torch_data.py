@@ -225,6 +225,16 @@ def test_workers_end_with_their_parent(sign: signal.Signals) -> None:
     assert not any(is_running(worker) for worker in workers)
 
 
+def test_sizes_of_batches_that_make_no_sense() -> None:
+    for size in (0, -1, 2.0):
+        with pytest.raises(InputError) as raised:
+            data.DataLoader([1], size)
+        assert str(raised.value).startswith(f"""DataLoader cannot make such batches
+  given:    batch_size={size}
+  expected: 1 or more; None for single examples
+  fix:      write batch_size=32, for example""")
+
+
 def test_numbers_of_workers_that_make_no_sense() -> None:
     with pytest.raises(InputError) as raised:
         data.DataLoader([1], num_workers=-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from collections import OrderedDict
@@ -330,6 +331,17 @@ def test_files_hold_tensors_and_plain_values(tmp_path: Path) -> None:
         ours.load(io.BytesIO(b"hello"))
 
 
+def test_a_file_that_cannot_be_written_whole_leaves_the_one_before(tmp_path: Path, monkeypatch: Any) -> None:
+    ours.save({"w": Tensor([1.0])}, tmp_path / "all.pt")
+
+    def full(_: int) -> None:
+        raise OSError("no space left on device")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError):
+        ours.save({"w": Tensor([2.0])}, tmp_path / "all.pt")
+    assert os.listdir(tmp_path) == ["all.pt"] and ours.load(tmp_path / "all.pt")["w"].tolist() == [1.0]
+
+
 @pytest.mark.parametrize("weights_only", [True, False])
 def test_pytorch_reads_what_is_saved_here(tmp_path: Path, weights_only: bool) -> None:
     kinds = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "uint16", "bool",
@@ -363,6 +375,14 @@ def test_blocks_with_and_without_gradients() -> None:
             y = x * 3
             assert ours.is_grad_enabled() is not cut
         assert (y.requires_grad is False) is cut
+    with ours.no_grad():
+        for block in (ours.enable_grad(), ours.set_grad_enabled(True)):
+            with block:
+                y = x * 3
+                with ours.no_grad():
+                    assert not ours.is_grad_enabled()
+                assert ours.is_grad_enabled()
+            assert not ours.is_grad_enabled() and ours.autograd.grad(y, x)[0].tolist() == [3]
     first, second = ours.autograd.grad([x * 2, x * 3], [x, Tensor([1.0])], allow_unused=True)
     assert first.tolist() == [5] and second is None
 

@@ -215,6 +215,26 @@ def test_a_gradient_does_not_end_silently_at_what_a_jitted_call_made() -> None:
         step(numbers(3))
 
 
+@pytest.mark.parametrize("view", [lambda x: x.reshape(4), lambda x: x.T, lambda x: x[0], lambda x: [x, x[:, 1:]][1]])
+def test_a_gradient_does_not_end_silently_at_a_view_of_an_argument(view: Callable[[Tensor], Tensor]) -> None:
+    w = Tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    for argument in (lambda: w, lambda: w * 2, lambda: w.T):
+        jitted = TinyJit(view)
+        for _ in range(4):
+            x = argument()
+            made = jitted(x)
+            assert made.tolist() == view(x).tolist()
+            with pytest.raises(GradientError, match="a gradient cannot go back through a jitted call"):
+                (made * 2).sum().backward()
+        assert jitted.captured and w.grad is None
+    same, data = TinyJit(lambda x: x), TinyJit(view)
+    for _ in range(4):
+        w.grad = None
+        (same(w) * 2).sum().backward()                      # the argument itself
+        assert w.grad is not None and w.grad.tolist() == [[2.0, 2.0], [2.0, 2.0]]
+        (data(numbers(2, 2)) * w[0, 0]).sum().backward()     # a view of what is not trained stays a view
+
+
 @pytest.mark.parametrize("is_lazy", [False, True])
 def test_a_gradient_does_not_end_silently_at_what_a_jitted_call_made_for_a_tensor_in_sight(is_lazy: bool) -> None:
     trained, weight = [Tensor([1.0, 2.0, 3.0], requires_grad=True).realize() for _ in range(2)]

@@ -287,3 +287,21 @@ def test_missing_and_unexpected_keys(pair):
     assert (report.missing_keys, report.unexpected_keys) == (["last.bias"], ["other"])
     with pytest.raises(InputError, match="last.bias"):
         ours.load_state_dict(state)
+
+
+def test_a_layer_that_is_used_twice_and_a_circle_are_walked_once() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(2, 2)
+            self.again = self.first
+            self.inner = nn.Sequential(self.first, nn.ReLU())
+            self.inner[1].model = self
+    model = Tied()
+    assert [name for name, _ in model.named_modules()] == ["", "first", "inner", "inner.1"]
+    assert [name for name, _ in model.named_children()] == ["first", "inner"] and len(list(model.modules())) == 4
+    seen: list[object] = []
+    model.apply(seen.append)
+    assert len(seen) == 4 and seen[-1] is model
+    assert model.eval().first.training is False and model.train().inner[1].training is True
+    assert len(list(model.parameters())) == 2

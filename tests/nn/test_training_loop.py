@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from glassgrad import Context, GlobalCounters, Tensor, nn
+from glassgrad import Context, GlobalCounters, Tensor, nn, no_grad
 from glassgrad.engine.profile import profile
+from glassgrad.engine.registry import registry
 from glassgrad.jit import TinyJit
 from glassgrad.nn.state import get_parameters
 
@@ -19,6 +21,96 @@ def test_the_loss_is_computed_with_the_step_not_once_more():
     opt.step()
     before = GlobalCounters.kernel_count
     assert np.isfinite(loss.item()) and GlobalCounters.kernel_count == before
+
+
+def _operations(use, steps=3):
+    """The arithmetic of one training step of a network of eight parameters, and the gradients after it."""
+    Tensor.manual_seed(1)
+    model = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(16, 16), nn.ReLU())])
+    parameters = get_parameters(model)
+    opt, x = nn.optim.SGD(parameters, lr=0.1, momentum=0.9), Tensor.randn(8, 16).realize()
+    for _ in range(steps):
+        GlobalCounters.reset()
+        opt.zero_grad()
+        loss = (model(x) ** 2).mean().backward()
+        use(loss, parameters)
+        opt.step()
+        loss.item()
+    return GlobalCounters.global_ops, [p.numpy() for p in parameters]
+
+
+def test_reading_gradients_one_by_one_or_the_loss_repeats_no_pass():
+    usual, weights = _operations(lambda loss, parameters: None)
+    uses = {"gradients": lambda loss, parameters: [p.grad.abs().max().item() for p in parameters],
+            "realized": lambda loss, parameters: [p.grad.realize() for p in parameters],
+            "loss": lambda loss, parameters: loss.item(),
+            "norm": lambda loss, parameters: nn.utils.clip_grad_norm_(parameters, 1e6).item()}
+    for name, use in uses.items():
+        operations, same = _operations(use)
+        assert operations < 1.2 * usual, (name, operations, usual)
+        for ours, theirs in zip(same, weights):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_a_gradient_that_is_read_does_not_compute_those_that_nobody_trains():
+    x, w, frozen = Tensor.rand(4, 4).realize(), Tensor.rand(4, 4, requires_grad=True), Tensor.rand(4, 4)
+    (x @ w @ frozen).sum().backward()
+    w.grad.tolist()
+    assert x.grad.uop.realized is None and frozen.grad.uop.realized is None and frozen.grad.uop not in registry.values
+
+
+def test_gradients_that_are_read_between_backward_passes_add_up():
+    w, v = Tensor([1.0, 2.0], requires_grad=True), Tensor([3.0, 4.0], requires_grad=True)
+    for count in (1, 2, 3):
+        (w * v).sum().backward()
+        assert w.grad.tolist() == [3.0 * count, 4.0 * count]
+    assert v.grad.tolist() == [3.0, 6.0]
+
+
+def _in_no_grad(w):
+    with no_grad():
+        w -= w.grad * 0.1
+    return w
+
+
+def _by_assignment(w):
+    w.assign(w.detach() - w.grad.detach() * 0.1)
+    return w
+
+
+def _through_data(w):
+    w.data -= w.grad.data * 0.1
+    return w
+
+
+def _through_detach(w):
+    w.detach().sub_(w.grad * 0.1)
+    return w
+
+
+UPDATES = {"no_grad": _in_no_grad, "assign": _by_assignment, "data": _through_data, "detach": _through_detach,
+           "data.sub_": lambda w: [w.data.sub_(w.grad * 0.1), w][1],
+           "a new tensor": lambda w: (w - w.grad * 0.1).detach().requires_grad_(True)}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+@pytest.mark.parametrize("read", [True, False])
+def test_updates_by_hand_after_the_loss_was_read_are_right_and_keep_no_earlier_step(name, read):
+    w, expected, nodes, memory = Tensor([1.0, 0.5], requires_grad=True), np.array([1.0, 0.5]), [], []
+    for _ in range(8):
+        w.grad = None
+        loss = (w * w * w).sum().backward()
+        if read:
+            assert abs(loss.item() - (expected ** 3).sum()) < 1e-4
+        w = UPDATES[name](w)
+        expected = expected - 0.1 * 3 * expected ** 2
+        if not read and name != "a new tensor":          # which nothing computes before it is read
+            loss.item()
+        nodes.append(len(w.uop.toposort()))
+        memory.append(GlobalCounters.mem_used)
+    if read or name != "a new tensor":
+        assert len(set(nodes[2:])) == 1 and len(set(memory[2:])) == 1, (nodes, memory)
+    np.testing.assert_allclose(w.numpy(), expected, rtol=1e-5)
 
 
 def test_a_loss_nobody_keeps_is_not_computed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ import pytest
 from graph_fuzzer import Maker
 from scripts import run_script
 
-from glassgrad import Context, GlobalCounters, Tensor, Variable
+from glassgrad import Context, Device, GlobalCounters, Tensor, Variable
 from glassgrad.compiler import pipeline
 from glassgrad.compiler.graph.ops import Ops
+from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS
 from glassgrad.engine import realize as engine
 from glassgrad.engine.changing_sizes.size_families import SizeFamilies
 from glassgrad.engine.observer import Observer, observed_by
 from glassgrad.runtime import schedule_cache
 from glassgrad.runtime.kernel_key import source_digest
+from glassgrad.runtime.python.python_device import WIDE, PythonDevice
 
 VALUES = np.random.default_rng(3).standard_normal((6, 8)).astype(np.float32)
 
@@ -217,3 +220,21 @@ def test_the_name_covers_the_formulas_whose_gradients_a_schedule_writes_out(monk
     monkeypatch.setattr(schedule_cache, "source_digest", lambda *stages: "other" if stages == ("tensor/formulas",)
                         else source_digest(*stages))
     assert schedule_cache.schedule_name("graph") != before
+
+
+def test_a_device_that_is_registered_again_with_other_limits_gets_other_schedules() -> None:
+    """Schedules in memory are found by a device's name and by how often names were registered, not by its limits."""
+    def kernels(buffers: int) -> int:
+        def opened(name: str) -> PythonDevice:
+            device = PythonDevice(name)
+            device.target = replace(WIDE, fusion=CPU_LIMITS._replace(buffers=buffers))  # type: ignore[attr-defined]
+            return device
+        Device.register("LIMITED", opened)
+        terms = [Tensor([float(i)], device="LIMITED").realize() for i in range(8)]
+        GlobalCounters.reset()
+        assert sum(terms[1:], terms[0]).item() == 28.0
+        return GlobalCounters.kernel_count
+    try:
+        assert kernels(16) == 1 < kernels(5) and kernels(16) == 1
+    finally:
+        Device.unregister("LIMITED")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glassgrad import Device, Tensor
+from glassgrad import Device, GlobalCounters, Tensor, TinyJit, no_grad
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.pipeline import make_schedule
 from glassgrad.engine.schedule_key import normalize, with_params
@@ -33,6 +33,41 @@ def test_tensors_move_and_gradients_follow():
     z = Tensor.ones(2).to("PYTHON")
     assert z.device == "PYTHON" and (z + y).tolist() == [2.0, 3.0]
     assert x.to_("PYTHON") is x and x.device == "PYTHON" and x.tolist() == [1.0, 2.0]
+
+
+def _kernels(compute, *arguments):
+    GlobalCounters.reset()
+    compute(*arguments)
+    return GlobalCounters.kernel_count
+
+
+def test_values_in_memory_are_copied_to_a_device_once():
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]], device="CPU", requires_grad=True)
+    for moved, expected in ((lambda: x.to("PYTHON"), 10.0), (lambda: x[1].to("PYTHON"), 7.0)):
+        y = moved()
+        assert _kernels(y.sum().item) == 1               # the copy is made already
+        assert y.sum().item() == expected
+    (x.to("PYTHON") * y).sum().backward()
+    assert x.grad.tolist() == [[3.0, 4.0], [4.0 + 3.0, 6.0 + 4.0]]
+    x.grad = None
+    before = x.to("PYTHON")
+    with no_grad():
+        x += 5
+    assert before.tolist() == [[1.0, 2.0], [3.0, 4.0]] and x.to("PYTHON").tolist() == [[6.0, 7.0], [8.0, 9.0]]
+    lazy = (Tensor([1.0], device="CPU") * 2).to("PYTHON")     # computed when it is needed
+    assert _kernels(lazy.tolist) == 2
+    there = x.to("PYTHON")
+    back = there.to("CPU")
+    assert _kernels(back.tolist) == 0
+    whole = Tensor([1, 2], device="CPU").to("PYTHON")         # no gradient can pass: it holds the copy alone
+    assert whole.uop.op is o.BUFFER and whole.tolist() == [1, 2]
+
+
+def test_a_jitted_call_does_not_copy_its_argument_again():
+    x, jitted = Tensor([1.0, 2.0], device="CPU"), TinyJit(lambda x: x + 1)
+    for lazy in (x.to("PYTHON"), (x * 3).to("PYTHON"), x * 3):
+        counts = [_kernels(jitted, lazy) for _ in range(6)]
+        assert counts[-3:] == [1, 1, 1] and jitted(lazy).tolist() == (lazy + 1).tolist()
 
 
 def test_constants_meet_any_device():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="PyTorch, the reference of gradients, is not installed")
 from torch_reference import Tensor, check, torch  # noqa: E402
 
-from glassgrad import Context  # noqa: E402
+from glassgrad import Context, nn  # noqa: E402
 
 F = torch.nn.functional
 
@@ -129,6 +132,40 @@ def test_losses(reduction):
           lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid(), reduction=reduction), (4, 7), (4, 7))
     check(lambda x, y: x.mse_loss(y, reduction), lambda x, y: F.mse_loss(x, y, reduction=reduction), (4, 7), (4, 7))
     check(lambda x, y: x.l1_loss(y, reduction), lambda x, y: F.l1_loss(x, y, reduction=reduction), (4, 7), (4, 7))
+
+
+ELEMENTWISE = ("mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss", "kl_div", "binary_cross_entropy",
+               "binary_cross_entropy_with_logits", "hinge_embedding_loss", "soft_margin_loss", "poisson_nll_loss")
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_predictions_and_targets_that_are_broadcast_are_warned_of_once_at_the_line(name):
+    predictions, targets = Tensor.full((4, 1), 0.5), Tensor.ones(4)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            getattr(nn.functional, name)(predictions, targets); line = sys._getframe().f_lineno      # noqa: E702
+        getattr(predictions, name)(targets.reshape(4, 1))
+        getattr(predictions, name)(Tensor(1.0))
+        if name in ("mse_loss", "l1_loss"):
+            getattr(predictions, name)(1.0)
+    [warning] = found
+    assert (warning.filename, warning.lineno, warning.category) == (__file__, line, UserWarning)
+    what = name.replace("cross_entropy", "crossentropy").replace("_with_logits", "_logits")
+    assert str(warning.message) == f"""{what} broadcasts predictions and targets of different shapes
+  given:    predictions (4, 1), targets (4,)
+  expected: one shape
+  fix:      reshape one of them, or expand it if broadcasting is meant"""
+
+
+def test_losses_whose_targets_have_another_shape_do_not_warn():
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x.multi_margin_loss(Tensor([0, 1]))
+        x.cosine_embedding_loss(x, Tensor([1, -1]))
+        x.cross_entropy(Tensor([0, 1]))
+        x.triplet_margin_loss(x, x)
 
 
 def test_cross_entropy_of_other_shapes():

@@ -386,3 +386,37 @@ def test_a_leaf_that_was_given_a_detached_value_shares_no_gradient(make: Any) ->
     x = make(v)
     (x * x.detach() + x * v.detach() * 10 + v.detach() * 100).sum().backward()
     assert x.grad.tolist() == [11.0, 22.0] and v.grad is None
+
+
+# -- values at which a formula has a corner, or a branch that is not taken is infinite --------------------------------
+CORNERS: dict[str, tuple[Any, Any, list[float]]] = {
+    "elu": (lambda x: x.elu(), lambda x: torch.nn.functional.elu(x), [-200.0, 0.0, -0.0, 200.0]),
+    "elu, alpha": (lambda x: x.elu(2.0), lambda x: torch.nn.functional.elu(x, 2.0), [-1.0, 0.0, 1.0]),
+    "selu": (lambda x: x.selu(), lambda x: torch.nn.functional.selu(x), [-1.0, 0.0, 1.0]),
+    "celu": (lambda x: x.celu(2.0), lambda x: torch.nn.functional.celu(x, 2.0), [-1.0, 0.0, 1.0]),
+    "clamp": (lambda x: x.clamp(Tensor([0.0, 0.0, 0.0]), Tensor([1.0, 1.0, 1.0])),
+              lambda x: x.clamp(torch.zeros(3), torch.ones(3)), [0.0, 1.0, 2.0]),
+    "digamma": (lambda x: x.digamma(), lambda x: x.digamma(), [1.0, 2.0, 0.25, 7.5]),
+    "binary_crossentropy": (lambda x: x.binary_crossentropy(Tensor([0.0, 1.0, 1.0, 0.25])),
+                            lambda x: torch.nn.functional.binary_cross_entropy(x, torch.tensor([0.0, 1.0, 1.0, 0.25])),
+                            [0.0, 1.0, 0.5, 0.5]),
+    "binary_crossentropy, wrong": (
+        lambda x: x.binary_crossentropy(Tensor([1.0, 0.0])),
+        lambda x: torch.nn.functional.binary_cross_entropy(x, torch.tensor([1.0, 0.0])), [0.0, 1.0]),
+}
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_gradients_at_corners_are_those_of_pytorch(name):
+    ours, theirs, values = CORNERS[name]
+    x, y = Tensor(values), torch.tensor(values, requires_grad=True)
+    ours(x).sum().backward()
+    theirs(y).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), y.grad.numpy(), rtol=1e-5)
+
+
+def test_binary_crossentropy_of_reduced_precision_and_for_its_target():
+    p, target = Tensor([0.0, 1.0], dtype="float16"), Tensor([0.0, 1.0], dtype="float16", requires_grad=True)
+    loss = p.binary_crossentropy(target)
+    loss.backward()
+    assert loss.item() == 0.0 and p.grad.tolist() == [0.0, 0.0] and target.grad.tolist() == [50.0, -50.0]

@@ -127,6 +127,12 @@ def test_a_vector_is_refused_by_the_method_that_was_called():
     for name in ("svd", "svdvals", "pinv", "cond", "matrix_rank"):
         with pytest.raises(ShapeError, match=f"^{name} needs a matrix"):
             getattr(Tensor([1.0, 2.0]), name)()
+def test_pinv_and_rank_of_empty_matrices():
+    for shape in ((0, 3), (3, 0), (0, 0), (2, 0, 3), (0, 2, 3)):
+        ours, theirs = Tensor.zeros(*shape), torch.zeros(*shape)
+        assert ours.pinv().shape == tuple(L.pinv(theirs).shape) and ours.pinv().tolist() == L.pinv(theirs).tolist()
+        for options in ({}, {"atol": 0.5}, {"rtol": 0.5}):
+            assert ours.matrix_rank(**options).tolist() == L.matrix_rank(theirs, **options).tolist()
 
 
 def test_pinv_lstsq_power_trace():

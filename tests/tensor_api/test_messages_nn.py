@@ -155,6 +155,11 @@ betas are two numbers from 0 up to, not including, 1
   given:    (0.9, 1.0)
   expected: such as (0.9, 0.999)
   fix:      check the order of the arguments"""),
+    "a model to optimize": (lambda: optim.SGD(nn.Sequential(nn.Linear(2, 2)), lr=0.1), """
+an optimizer takes tensors, not a model
+  given:    a Sequential
+  expected: its parameters, or dictionaries with params
+  fix:      write SGD(model.parameters(), ...)"""),
     "nothing to optimize": (lambda: optim.SGD([], lr=0.1), """
 an optimizer needs something to optimize
   given:    no trainable tensor

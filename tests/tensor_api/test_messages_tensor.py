@@ -43,6 +43,11 @@ def gradient_of(backward: Callable[..., Any]) -> Any:
 
 
 MESSAGES: dict[str, tuple[Callable[[], object], str]] = {
+    "cdist": (lambda: x23().cdist(x23().T), """
+cdist compares rows of one length
+  given:    (2, 3) and (3, 2)
+  expected: the same size of the last axis
+  fix:      put the coordinates along the last axis"""),
     "gelu": (lambda: x23().gelu("fast"), """
 there is no such gelu
   given:    approximate='fast'

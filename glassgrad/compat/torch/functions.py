@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from glassgrad.compat.torch.creation import as_tensor
@@ -16,7 +15,8 @@ from glassgrad.compat.torch.nn import ADAPTER
 from glassgrad.compat.torch.torch_tensor import TorchTensor
 from glassgrad.compiler.graph.dtype import DType, dtypes, largest, promote
 from glassgrad.nn import state
-from glassgrad.tensor.autograd.no_grad import no_grad
+from glassgrad.nn.state.formats.safetensors import replacing
+from glassgrad.tensor.autograd.no_grad import enable_grad, no_grad
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.tensor import Tensor
 
@@ -178,18 +178,9 @@ class inference_mode(no_grad):
             super()._step(by)
 
 
-class set_grad_enabled(inference_mode):
-    """`no_grad` if the argument is False: `with set_grad_enabled(phase == "train")`. A call alone has no effect."""
-
-    def __init__(self, mode: bool):
-        super().__init__(not mode)
-
-
-class enable_grad(inference_mode):
-    """Has no effect: outside of a `no_grad` block gradients are always on."""
-
-    def __init__(self) -> None:
-        super().__init__(False)
+def set_grad_enabled(mode: bool) -> Any:
+    """`enable_grad` or `no_grad`: `with set_grad_enabled(phase == "train")`. A call alone has no effect."""
+    return enable_grad() if mode else no_grad()
 
 
 def is_grad_enabled() -> bool:
@@ -217,7 +208,8 @@ def save(obj: Any, f: Any, **options: Any) -> None:
     if hasattr(f, "write"):
         f.write(content)
     else:
-        Path(f).write_bytes(content)
+        with replacing(f) as file:           # whole, or not at all: what was there before is not lost
+            file.write(content)
 
 
 def load(f: Any, map_location: Any = None, weights_only: bool = True, **options: Any) -> Any:

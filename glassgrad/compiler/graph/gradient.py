@@ -79,8 +79,9 @@ def passes_to(node: UOp) -> tuple[UOp, ...]:
 
 
 def reached_from(roots: Sequence[UOp]) -> list[UOp]:
-    """The nodes that a gradient starting at the roots can reach."""
-    return toposort(roots, lambda n: [s for s in passes_to(n) if s.dtype.kind == "f"] if n.op in GRADIENTS else [])
+    """The nodes that a gradient starting at the roots can reach; it passes a GRADIENT, which is written out for it."""
+    return toposort(roots, lambda n: [s for s in passes_to(n) if s.dtype.kind == "f"]
+                    if n.op in GRADIENTS or n.op is o.GRADIENT else [])
 
 
 def _fit(g: UOp, node: UOp) -> UOp:
@@ -378,18 +379,18 @@ def is_writing_out() -> bool:
     return _writing.active
 
 
-def written_out(roots: Sequence[UOp], replaced: dict[UOp, UOp] | None = None, stored: Collection[UOp] = ()) \
-        -> list[UOp]:
-    """The roots with every GRADIENT and FORMULA in them written out. `replaced` is filled: new node -> the node that it
-    replaces. A FORMULA among `stored` whose result is a view is made contiguous. So is a gradient that is a view of
-    a sum: the kernel that computes it then computes the new value of a parameter too."""
-    order = toposort(roots)
-    found = [node for node in order if node.op in _DEFERRED]
+def written_out(roots: Sequence[UOp], replaced: dict[UOp, UOp] | None = None, stored: Collection[UOp] = (),
+                kept: Collection[UOp] = ()) -> list[UOp]:
+    """The roots with every GRADIENT and FORMULA in them written out, but the GRADIENTs `kept`. `replaced` is filled:
+    new node -> the node that it replaces. A FORMULA among `stored` whose result is a view is made contiguous. So is a
+    gradient that is a view of a sum: the kernel that computes it then computes the new value of a parameter too."""
+    order = toposort(roots, lambda n: () if n in kept else n.src) if kept else toposort(roots)
+    found = [node for node in order if node.op in _DEFERRED and node not in kept]
     if not found:
         return list(roots)
     before, _writing.active = _writing.active, True
     try:
-        new = _written(order, found, set(stored))
+        new = _written(order, found, set(stored), {node: node for node in kept})
     finally:
         _writing.active = before
     if replaced is not None:
@@ -397,9 +398,9 @@ def written_out(roots: Sequence[UOp], replaced: dict[UOp, UOp] | None = None, st
     return [new[root] for root in roots]
 
 
-def _written(order: Sequence[UOp], found: Sequence[UOp], stored: Collection[UOp]) -> dict[UOp, UOp]:
-    """{node: what it becomes} for the nodes in `order`; those in `found`, GRADIENTs and FORMULAs, are written out."""
-    new: dict[UOp, UOp] = {}
+def _written(order: Sequence[UOp], found: Sequence[UOp], stored: Collection[UOp],
+             new: dict[UOp, UOp]) -> dict[UOp, UOp]:
+    """Add what each node in `order` becomes to `new`; those in `found`, GRADIENTs and FORMULAs, are written out."""
     for node in order:
         if node.op is o.FORMULA:
             with one_place(node.place):

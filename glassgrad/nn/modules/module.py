@@ -136,18 +136,25 @@ class Module:
                 yield place.name, place.value
 
     def named_children(self) -> Iterator[tuple[str, Any]]:
-        """The models and layers that are attributes of this one."""
-        return ((name, value) for name, value in vars(self).items() if isinstance(value, Module))
+        """The models and layers that are attributes of this one, each once."""
+        first: dict[int, tuple[str, Any]] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Module):
+                first.setdefault(id(value), (name, value))
+        return iter(first.values())
 
     def children(self) -> Iterator[Any]:
         """The models and layers that are attributes of this one, without names."""
         return (child for _, child in self.named_children())
 
-    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
-        """This model, and all models and layers inside, with their names."""
-        yield prefix, self
-        for name, child in self.named_children():
-            yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
+    def named_modules(self, prefix: str = "", memo: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+        """This model, and all models and layers inside, with names; each once. `memo` has the ids of those seen."""
+        seen = set() if memo is None else memo
+        if id(self) not in seen:
+            seen.add(id(self))
+            yield prefix, self
+            for name, child in self.named_children():
+                yield from child.named_modules(f"{prefix}.{name}" if prefix else name, seen)
 
     def modules(self) -> Iterator[Any]:
         """This model, and all models and layers inside, without names."""

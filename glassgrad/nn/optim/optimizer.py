@@ -45,6 +45,11 @@ class Optimizer:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         if args or kwargs:                          # without them: a copy or a pickle makes an empty object first
+            model = args[0] if args else kwargs.get("params")
+            if hasattr(model, "parameters"):
+                raise InputError("an optimizer takes tensors, not a model", given=f"a {type(model).__name__}",
+                                 expected="its parameters, or dictionaries with params",
+                                 fix=f"write {cls.__name__}(model.parameters(), ...)")
             check_call(cls, signature_of(cls.__init__), "nn.optim", args, kwargs)
         return super().__new__(cls)
 

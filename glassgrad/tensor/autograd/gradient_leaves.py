@@ -16,6 +16,7 @@ from glassgrad.base.errors import GradientError
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.gradient import passes_to, reached_from
 from glassgrad.engine.capture import note_written, recording
+from glassgrad.engine.in_place import without_history
 from glassgrad.engine.realize import below_reshapes
 from glassgrad.engine.registry import Tensors, registry
 from glassgrad.tensor.autograd import no_grad
@@ -64,7 +65,8 @@ def hold(tensor: Any) -> None:
         node.arg.add_leaf(weakref.ref(tensor))
         return
     if node.op is o.DETACH and node.arg is None:         # what every `detach` of that value is: no leaf's own
-        tensor.uop = node = distinct(node.src[0])
+        tensor.uop = node = distinct(without_history(node.src[0]))
+        assigned(tensor)
     registry.add(registry.leaves, node, tensor)
 
 
@@ -177,7 +179,7 @@ def started_from(tensor: Any) -> None:
     """Record that `backward` started at this tensor, to be computed along with the gradients: computed alone, it would
     repeat the forward pass, and keep the old parameters alive until then."""
     registry.losses[:] = [r for r in registry.losses if r() is not None and r() is not tensor]
-    registry.losses.append(weakref.ref(tensor))
+    registry.losses.append(weakref.ref(tensor, registry.losses.remove))      # a dead one is found by identity
 
 
 def take_started() -> list[Any]:
@@ -185,6 +187,25 @@ def take_started() -> list[Any]:
     found = _alive(registry.losses)
     registry.losses.clear()
     return found
+
+
+def gradients_beside(node: UOp, device: str) -> list[UOp]:
+    """The lazy gradients that `backward` left on trained tensors (requires_grad=True) together with one that this node
+    is computed from, or that were left by a `backward` from the node itself: nearly always all of them are wanted, and
+    each computed by itself would repeat the forward and the backward pass."""
+    if recording() is not None:
+        return []
+    started = {below_reshapes(t.uop): t.uop for t in _alive(registry.losses)}
+    below = toposort([node], lambda n: () if n in registry.values else n.src)
+    roots = {n.src[1] for n in below if n.op is o.GRADIENT and n not in registry.values}
+    if node in started:
+        roots.add(started[node])
+    trained = [t for _, t in leaves_among(toposort(roots)) if t.requires_grad is True]
+    wanted = [t._grad.uop for t in trained if hasattr(t._grad, "uop")]           # else none, or one that is computed
+    wanted += [value for value, root in started.items() if root in roots]        # the losses, which cost no more now
+    return [n for n in dict.fromkeys(wanted) if n is not node and n not in registry.values
+            and n.op is not o.DETACH and n.op.kind not in (o.Kind.MOVEMENT, o.Kind.LEAF)
+            and (n.device or device) == device]
 
 
 # -- new values ----------------------------------------------------------------------------------------------

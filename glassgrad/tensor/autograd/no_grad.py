@@ -54,6 +54,23 @@ def _count(by: int) -> None:
 
 
 @contextmanager
+def enable_grad() -> Iterator[None]:
+    """A part of a `no_grad` block whose results pass gradients on again.
+
+    >>> x = Tensor([2.0])
+    >>> with no_grad():
+    ...     with enable_grad(): y = (x * 3).sum()
+    >>> y.gradient(x)[0].tolist()
+    [3.0]
+    """
+    depth, _blocks.depth = _blocks.depth, 0
+    try:
+        yield
+    finally:
+        _blocks.depth = depth
+
+
+@contextmanager
 def traced() -> Iterator[None]:
     """A block in which new tensors are recorded (engine/capture.py). It counts as an open block, so that making a
     tensor checks one counter."""

@@ -67,7 +67,7 @@ def digamma(x: UOp) -> UOp:
     r = (t * t).recip()
     series = polynomial(r, (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12))
     value = log(t) - 0.5 / t - r * series - shift
-    turn = (x - x.trunc()) * math.pi
+    turn = below.where(x - x.trunc(), 0.5) * math.pi       # else 1 / tan is infinite at integers, its gradient NaN
     value = below.where(value - math.pi / tan(turn), value)
     value = ((x < 0.0) & x.eq(x.trunc())).where(math.nan, value)
     return x.eq(0.0).where(-x.recip(), value)

@@ -16,8 +16,10 @@ from weakref import ref
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, promote
 from glassgrad.engine.capture import note_replaced
+from glassgrad.engine.in_place import without_history
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.gradient_leaves import assigned, distinct, has_another_value, hold, is_held, leaf_shared
+from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.formulas import (add, as_node, ceil, counting, divide, elementary, flatten, in_accumulator, less,
                                        lookup, maximum, mul, replace_part, running as running_total, sub, where)
 from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, uniform, waiting_times
@@ -99,6 +101,8 @@ class AssignmentMixin(TensorBase):
         """Give this tensor and its views a new value of its shape and type. A tensor that shows all of its storage is a
         `leaf` afterwards, if that is wanted; others that were leaves still are."""
         storage = storage_of(self)
+        if self._requires_grad is False and self.uop.op is o.DETACH and self.uop.arg in (None, "no_grad"):
+            new = new._with(ended(new.uop))      # through x.data or x.detach(): no gradient passes the change
         if storage is None:
             self._take(new.uop, new, leaf)
             return
@@ -121,6 +125,8 @@ class AssignmentMixin(TensorBase):
 
     def _take(self, node: UOp, new: Self, leaf: bool) -> None:
         earlier, held = self.uop, is_held(self)
+        if node.op is o.DETACH and node.arg == "no_grad":
+            node = without_history(node)
         self.uop, self._device = node, new._device
         if leaf or held:
             # equal values share one node; two leaves do not

@@ -10,6 +10,7 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph import dtypes, full
+from glassgrad.engine.in_place import value_in_memory
 from glassgrad.tensor.formulas import all_true, arithmetic, as_float, as_node, both, elementary, where
 from glassgrad.tensor.formulas.bitcast import next_after
 from glassgrad.tensor.methods import REQUIRED, Operand, Self, TensorBase, arguments, computed, spelled
@@ -93,6 +94,8 @@ class ElementwiseMixin(TensorBase):
         """
         made = self._view(self.uop.detach())
         made._requires_grad = False
+        if (value := value_in_memory(self.uop)) is not None:         # the expression need not live longer
+            made.uop = value.reshape(self.shape).detach()
         return made
 
     # -- powers and roots ------------------------------------------------------------------------------------

@@ -276,6 +276,9 @@ class DataLoader(Subscripted):
         if shuffle and sampler is not None:
             raise InputError("a sampler says the order already", given="shuffle=True and a sampler",
                              expected="one of them", fix="leave shuffle away")
+        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+            raise InputError("DataLoader cannot make such batches", given=f"batch_size={batch_size!r}",
+                             expected="1 or more; None for single examples", fix="write batch_size=32, for example")
         ahead = 2 if prefetch_factor is None else prefetch_factor
         sound = all(isinstance(n, int) for n in (num_workers, ahead)) and num_workers >= 0 and ahead >= 1
         if not sound or timeout < 0:

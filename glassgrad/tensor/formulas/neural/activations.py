@@ -30,7 +30,8 @@ def leaky_relu(x: UOp, slope: Any) -> UOp:
 
 def elu(x: UOp, alpha: float) -> UOp:
     """x where it is positive, alpha (e^x - 1) elsewhere."""
-    return (x > 0.0).where(x, elementary.expm1(x.minimum(0.0)) * alpha)
+    above = x > 0.0                                      # at 0 itself the gradient is alpha
+    return above.where(x, elementary.expm1(above.where(0.0, x)) * alpha)
 
 
 def silu(x: UOp) -> UOp:

@@ -6,17 +6,37 @@ Does not know tensors; how losses are reduced to one number is `reduced`.
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.base.source_lines import user_line
 from glassgrad.compiler.graph import UOp, promote
-from glassgrad.tensor.formulas import (absolute, along, as_float, choose, divide, elementary, equal, flatten,
+from glassgrad.tensor.autograd.custom_gradient import gradient_is
+from glassgrad.tensor.formulas import (absolute, along, as_float, broadcast, choose, divide, elementary, equal, flatten,
                                        in_accumulator, maximum, mean, minimum, mul, norm, not_equal, power, square, sub,
                                        total, unsqueeze, where)
 from glassgrad.tensor.formulas.neural.activations import log_sigmoid, log_softmax, relu
 from glassgrad.tensor.formulas.special_functions import xlogy
 
 REDUCTIONS = ("mean", "sum", "none")
+# losses of which each element has a target
+ELEMENTWISE = frozenset(("mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss", "kl_div", "binary_crossentropy",
+                         "binary_crossentropy_logits", "hinge_embedding_loss", "soft_margin_loss",
+                         "multilabel_soft_margin_loss", "gaussian_nll_loss", "poisson_nll_loss"))
+_warned: dict[Any, Any] = {}          # Python's record of warnings, by line: each line warns once
+
+
+def warn_of_broadcasting(what: str, x: UOp, target: Any) -> None:
+    """Warn, at the user's line, of predictions and targets that are broadcast: (4, 1) and (4,) give 16 losses, not 4.
+    One number for all predictions is meant."""
+    if isinstance(target, UOp) and target.shape not in ((), x.shape):
+        text = ShapeError(f"{what} broadcasts predictions and targets of different shapes",
+                          given=f"predictions {x.shape}, targets {target.shape}", expected="one shape",
+                          fix="reshape one of them, or expand it if broadcasting is meant").advice
+        line = user_line()
+        warnings.warn_explicit(text, UserWarning, line.file if line else "?", line.number if line else 0,
+                               registry=_warned)
 
 
 def reduced(losses: UOp, reduction: str) -> UOp:
@@ -48,8 +68,24 @@ def kl_divergence(x: UOp, target: UOp, log_target: bool) -> UOp:
 # -- two classes ---------------------------------------------------------------------------------------------
 def binary_cross_entropy(x: UOp, target: UOp) -> UOp:
     """-(y ln p + (1 - y) ln(1 - p)); each logarithm is at least -100."""
-    yes, no = maximum(_log(x), -100), maximum(_log(1 - x), -100)
-    return -(mul(target, yes) + (1 - target) * no)
+    x, target = broadcast(as_float(x), as_float(target))
+    wide = x.dtype.accumulator
+    return _of_probabilities(x.cast(wide), target.cast(wide)).cast(x.dtype)
+
+
+def _logs(x: UOp) -> tuple[UOp, UOp]: return _log(x).maximum(-100.0), _log(1 - x).maximum(-100.0)
+
+
+def _of_probabilities_backward(g: UOp, out: UOp, x: UOp, target: UOp) -> tuple[UOp, UOp]:
+    """The gradient is finite also for the probabilities 0 and 1, which a sigmoid in float32 reaches."""
+    yes, no = _logs(x)
+    return g * (x - target) / (x * (1 - x)).maximum(1e-12), g * (no - yes)
+
+
+@gradient_is(_of_probabilities_backward)
+def _of_probabilities(x: UOp, target: UOp) -> UOp:
+    yes, no = _logs(x)
+    return -(target * yes + (1 - target) * no)
 
 
 def binary_cross_entropy_logits(x: UOp, target: UOp, pos_weight: UOp | None = None) -> UOp:

@@ -153,7 +153,8 @@ class FactorizationsMixin(TensorBase):
         share, = arguments("pinv", rtol=rtol)
         u, s, v = factors.singular_values(self.uop, what="pinv")
         share = max(self.shape[-2:]) * 2.0 ** -self.dtype.mantissa if share is None else share
-        kept = less(mul(largest(s, -1, keepdim=True), share), s)
+        most = largest(s, -1, keepdim=True) if s.shape[-1] else s         # an empty matrix has none
+        kept = less(mul(most, share), s)
         inverse = where(kept, where(kept, s, 1).recip(), 0)
         return self._with(matmul(mul(matrix_transpose(v), unsqueeze(inverse, -2)), matrix_transpose(u)))
 

@@ -289,8 +289,8 @@ class ProductsMixin(TensorBase):
         else:
             sizes = singular_values(self.uop, what="matrix_rank")[1]
         share = rtol if rtol is not None else 0.0 if atol else max(self.shape[-2:]) * 2.0 ** -self.dtype.mantissa
-        limit = maximum(mul(largest(sizes, -1, keepdim=True), share), atol or 0.0)
-        return self._with(total(less(limit, sizes), -1))
+        most = largest(sizes, -1, keepdim=True) if sizes.shape[-1] else sizes        # an empty matrix has none
+        return self._with(total(less(maximum(mul(most, share), atol or 0.0), sizes), -1))
 
     # -- products of several ---------------------------------------------------------------------------------
     def vecdot(self, other: Operand, dim: int = -1, **spelling: Any) -> Self:

@@ -57,7 +57,7 @@ class ActivationsMixin(TensorBase):
         [-2.0, 2.0]
         """
         alpha, = arguments("celu", alpha=alpha)
-        return self._formula(lambda x: (x > 0.0).where(x, elementary.expm1((x / alpha).minimum(0.0)) * alpha))
+        return self._formula(lambda x: activations.elu(x / alpha, 1.0) * alpha)
 
     def selu(self, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Self:
         """gamma elu(x, alpha): keeps mean 0 and variance 1 (Klambauer et al., 2017).

@@ -11,7 +11,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import UOp, dtypes, full
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (absolute, add, as_node, divide, equal, maximum, mean, mul, norm, square, sub,
-                                       take, total, unsqueeze, where)
+                                       take, unsqueeze, where)
 from glassgrad.tensor.formulas.neural import ctc, losses
 from glassgrad.tensor.formulas.neural.activations import relu, softplus
 from glassgrad.tensor.methods import REQUIRED, Operand, Self, TensorBase, arguments, computed, share, two_axes
@@ -26,7 +26,12 @@ class LossesMixin(TensorBase):
     def _loss(self, formula: Callable[..., UOp], what: str, reduction: str, spelling: dict[str, Any] | None = None, /,
               **own: Any) -> Self:
         """A formula of one loss per example, and their mean or sum."""
-        return computed(self, lambda *given: losses.reduced(formula(*given), reduction), what, spelling, **own)
+        def reduced(x: UOp, target: Any, *given: Any) -> UOp:
+            if what in losses.ELEMENTWISE:
+                losses.warn_of_broadcasting(what, x, target)
+            return losses.reduced(formula(x, target, *given), reduction)
+
+        return computed(self, reduced, what, spelling, **own)
 
     # -- differences -----------------------------------------------------------------------------------------
     def mse_loss(self, target: Operand, reduction: str = "mean") -> Self:
@@ -60,10 +65,8 @@ class LossesMixin(TensorBase):
         [0.5, 2.5]
         """
         beta, = arguments("smooth_l1_loss", beta=beta)
-        if beta == 0:
-            return self._loss(lambda x, y: absolute(sub(x, y)), "smooth_l1_loss", reduction, target=target)
-        return computed(self, lambda x, y: divide(losses.reduced(losses.huber(x, y, beta), reduction), beta),
-                        "smooth_l1_loss", target=target)
+        return self._loss(lambda x, y: divide(losses.huber(x, y, beta), beta) if beta else absolute(sub(x, y)),
+                          "smooth_l1_loss", reduction, target=target)
 
     def kl_div(self, target: Self, reduction: str = "mean", log_target: bool = False) -> Self:
         """target (ln target - x), for x the logarithms of probabilities; "batchmean" divides the sum by the batch.
@@ -72,9 +75,8 @@ class LossesMixin(TensorBase):
         0.0
         """
         if isinstance(reduction, str) and reduction == "batchmean":
-            count = self.shape[0] if self.ndim else 1
-            return computed(self, lambda *given: divide(total(losses.kl_divergence(*given)), count), "kl_div",
-                            target=target, log_target=log_target)
+            found = self._loss(losses.kl_divergence, "kl_div", "sum", target=target, log_target=log_target)
+            return found._with(divide(found.uop, self.shape[0] if self.ndim else 1))
         return self._loss(losses.kl_divergence, "kl_div", reduction, target=target, log_target=log_target)
 
     # -- two classes -----------------------------------------------------------------------------------------
@@ -162,6 +164,9 @@ class LossesMixin(TensorBase):
         """
         other, p = arguments("cdist", other=other, p=p)
         two_axes("cdist", self.shape, other.shape)
+        if self.shape[-1] != other.shape[-1]:
+            raise ShapeError("cdist compares rows of one length", given=f"{self.shape} and {other.shape}",
+                             expected="the same size of the last axis", fix="put the coordinates along the last axis")
         return self._with(norm(sub(unsqueeze(self.uop, -2), unsqueeze(other.uop, -3)), p, -1), other)
 
     def dist(self, other: Operand, p: float = 2) -> Self:
