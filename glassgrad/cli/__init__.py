@@ -20,6 +20,7 @@ EXAMPLES = """examples:
   glassgrad doctor                        is everything here, and does it work?
   glassgrad devices                       what this machine offers to run on
   glassgrad conformance CPU               what a device does rightly: checks of nine grades
+  glassgrad onnx model.onnx               what is in an ONNX model, and whether it runs here
   glassgrad data                          where the data sets are, or would be
   glassgrad tune show                     what BEAM searches found; also: export, import, clear
   glassgrad viz script.py                 run a script, and show what became of it in a browser
@@ -28,7 +29,7 @@ EXAMPLES = """examples:
 
 Each command explains itself: glassgrad train --help
 """
-OWN_ARGUMENTS = ("demo", "train", "tune", "viz", "explain", "devices", "conformance")    # each a file here
+OWN_ARGUMENTS = ("demo", "train", "tune", "viz", "explain", "devices", "conformance", "onnx")    # each a file here
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,6 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
                        "doctor": "show devices, caches and memory, and test them",
                        "devices": "show what this machine offers to run on",
                        "conformance": "check a device against NumPy, and grade it",
+                       "onnx": "show what is in an ONNX model, and whether it runs here",
                        "data": "show where the data sets are, or would be",
                        "tune": "show, export or import the kernels that BEAM found",
                        "viz": "run a script, and show its graphs, kernels, time and memory",

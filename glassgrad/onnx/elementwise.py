@@ -65,7 +65,13 @@ def mod(a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
 
 @operator("BitShift")
 def bit_shift(a: Tensor, b: Tensor, *, direction: str) -> Tensor:
-    return a.lshift(b) if direction == "LEFT" else a.rshift(b)
+    width = a.dtype.itemsize * 8
+    too_far = b >= width if a.dtype.name.startswith("u") else (b >= width) | (b < 0)         # all bits are shifted out
+    if direction == "LEFT":
+        return too_far.where(0, a.lshift(too_far.where(0, b))).cast(a.dtype)
+    if a.dtype.name.startswith("u"):
+        return too_far.where(0, a.rshift(too_far.where(0, b))).cast(a.dtype)
+    return a.rshift(too_far.where(width - 1, b)).cast(a.dtype)
 
 
 @operator("Max")

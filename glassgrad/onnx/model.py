@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Union
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from glassgrad import DType, Tensor
 from glassgrad.base.errors import DTypeError, FormatError, InputError, ShapeError
-from glassgrad.onnx.graph import HOST_ELEMENTS, Graph, Library, SmallWeight, Value, opset_table, summary
+from glassgrad.onnx.graph import HOST_ELEMENTS, Graph, Library, SmallWeight, Value, opset_table
 from glassgrad.onnx.operators import element_type, onnx_package, to_tensor
 
 Size = Union[int, str, None]
@@ -46,8 +46,7 @@ class OnnxModel:
         self.weights = {name: v.tensor if isinstance(v, SmallWeight) else v for name, v in initial.items()}
         self.inputs = [described(value) for value in graph.input if value.name not in self.weights]
         self.outputs = [described(value) for value in graph.output]
-        functions = {(f.domain, f.name): f for f in self.proto.functions}
-        self.library = Library(functions, device)
+        self.library = Library(functions_of(self.proto), device)
         self.graph = Graph(graph_without_weights(self.proto), self.opsets, self.library, {})
         self.graph.refuse_missing()
         self.graph.constants.update(initial)
@@ -85,10 +84,6 @@ class OnnxModel:
             values[name] = as_input(value, info, self.device)
             check_shape(values[name], info, sizes)
         return values
-
-    def missing(self) -> list[str]:
-        """A line for each operator that is not here; a model that could be opened has none."""
-        return summary(self.graph.missing())
 
 
 def read(model: Any) -> Any:
@@ -228,24 +223,29 @@ def check_shape(value: Any, info: OnnxValue, sizes: dict[str, int]) -> None:
                          expected=shown(info) + f" with {meaning}" * bool(meaning), fix="reshape or pad the input")
 
 
-def operators_of(proto: Any) -> Counter[tuple[str, str]]:
-    """How often a model uses each operator, in its subgraphs and functions too: (domain, name) -> count."""
-    counts: Counter[tuple[str, str]] = Counter()
+def functions_of(proto: Any) -> dict[tuple[str, str], Any]:
+    """The functions of a model by domain and name."""
+    return {(function.domain, function.name): function for function in proto.functions}
 
-    def count(nodes: Any) -> None:
-        for node in nodes:
-            counts[node.domain or "ai.onnx", node.op_type] += 1
+
+def nodes_of(proto: Any) -> Iterator[Any]:
+    """All nodes of a model, in its subgraphs and functions too."""
+    waiting = [proto.graph.node, *[function.node for function in proto.functions]]
+    while waiting:
+        for node in waiting.pop():
+            yield node
             for attribute in node.attribute:
-                count(attribute.g.node)
-                for graph in attribute.graphs:
-                    count(graph.node)
-    count(proto.graph.node)
-    for function in proto.functions:
-        count(function.node)
-    return counts
+                waiting += [attribute.g.node, *[graph.node for graph in attribute.graphs]]
 
 
-def parameters_of(proto: Any) -> tuple[int, int]:
-    """The number of elements of a model's initializers, and of their bytes."""
-    sizes = [(math.prod(t.dims), element_type(t.data_type).itemsize) for t in proto.graph.initializer]
-    return sum(n for n, _ in sizes), sum(n * size for n, size in sizes)
+def operators_of(proto: Any) -> Counter[tuple[str, str]]:
+    """How often a model uses each operator: (domain, name) -> count."""
+    return Counter((node.domain or "ai.onnx", node.op_type) for node in nodes_of(proto))
+
+
+def parameters_of(proto: Any) -> tuple[int, int, int]:
+    """How many initializers and constants a model has, of how many elements, in how many bytes."""
+    constants = [a.t for node in nodes_of(proto) if node.op_type == "Constant" for a in node.attribute if a.name == "value"]
+    tensors = [*proto.graph.initializer, *constants]
+    sizes = [(math.prod(t.dims), element_type(t.data_type, t.name).itemsize) for t in tensors]
+    return len(sizes), sum(n for n, _ in sizes), sum(n * size for n, size in sizes)

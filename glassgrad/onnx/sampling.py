@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from glassgrad import Tensor, dtypes
+from glassgrad.base.errors import InputError
+from glassgrad.onnx.graph import Call
 from glassgrad.onnx.operators import operator
 
 Ints = Sequence[int]
@@ -66,7 +68,7 @@ def taps(points: Array, size: int, scale: float, mode: str, a: float, exclude_ou
     support = math.ceil((1 if mode == "linear" else 2) / shrunk)
     indices = np.floor(points)[:, None] + np.arange(1 - support, support + 1)
     weights = tap_weights((indices - points[:, None]) * shrunk, mode, a)
-    if exclude_outside or antialias:
+    if exclude_outside:
         weights = np.where((indices >= 0) & (indices < size), weights, 0)
     weights = weights / weights.sum(1, keepdims=True)
     return np.clip(indices, 0, size - 1).astype(np.int64), weights.astype(np.float32)
@@ -197,6 +199,63 @@ def point_weight(d: Tensor, mode: str, a: float = -0.75) -> Tensor:
         return 1 - d
     near, far = ((a + 2) * d - (a + 3)) * d * d + 1, ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
     return (d <= 1).where(near, (d < 2).where(far, 0))
+
+
+@operator("RoiAlign", host=(1, 2))
+def roi_align(x: Tensor, rois: Any, batch_indices: Any, *, coordinate_transformation_mode: str = "half_pixel",
+              mode: str = "avg", output_height: int = 1, output_width: int = 1, sampling_ratio: int = 0,
+              spatial_scale: float = 1.0, node: Call) -> Tensor:
+    """Means of samples in boxes, as products with a matrix for each axis, which holds the samples' weights. How many
+    samples there are depends on the boxes, so these are read."""
+    if mode != "avg":
+        raise InputError("RoiAlign computes means only", given=f"mode={mode!r}", expected="'avg'", fix="export it so")
+    shift = 0.5 if coordinate_transformation_mode == "half_pixel" and node.opset >= 16 else 0.0
+    boxes = np.asarray(rois, np.float64) * spatial_scale - shift
+    matrices = []
+    for axis, (size, out) in enumerate(zip(x.shape[2:], (output_height, output_width))):
+        start, length = boxes[:, 1 - axis], boxes[:, 3 - axis] - boxes[:, 1 - axis]
+        length = length if shift else np.maximum(length, 1.0)
+        matrix = np.zeros((len(boxes), out, size), np.float32)
+        for box, bins in enumerate(length / out):
+            count = sampling_ratio or max(1, math.ceil(bins))
+            points = start[box] + bins * (np.arange(out * count) + 0.5) / count
+            inside = (points >= -1) & (points <= size)
+            points = np.clip(points, 0, size - 1)
+            weights = np.clip(1 - np.abs(points[:, None] - np.arange(size)), 0, None) * inside[:, None]
+            matrix[box] = weights.reshape(out, count, size).mean(1)
+        matrices.append(Tensor(matrix, device=x.device).cast(x.dtype))
+    images = x[Tensor(np.asarray(batch_indices, np.int64), device=x.device)]                # (boxes, channels, h, w)
+    rows, columns = matrices
+    return rows.unsqueeze(1).matmul(images).matmul(columns.unsqueeze(1).transpose(2, 3))
+
+
+@operator("DeformConv")
+def deform_conv(x: Tensor, w: Tensor, offset: Tensor, b: Tensor | None = None, mask: Tensor | None = None, *,
+                dilations: Ints | None = None, group: int = 1, kernel_shape: Ints | None = None, offset_group: int = 1,
+                pads: Ints | None = None, strides: Ints | None = None) -> Tensor:
+    """A convolution whose taps are moved by offsets: samples of each tap, then a product with the weight."""
+    (n, c, h, wide), (kh, kw), (oh, ow) = x.shape, w.shape[2:], offset.shape[2:]
+    step, spread, around = strides or [1, 1], dilations or [1, 1], pads or [0, 0, 0, 0]
+    taps_per_group, g = kh * kw, offset_group
+    moves = offset.reshape(n * g, taps_per_group, 2, oh, ow)
+    images = x.reshape(n * g, c // g, h, wide)
+    columns = []
+    for tap, (i, j) in enumerate(itertools.product(range(kh), range(kw))):
+        y = np.arange(oh, dtype=np.float32)[:, None] * step[0] + i * spread[0] - around[0]
+        z = np.arange(ow, dtype=np.float32)[None, :] * step[1] + j * spread[1] - around[1]
+        points = [(moves[:, tap, k] + Tensor(base, device=x.device)).reshape(n * g, oh * ow) for k, base in enumerate((y, z))]
+        first = [p.floor() for p in points]
+        total: Any = 0
+        for corner in itertools.product((0, 1), repeat=2):
+            places = [f + o for f, o in zip(first, corner)]
+            weight = (1 - (points[0] - places[0]).abs()) * (1 - (points[1] - places[1]).abs())
+            total = picked(images, places, "zeros", 1) * weight.unsqueeze(1) + total
+        if mask is not None:
+            total = total * mask.reshape(n * g, taps_per_group, 1, oh * ow)[:, tap]
+        columns.append(total.reshape(n, c, oh * ow))
+    gathered = Tensor.stack(*columns, dim=2).reshape(n, group, c // group * taps_per_group, oh * ow)
+    y_out = w.reshape(1, group, w.shape[0] // group, -1).matmul(gathered).reshape(n, w.shape[0], oh, ow)
+    return y_out if b is None else y_out + b.reshape(-1, 1, 1)
 
 
 # -- boxes -------------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def transpose(x: Tensor, *, perm: Ints | None = None) -> Tensor:
 
 @operator("Squeeze", since=13, host=(1,))
 def squeeze(x: Tensor, axes: Any = None) -> Tensor:
-    chosen = [i for i, size in enumerate(x.shape) if size == 1] if axes is None else [int(a) % x.ndim for a in axes]
+    chosen = [i for i, size in enumerate(x.shape) if size == 1] if axes is None else [int(a) % x.ndim for a in np.atleast_1d(axes)]
     return x.reshape([size for i, size in enumerate(x.shape) if i not in chosen])
 
 
@@ -54,6 +54,7 @@ def squeeze_by_attribute(x: Tensor, *, axes: Ints | None = None) -> Tensor:
 
 @operator("Unsqueeze", since=13, host=(1,))
 def unsqueeze(x: Tensor, axes: Any) -> Tensor:
+    axes = np.atleast_1d(axes)
     rank = x.ndim + len(axes)
     added = {int(axis) % rank for axis in axes}
     sizes = iter(x.shape)
