@@ -20,7 +20,6 @@ EXAMPLES = """examples:
   glassgrad doctor                        is everything here, and does it work?
   glassgrad devices                       what this machine offers to run on
   glassgrad conformance CPU               what a device does rightly: checks of nine grades
-  glassgrad onnx model.onnx               what is in an ONNX model, and whether it runs here
   glassgrad data                          where the data sets are, or would be
   glassgrad tune show                     what BEAM searches found; also: export, import, clear
   glassgrad viz script.py                 run a script, and show what became of it in a browser

@@ -12,27 +12,28 @@ from typing import Any
 import numpy as np
 
 from glassgrad import Tensor
-from glassgrad.onnx.graph import Call, Graph, Results, Value, on_host
+from glassgrad.onnx.graph import Graph, NodeCall, Results, Value, on_host
 from glassgrad.onnx.operators import ELEMENT_TYPES, operator
 
 RAW = (-1,)                     # inputs are not made into tensors
 
 
-def stacked(node: Call, values: Sequence[Value], axis: int = 0) -> Tensor:
+def stacked(node: NodeCall, values: Sequence[Value], axis: int = 0) -> Tensor:
     """Values of each iteration as one tensor."""
     return Tensor.stack(*[node.tensor(value) for value in values], dim=axis)
 
 
 @operator("If", host=RAW)
-def if_(condition: Value, *, then_branch: Graph, else_branch: Graph, node: Call) -> Any:
+def if_(condition: Value, *, then_branch: Graph, else_branch: Graph, node: NodeCall) -> Any:
     return Results(node.run(then_branch if bool(np.asarray(on_host(condition)).all()) else else_branch))
 
 
 @operator("Loop", host=RAW)
-def loop(most: Value, condition: Value, *carried: Value, body: Graph, node: Call) -> Any:
+def loop(most: Value, condition: Value, *carried: Value, body: Graph, node: NodeCall) -> Any:
     iterations = int(on_host(most).item()) if most is not None else None
     going = condition is None or bool(on_host(condition).item())
-    state, scanned = list(carried), [[] for _ in body.outputs[1 + len(carried):]]
+    state = list(carried)
+    scanned: list[list[Value]] = [[] for _ in body.outputs[1 + len(carried):]]
     number = 0
     while going and (iterations is None or number < iterations):
         going_on, *results = node.run(body, [np.asarray(number), np.asarray(True), *state])
@@ -47,7 +48,7 @@ def loop(most: Value, condition: Value, *carried: Value, body: Graph, node: Call
 @operator("Scan", host=RAW, since=9)
 def scan(*inputs: Value, body: Graph, num_scan_inputs: int, scan_input_axes: Sequence[int] = (),
          scan_input_directions: Sequence[int] = (), scan_output_axes: Sequence[int] = (),
-         scan_output_directions: Sequence[int] = (), node: Call) -> Any:
+         scan_output_directions: Sequence[int] = (), node: NodeCall) -> Any:
     count = len(inputs) - num_scan_inputs
     state, scans = list(inputs[:count]), [node.tensor(value) for value in inputs[count:]]
     axes = scan_input_axes or [0] * len(scans)
@@ -68,7 +69,7 @@ def scan(*inputs: Value, body: Graph, num_scan_inputs: int, scan_input_axes: Seq
 
 @operator("Scan", host=RAW, since=8)
 def scan_of_batches(lengths: Value, *inputs: Value, body: Graph, num_scan_inputs: int, directions: Sequence[int] = (),
-                    node: Call) -> Any:
+                    node: NodeCall) -> Any:
     """Opset 8: a batch axis before the scanned one, and lengths, which are all those of the input here."""
     count = len(inputs) - num_scan_inputs
     rows = [scan(*[node.tensor(value)[batch] for value in inputs], body=body, num_scan_inputs=num_scan_inputs,
@@ -111,14 +112,14 @@ def sequence_length(sequence: Any) -> Any:
 
 
 @operator("ConcatFromSequence", host=RAW)
-def concat_from_sequence(sequence: Any, *, axis: int, new_axis: int = 0, node: Call) -> Any:
+def concat_from_sequence(sequence: Any, *, axis: int, new_axis: int = 0, node: NodeCall) -> Any:
     if new_axis:
         return stacked(node, sequence, axis)
     return Tensor.cat(*[node.tensor(value) for value in sequence], dim=axis)
 
 
 @operator("SplitToSequence", host=RAW)
-def split_to_sequence(value: Value, sizes: Value = None, *, axis: int = 0, keepdims: int = 1, node: Call) -> Any:
+def split_to_sequence(value: Value, sizes: Value = None, *, axis: int = 0, keepdims: int = 1, node: NodeCall) -> Any:
     tensor = node.tensor(value)
     if sizes is None:
         parts = tensor.split(1, dim=axis)
@@ -145,36 +146,39 @@ def optional_has_element(value: Value = None) -> Any:
 @operator("Constant", host=RAW)
 def constant(*, value: Any = None, value_float: float | None = None, value_floats: Sequence[float] | None = None,
              value_int: int | None = None, value_ints: Sequence[int] | None = None) -> Any:
-    for given, dtype in ((value_float, "float32"), (value_floats, "float32"), (value_int, "int64"), (value_ints, "int64")):
+    for given in (value_float, value_floats):
         if given is not None:
-            return np.asarray(given, dtype)
+            return np.asarray(given, np.float32)
+    for numbers in (value_int, value_ints):
+        if numbers is not None:
+            return np.asarray(numbers, np.int64)
     return value
 
 
 @operator("Shape", host=RAW)
-def shape(value: Any, *, start: int = 0, end: int | None = None, node: Call) -> Any:
+def shape(value: Any, *, start: int = 0, end: int | None = None, node: NodeCall) -> Any:
     return np.asarray(node.tensor(value).shape, np.int64)[start:end]
 
 
 @operator("Size", host=RAW)
-def size(value: Any, *, node: Call) -> Any:
+def size(value: Any, *, node: NodeCall) -> Any:
     return np.asarray(node.tensor(value).shape, np.int64).prod(dtype=np.int64).reshape(())
 
 
 @operator("ConstantOfShape", host=(0,))
-def constant_of_shape(sizes: Any, *, value: Any = None, node: Call) -> Tensor:
+def constant_of_shape(sizes: Any, *, value: Any = None, node: NodeCall) -> Tensor:
     fill = np.zeros(1, np.float32) if value is None else value
     return node.tensor(fill).reshape([1] * len(sizes)).expand(*sizes.tolist()) if len(sizes) else \
         node.tensor(fill).reshape(())
 
 
 @operator("Range", host=(0, 1, 2))
-def range_(start: Any, limit: Any, delta: Any, *, node: Call) -> Tensor:
+def range_(start: Any, limit: Any, delta: Any, *, node: NodeCall) -> Tensor:
     return Tensor.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype.name, device=node.device)
 
 
 @operator("EyeLike")
-def eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0, node: Call) -> Tensor:
+def eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0, node: NodeCall) -> Tensor:
     rows, columns = x.shape
     ones = Tensor.ones(rows, columns, dtype="int32", device=node.device)
     return (ones.tril(k) * ones.triu(k)).cast(x.dtype if dtype is None else ELEMENT_TYPES[dtype])

@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad import DType, Tensor, dtypes
-from glassgrad.onnx.graph import Call
+from glassgrad.onnx.graph import NodeCall
 from glassgrad.onnx.operators import element_type, operator
 
 UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Abs": Tensor.abs, "Acos": Tensor.acos, "Acosh": Tensor.acosh, "Asin": Tensor.asin, "Asinh": Tensor.asinh,
-    "Atan": Tensor.atan, "Atanh": Tensor.atanh, "BitwiseNot": Tensor.bitwise_not, "Ceil": Tensor.ceil, "Cos": Tensor.cos,
-    "Cosh": Tensor.cosh, "Erf": Tensor.erf, "Exp": Tensor.exp, "Floor": Tensor.floor, "HardSwish": Tensor.hardswish,
+    "Atan": Tensor.atan, "Atanh": Tensor.atanh, "BitwiseNot": Tensor.bitwise_not, "Ceil": Tensor.ceil,
+    "Cos": Tensor.cos, "Cosh": Tensor.cosh, "Erf": Tensor.erf, "Exp": Tensor.exp, "Floor": Tensor.floor,
+    "HardSwish": Tensor.hardswish,
     "Identity": lambda x: x, "IsNaN": Tensor.isnan, "Log": Tensor.log, "Mish": Tensor.mish, "Neg": Tensor.neg,
     "Not": Tensor.logical_not, "Reciprocal": Tensor.reciprocal, "Relu": Tensor.relu, "Round": Tensor.round,
     "Sigmoid": Tensor.sigmoid, "Sign": Tensor.sign, "Sin": Tensor.sin, "Sinh": Tensor.sinh, "Softplus": Tensor.softplus,
@@ -138,7 +139,7 @@ def leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Tensor:
 
 @operator("PRelu")
 def prelu(x: Tensor, slope: Tensor) -> Tensor:
-    if slope.ndim == 1 and x.ndim > 2 and slope.shape[0] == x.shape[1] != x.shape[-1]:       # opset 1: one for each channel
+    if slope.ndim == 1 and x.ndim > 2 and slope.shape[0] == x.shape[1] != x.shape[-1]:       # opset 1: of each channel
         slope = slope.reshape(-1, *[1] * (x.ndim - 2))
     return (x < 0).where(x * slope, x)
 
@@ -219,7 +220,7 @@ def dropout_at_inference(x: Tensor, *, ratio: float = 0.5, is_test: int = 0) -> 
 
 @operator("RandomNormal", "RandomUniform", repeatable=False)
 def random(*, shape: Sequence[int], dtype: int = 1, mean: float = 0.0, scale: float = 1.0, low: float = 0.0,
-           high: float = 1.0, seed: float = 0.0, node: Call) -> Tensor:
+           high: float = 1.0, seed: float = 0.0, node: NodeCall) -> Tensor:
     kind = element_type(dtype)
     if node.node.kind == "RandomNormal":
         return (Tensor.randn(*shape, device=node.device) * scale + mean).cast(kind)
@@ -228,7 +229,7 @@ def random(*, shape: Sequence[int], dtype: int = 1, mean: float = 0.0, scale: fl
 
 @operator("RandomNormalLike", "RandomUniformLike", repeatable=False)
 def random_like(x: Tensor, *, dtype: int | None = None, mean: float = 0.0, scale: float = 1.0, low: float = 0.0,
-                high: float = 1.0, seed: float = 0.0, node: Call) -> Tensor:
+                high: float = 1.0, seed: float = 0.0, node: NodeCall) -> Tensor:
     kind = x.dtype if dtype is None else element_type(dtype)
     if node.node.kind == "RandomNormalLike":
         return (Tensor.randn(*x.shape, device=x.device) * scale + mean).cast(kind)

@@ -1,9 +1,10 @@
 """Run the nodes of a graph in their order. In: a GraphProto or FunctionProto, values by name. Out: the outputs' values.
 
-A value is a Tensor, a NumPy array that is known on the host, a `SmallWeight` that is both, or a list (a sequence). **One
-rule keeps shape arithmetic out of kernels: a node all of whose inputs are known on the host is computed there**, by
-the package onnx's own reference in NumPy, unless its result has more than `HOST_ELEMENTS` elements. `Shape` and `Size`
-are always known; so are small integers that the caller gives as arrays. All other nodes are tensor operations.
+A value is a Tensor, a NumPy array that is known on the host, a `SmallWeight` that is both, or a list (a sequence).
+**One rule keeps shape arithmetic out of kernels: a node all of whose inputs are known on the host is computed there**,
+by the package onnx's own reference in NumPy, unless its result has more than `HOST_ELEMENTS` elements. `Shape` and
+`Size` are always known; so are few integers that the caller gives as numbers or arrays. All other nodes are tensor
+operations.
 
 Functions of the model are graphs that a node runs. So are operators that the standard itself defines by others, where
 the table has none.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class SmallWeight(NamedTuple):
     tensor: Tensor
 
 
-Value = Union[Tensor, Array, SmallWeight, list, None]
+Value = Tensor | Array | SmallWeight | list[Any] | None
 Values = MutableMapping[str, Value]
 
 
@@ -64,7 +65,7 @@ class Library(NamedTuple):
         return to_tensor(value, self.device) if isinstance(value, np.ndarray) else value
 
 
-class Node:
+class OnnxNode:
     """A node and how it is computed: an operator of the table, a function's graph, or neither (it is missing)."""
 
     def __init__(self, proto: Any, opsets: Mapping[str, int], library: Library, bound: Mapping[str, Any]):
@@ -78,7 +79,7 @@ class Node:
                            for name, attribute in self.given.items()}
         self.function = self._function()
         self.operator: Operator | None = find(self.domain, self.kind, self.opset) if self.function is None else None
-        self.schema = self._schema() if self.function is None and self.operator is None else None
+        self.schema: Any = self._schema() if self.function is None and self.operator is None else None
         if self.schema is not None and self.schema.has_function:
             self.function = Graph(self.schema.function_body, opsets, library, self._with_defaults())
         self._by_types: dict[tuple[Any, ...], Graph] = {}          # bodies that depend on the types of the inputs
@@ -111,7 +112,7 @@ class Node:
 
     # -- what it lacks -------------------------------------------------------------------------------------------------
     def missing(self) -> Iterator[tuple[str, str, int, str]]:
-        """(domain, operator, opset, name) of each operator or attribute, in this node and inside it, that is not here."""
+        """(domain, operator, opset, name) of each operator or attribute that is not here, of the node and inside it."""
         row = self.domain or "ai.onnx", self.kind, self.opset, self.name
         if self.function is not None:
             yield from self.function.missing()
@@ -205,7 +206,7 @@ class Node:
                       for number, value in enumerate(inputs)]
         attributes = {name: value for name, value in self.attributes.items() if name in operator.attributes}
         if operator.takes_node:
-            attributes["node"] = Call(self, values)
+            attributes["node"] = NodeCall(self, values)
         results = operator.function(*inputs, **attributes)
         return results if isinstance(results, (tuple, Results)) else (results,)
 
@@ -223,9 +224,9 @@ class Node:
         return self._by_types[types]
 
 
-class Call(NamedTuple):
+class NodeCall(NamedTuple):
     """A node that is being computed, for operators that need more of it than its inputs and attributes."""
-    node: Node
+    node: OnnxNode
     values: Values
 
     @property
@@ -265,7 +266,7 @@ class Graph:
         self.constants: dict[str, Value] = {}
         for initializer in getattr(proto, "initializer", ()):
             self.constants[initializer.name] = onnx_package().numpy_helper.to_array(initializer)
-        self.nodes = [Node(node, opsets, library, bound) for node in proto.node]
+        self.nodes = [OnnxNode(node, opsets, library, bound) for node in proto.node]
 
     def missing(self) -> Iterator[tuple[str, str, int, str]]:
         """(domain, operator, opset, node) of all that is not here."""

@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from glassgrad.base.errors import DTypeError, FormatError, InputError, ShapeErro
 from glassgrad.onnx.graph import HOST_ELEMENTS, Graph, Library, SmallWeight, Value, opset_table
 from glassgrad.onnx.operators import element_type, onnx_package, to_tensor
 
-Size = Union[int, str, None]
+Size = int | str | None
 
 
 class OnnxValue(NamedTuple):
@@ -43,7 +43,8 @@ class OnnxModel:
         self.opsets = opset_table(self.proto.opset_import)
         self.device = device
         initial = initial_values(graph, device, trainable)
-        self.weights = {name: v.tensor if isinstance(v, SmallWeight) else v for name, v in initial.items()}
+        self.weights: dict[str, Tensor] = {
+            name: value.tensor if isinstance(value, SmallWeight) else value for name, value in initial.items()}
         self.inputs = [described(value) for value in graph.input if value.name not in self.weights]
         self.outputs = [described(value) for value in graph.output]
         self.library = Library(functions_of(self.proto), device)
@@ -91,6 +92,8 @@ def read(model: Any) -> Any:
     onnx = onnx_package()
     if isinstance(model, onnx.ModelProto):
         return model
+    if isinstance(model, Tensor):                   # of a file's bytes
+        model = model.numpy().tobytes()
     path = None if isinstance(model, (bytes, bytearray, memoryview)) else Path(os.fspath(model))
     try:
         data = bytes(model) if path is None else path.read_bytes()
@@ -125,13 +128,14 @@ def read_external(proto: Any, folder: Path) -> None:
         onnx.load_external_data_for_model(proto, str(folder))
     except (OSError, ValueError, onnx.checker.ValidationError) as problem:
         raise FormatError("the model's external data cannot be read", given=str(problem),
-                          expected="files as the model describes them", fix="get them again; they may be cut off") from None
+                          expected="files as the model describes them",
+                          fix="get them again; they may be cut off") from None
 
 
-def initial_values(graph: Any, device: str | None, trainable: bool) -> dict[str, Value]:
+def initial_values(graph: Any, device: str | None, trainable: bool) -> dict[str, Tensor | SmallWeight]:
     """The initializers of a graph as values."""
     onnx = onnx_package()
-    values: dict[str, Value] = {}
+    values: dict[str, Tensor | SmallWeight] = {}
     sparse = [(entry.values.name, dense(entry)) for entry in graph.sparse_initializer]
     plain = []
     for proto in graph.initializer:
@@ -192,7 +196,8 @@ def as_input(given: Any, info: OnnxValue, device: str | None) -> Tensor | np.nda
     """An input as a tensor, or as an array where it is one of few integers: then it is known on the host."""
     if not isinstance(given, (Tensor, np.ndarray, np.generic)):
         numbers = np.asarray(given)
-        if numbers.dtype.kind not in "biuf" or numbers.dtype.kind == "f" and info.dtype.name.startswith(("int", "uint")):
+        wants_integers = info.dtype.name.startswith(("int", "uint"))
+        if numbers.dtype.kind not in "biuf" or numbers.dtype.kind == "f" and wants_integers:
             raise DTypeError(f"the input {info.name!r} has another type", given=repr(given)[:60], expected=shown(info),
                              fix="give a Tensor, an array, or numbers of that type")
         given = numbers.astype(info.dtype.name if info.dtype.name in np.sctypeDict else "float32")
@@ -245,7 +250,8 @@ def operators_of(proto: Any) -> Counter[tuple[str, str]]:
 
 def parameters_of(proto: Any) -> tuple[int, int, int]:
     """How many initializers and constants a model has, of how many elements, in how many bytes."""
-    constants = [a.t for node in nodes_of(proto) if node.op_type == "Constant" for a in node.attribute if a.name == "value"]
+    constants = [attribute.t for node in nodes_of(proto) if node.op_type == "Constant"
+                 for attribute in node.attribute if attribute.name == "value"]
     tensors = [*proto.graph.initializer, *constants]
     sizes = [(math.prod(t.dims), element_type(t.data_type, t.name).itemsize) for t in tensors]
     return len(sizes), sum(n for n, _ in sizes), sum(n * size for n, size in sizes)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from glassgrad import Tensor, dtypes
-from glassgrad.onnx.graph import Call
+from glassgrad.onnx.graph import NodeCall
 from glassgrad.onnx.operators import operator
 
 Ints = Sequence[int]
@@ -42,7 +42,8 @@ def flat(pairs: Sequence[tuple[int, int]]) -> tuple[int, ...]:
 # -- convolutions ------------------------------------------------------------------------------------------------------
 @operator("Conv")
 def conv(x: Tensor, w: Tensor, b: Tensor | None = None, *, auto_pad: str = "NOTSET", dilations: Ints | None = None,
-         group: int = 1, kernel_shape: Ints | None = None, pads: Ints | None = None, strides: Ints | None = None) -> Tensor:
+         group: int = 1, kernel_shape: Ints | None = None, pads: Ints | None = None, strides: Ints | None = None
+         ) -> Tensor:
     kernel = w.shape[2:]
     step, spread = strides or [1] * len(kernel), dilations or [1] * len(kernel)
     pairs = around(x.shape[2:], kernel, step, spread, pads, auto_pad)
@@ -73,7 +74,7 @@ def conv_transpose(x: Tensor, w: Tensor, b: Tensor | None = None, *, auto_pad: s
 
 
 # -- pooling -----------------------------------------------------------------------------------------------------------
-class Windows:
+class PoolWindows:
     """The windows of a pooling node: sizes, steps, and pads that make them fit."""
 
     def __init__(self, space: Ints, kernel_shape: Ints, strides: Ints | None, dilations: Ints | None,
@@ -87,7 +88,7 @@ class Windows:
         for n, (before, after), s, r in zip(space, self.pairs, self.step, self.reach):
             room = n + before + after - r
             count = (-(-room // s) if ceil_mode else room // s) + 1
-            if ceil_mode and (count - 1) * s >= n + before:              # a window must not begin in the padding at the end
+            if ceil_mode and (count - 1) * s >= n + before:        # a window must not begin in the padding at the end
                 count -= 1
             self.counts.append(count)
             self.grown.append((before, max(after, (count - 1) * s + r - n - before)))
@@ -103,7 +104,8 @@ class Windows:
     def elements(self, space: Ints, with_padding: bool) -> np.ndarray[Any, Any]:
         """How many elements each window has, padding included or not."""
         total = np.ones((1,), np.float32)
-        for n, (before, after), s, k, d, count in zip(space, self.pairs, self.step, self.kernel, self.spread, self.counts):
+        axes = zip(space, self.pairs, self.step, self.kernel, self.spread, self.counts)
+        for n, (before, after), s, k, d, count in axes:
             places = np.arange(count)[:, None] * s + np.arange(k) * d
             inside = places < n + before + after if with_padding else (places >= before) & (places < n + before)
             total = np.multiply.outer(total, inside.sum(1).astype(np.float32))
@@ -111,10 +113,11 @@ class Windows:
 
 
 @operator("MaxPool")
-def max_pool(x: Tensor, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Ints | None = None, kernel_shape: Ints,
-             pads: Ints | None = None, storage_order: int = 0, strides: Ints | None = None, node: Call) -> Any:
+def max_pool(x: Tensor, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Ints | None = None,
+             kernel_shape: Ints, pads: Ints | None = None, storage_order: int = 0, strides: Ints | None = None,
+             node: NodeCall) -> Any:
     space = x.shape[2:]
-    windows = Windows(space, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    windows = PoolWindows(space, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     if len(node.outputs) < 2 or not node.outputs[1]:
         return windows.pool(x, True)
     values, indices = windows.pool(x, True, return_indices=True)
@@ -130,7 +133,7 @@ def max_pool(x: Tensor, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilatio
 def average_pool(x: Tensor, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, count_include_pad: int = 0,
                  dilations: Ints | None = None, kernel_shape: Ints, pads: Ints | None = None,
                  strides: Ints | None = None) -> Tensor:
-    windows = Windows(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    windows = PoolWindows(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     elements = windows.elements(x.shape[2:], bool(count_include_pad))
     if (elements == math.prod(kernel_shape)).all():
         return windows.pool(x, False)
@@ -140,7 +143,7 @@ def average_pool(x: Tensor, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, cou
 @operator("LpPool")
 def lp_pool(x: Tensor, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Ints | None = None,
             kernel_shape: Ints, p: int = 2, pads: Ints | None = None, strides: Ints | None = None) -> Tensor:
-    windows = Windows(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    windows = PoolWindows(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     return windows.sums(x.abs().pow(p)).pow(1 / p)
 
 
@@ -208,7 +211,7 @@ def instance_normalization(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: f
 
 @operator("LayerNormalization")
 def layer_normalization(x: Tensor, scale: Tensor, bias: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-5,
-                        stash_type: int = 1, node: Call) -> Any:
+                        stash_type: int = 1, node: NodeCall) -> Any:
     axes = tuple(range(axis % x.ndim, x.ndim))
     wide = x.float() if stash_type == 1 and x.dtype.itemsize < 4 else x
     y = wide.layernorm(axes, epsilon).cast(x.dtype) * scale
@@ -239,5 +242,5 @@ def local_response_normalization(x: Tensor, *, alpha: float = 1e-4, beta: float 
                                  ) -> Tensor:
     before = (size - 1) // 2
     padded = x.square().pad([(0, 0), (before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)])
-    total = sum(padded[:, i:i + x.shape[1]] for i in range(size))
+    total: Any = sum(padded[:, i:i + x.shape[1]] for i in range(size))
     return x / (total * (alpha / size) + bias).pow(beta)

@@ -1,15 +1,15 @@
-"""The table of operators: which function computes an ONNX operator of which opset. In: functions that are decorated with
+"""The table of operators: which function computes an ONNX operator of which opset. In: functions decorated with
 `operator`. Out: `find`, element types. Does not know graphs.
 
-An operator's function takes the node's inputs in their order (None for one that is left out) and the node's attributes as
-keywords, whose defaults are those of the standard:
+An operator's function takes the node's inputs in their order (None for one that is left out) and the node's attributes
+as keywords, whose defaults are those of the standard:
 
     @operator("LeakyRelu")
     def leaky_relu(x, *, alpha=0.01):
         return x.leaky_relu(alpha)
 
 Inputs are Tensors. Those whose numbers are in `host` are NumPy arrays: axes, shapes, sizes, which must be known before
-anything runs. A keyword `node` is given the `Node` itself, for those that need its opset, its outputs or its graphs.
+anything runs. A keyword `node` is given a `NodeCall`, for those that need its opset, its outputs or its graphs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def operator(*names: str, since: int = 1, host: tuple[int, ...] = (), domain: st
     """
     def enter(function: Function) -> Function:
         keywords = {p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
-        entry = Operator(function, since, frozenset(host), frozenset(keywords - {"node"}), repeatable, "node" in keywords)
+        attributes = frozenset(keywords - {"node"})
+        entry = Operator(function, since, frozenset(host), attributes, repeatable, "node" in keywords)
         for name in names:
             entries = [old for old in TABLE.get((domain, name), []) if old.since != since]
             TABLE[domain, name] = sorted([*entries, entry], key=lambda known: known.since)

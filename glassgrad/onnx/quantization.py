@@ -1,7 +1,7 @@
 """Quantized operators. In: tensors of small integers with scales and zero points. Out: the same, or floats.
 
-Products of integers are computed in int32, as the standard says; QuantizeLinear and DequantizeLinear around a float operator
-are computed as they are written.
+Products of integers are computed in int32, as the standard says; QuantizeLinear and DequantizeLinear around a float
+operator are computed as they are written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Ints = Sequence[int]
 
 
 def along(values: Tensor, x: Tensor, axis: int, block_size: int) -> Tensor:
-    """Scales or zero points of a whole tensor, of each index of an axis, or of each block of it, so that they broadcast."""
+    """Scales or zero points of a whole tensor, of each index of an axis or of each block of it, ready to broadcast."""
     if values.numel() == 1 and not block_size:
         return values.reshape(())
     if block_size:

@@ -22,7 +22,8 @@ def activation(name: str, alpha: float | None, beta: float | None) -> Activation
         "sigmoid": Tensor.sigmoid, "tanh": Tensor.tanh, "relu": Tensor.relu, "softsign": Tensor.softsign,
         "softplus": Tensor.softplus, "leakyrelu": lambda x: x.leaky_relu(a(0.01)), "elu": lambda x: x.elu(a(1.0)),
         "thresholdedrelu": lambda x: (x > a(1.0)).where(x, 0), "affine": lambda x: x * a(1.0) + b(0.0),
-        "hardsigmoid": lambda x: (x * a(0.2) + b(0.5)).clamp(0, 1), "scaledtanh": lambda x: (x * b(1.0)).tanh() * a(1.0)}
+        "hardsigmoid": lambda x: (x * a(0.2) + b(0.5)).clamp(0, 1),
+        "scaledtanh": lambda x: (x * b(1.0)).tanh() * a(1.0)}
     if name.lower() not in table:
         raise InputError("a recurrent operator has an unknown activation", given=name, expected=", ".join(table),
                          fix="export the model with another activation")
@@ -45,7 +46,7 @@ Step = Callable[[Direction, Tensor, "tuple[Tensor, ...]"], "tuple[Tensor, ...]"]
 def run(step: Step, gates: int, names: Sequence[str], x: Tensor, w: Tensor, r: Tensor, b: Tensor | None,
         lengths: Tensor | None, initial: Sequence[Tensor | None], peepholes: Tensor | None, options: dict[str, Any],
         separate_bias: bool = False) -> tuple[Tensor, ...]:
-    """All states of all directions, and the last ones: (time, directions, batch, hidden), (directions, batch, hidden)."""
+    """All states of all directions (time, directions, batch, hidden), and the last ones (directions, batch, hidden)."""
     layout, direction = options["layout"], options["direction"]
     if layout:
         x, initial = x.transpose(0, 1), [s if s is None else s.transpose(0, 1) for s in initial]
@@ -59,9 +60,11 @@ def run(step: Step, gates: int, names: Sequence[str], x: Tensor, w: Tensor, r: T
         bias = None
         if b is not None:
             parts = b[d, :gates * hidden], b[d, gates * hidden:]
-            products, bias = (products + parts[0], parts[1]) if separate_bias else (products + parts[0] + parts[1], None)
+            bias = parts[1] if separate_bias else None
+            products = products + (parts[0] if separate_bias else parts[0] + parts[1])
         part = Direction(products, r[d], bias, None if peepholes is None else peepholes[d], functions[d], clip)
-        state = tuple(Tensor.zeros(batch, hidden, dtype=x.dtype, device=x.device) if s is None else s[d] for s in initial)
+        zeros = Tensor.zeros(batch, hidden, dtype=x.dtype, device=x.device)
+        state = tuple(zeros if s is None else s[d] for s in initial)
         backward = direction == "reverse" or d == 1
         outputs: list[Tensor] = []
         for t in range(time)[::-1 if backward else 1]:
@@ -101,7 +104,8 @@ def gru_step(part: Direction, x: Tensor, state: tuple[Tensor, ...], after: bool 
     bias = (0.0, 0.0) if part.bias is None else (part.bias[:2 * n], part.bias[2 * n:])
     zr = f(part.clip(x[:, :2 * n] + h.matmul(weights[:, :2 * n]) + bias[0]))
     z, r = zr[:, :n], zr[:, n:]
-    product = (r * h).matmul(weights[:, 2 * n:]) + bias[1] if not after else r * (h.matmul(weights[:, 2 * n:]) + bias[1])
+    last = weights[:, 2 * n:]
+    product = r * (h.matmul(last) + bias[1]) if after else (r * h).matmul(last) + bias[1]
     return (1 - z) * g(part.clip(x[:, 2 * n:] + product)) + z * h,
 
 
@@ -110,7 +114,7 @@ def lstm_step(part: Direction, x: Tensor, state: tuple[Tensor, ...], input_forge
     h, c = state
     n = h.shape[-1]
     f, g, squash = part.functions
-    i, o, forget, cell = [gate for gate in (x + h.matmul(part.recurrent.T)).split(n, dim=1)]
+    i, o, forget, cell = (x + h.matmul(part.recurrent.T)).split(n, dim=1)
     p = part.peepholes
     if p is not None:
         i, forget = i + p[:n] * c, forget + p[2 * n:] * c
@@ -147,4 +151,5 @@ def lstm(x: Tensor, w: Tensor, r: Tensor, b: Tensor | None = None, lengths: Tens
          output_sequence: int = 0) -> Any:
     def step(part: Direction, inputs: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return lstm_step(part, inputs, state, input_forget=bool(input_forget))
-    return run(step, 4, ["Sigmoid", "Tanh", "Tanh"], x, w, r, b, lengths, [initial_h, initial_c], peepholes, dict(locals()))
+    initial = [initial_h, initial_c]
+    return run(step, 4, ["Sigmoid", "Tanh", "Tanh"], x, w, r, b, lengths, initial, peepholes, dict(locals()))

@@ -138,8 +138,9 @@ def _enter_softmax(name: str, function: Callable[[Tensor, int], Tensor]) -> None
         return function(_rows(x, axis), -1).reshape(x.shape)
 
 
-for _name, _softmax in {"Softmax": Tensor.softmax, "LogSoftmax": Tensor.log_softmax, "Hardmax": hardmax}.items():
-    _enter_softmax(_name, _softmax)
+_enter_softmax("Softmax", Tensor.softmax)
+_enter_softmax("LogSoftmax", Tensor.log_softmax)
+_enter_softmax("Hardmax", hardmax)
 
 
 @operator("LpNormalization")
@@ -173,7 +174,7 @@ def det(x: Tensor) -> Tensor:
 
 
 # -- transforms --------------------------------------------------------------------------------------------------------
-def _fourier(x: Tensor, length: int, inverse: bool, onesided: bool, real: bool) -> Tensor:
+def _fourier(x: Tensor, length: int, inverse: bool, onesided: bool) -> Tensor:
     """The discrete Fourier transform along the axis before the last of (..., n, 1 or 2), as products with cosines and
     sines; numbers are pairs."""
     n = x.shape[-2]
@@ -204,7 +205,7 @@ def dft(x: Tensor, length: Any = None, axis: Any = None, *, inverse: int = 0, on
     size = moved.shape[-2] if length is None else int(np.asarray(length).item())
     if length is None and inverse and onesided:
         size = 2 * (moved.shape[-2] - 1)
-    return _fourier(moved, size, bool(inverse), bool(onesided), x.shape[-1] == 1).movedim(-2, along)
+    return _fourier(moved, size, bool(inverse), bool(onesided)).movedim(-2, along)
 
 
 @operator("DFT", since=17, host=(1,))
@@ -218,9 +219,9 @@ def stft(signal: Tensor, step: Any, window: Tensor | None = None, length: Any = 
     hop = int(np.asarray(step).item())
     signal = signal.unsqueeze(-1) if signal.ndim == 2 else signal
     starts = range(0, signal.shape[1] - size + 1, hop)
-    frames = Tensor.stack(*[signal[:, start:start + size] for start in starts], dim=1)      # (batch, frames, size, 1 or 2)
+    frames = Tensor.stack(*[signal[:, start:start + size] for start in starts], dim=1)   # (batch, frames, size, 1 or 2)
     frames = frames if window is None else frames * window.reshape(-1, 1)
-    return _fourier(frames, size, False, bool(onesided), signal.shape[-1] == 1)
+    return _fourier(frames, size, False, bool(onesided))
 
 
 @operator("MelWeightMatrix", host=(0, 1, 2, 3, 4))

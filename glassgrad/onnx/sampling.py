@@ -1,7 +1,7 @@
 """Resize, samples at points and boxes of images. In: tensors of (batch, channels, ...space). Out: tensors.
 
-Where the points follow from sizes alone (Resize), indices and weights are computed in NumPy; each axis is then a weighted sum
-of a few gathers.
+Where the points follow from sizes alone (Resize), indices and weights are computed in NumPy; each axis is then a
+weighted sum of a few gathers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from glassgrad import Tensor, dtypes
 from glassgrad.base.errors import InputError
-from glassgrad.onnx.graph import Call
+from glassgrad.onnx.graph import NodeCall
 from glassgrad.onnx.operators import operator
 
 Ints = Sequence[int]
@@ -171,7 +171,7 @@ def grid_sample(x: Tensor, grid: Tensor, *, align_corners: int = 0, mode: str = 
     space, rank = x.shape[2:], x.ndim - 2
     n = x.shape[0]
     points = []
-    for axis, size in enumerate(space):                             # the grid's last axis begins with the last space axis
+    for axis, size in enumerate(space):                 # the grid's last axis begins with the last space axis
         u = grid[..., rank - 1 - axis].reshape(n, -1)
         points.append((u + 1) / 2 * (size - 1) if align_corners else ((u + 1) * size - 1) / 2)
     if padding_mode == "border":
@@ -204,7 +204,7 @@ def point_weight(d: Tensor, mode: str, a: float = -0.75) -> Tensor:
 @operator("RoiAlign", host=(1, 2))
 def roi_align(x: Tensor, rois: Any, batch_indices: Any, *, coordinate_transformation_mode: str = "half_pixel",
               mode: str = "avg", output_height: int = 1, output_width: int = 1, sampling_ratio: int = 0,
-              spatial_scale: float = 1.0, node: Call) -> Tensor:
+              spatial_scale: float = 1.0, node: NodeCall) -> Tensor:
     """Means of samples in boxes, as products with a matrix for each axis, which holds the samples' weights. How many
     samples there are depends on the boxes, so these are read."""
     if mode != "avg":
@@ -243,7 +243,8 @@ def deform_conv(x: Tensor, w: Tensor, offset: Tensor, b: Tensor | None = None, m
     for tap, (i, j) in enumerate(itertools.product(range(kh), range(kw))):
         y = np.arange(oh, dtype=np.float32)[:, None] * step[0] + i * spread[0] - around[0]
         z = np.arange(ow, dtype=np.float32)[None, :] * step[1] + j * spread[1] - around[1]
-        points = [(moves[:, tap, k] + Tensor(base, device=x.device)).reshape(n * g, oh * ow) for k, base in enumerate((y, z))]
+        points = [(moves[:, tap, k] + Tensor(base, device=x.device)).reshape(n * g, oh * ow)
+                  for k, base in enumerate((y, z))]
         first = [p.floor() for p in points]
         total: Any = 0
         for corner in itertools.product((0, 1), repeat=2):
@@ -262,8 +263,8 @@ def deform_conv(x: Tensor, w: Tensor, offset: Tensor, b: Tensor | None = None, m
 @operator("NonMaxSuppression", host=(0, 1, 2, 3, 4))
 def non_max_suppression(boxes: Any, scores: Any, most: Any = None, iou: Any = None, score: Any = None, *,
                         center_point_box: int = 0) -> Tensor:
-    """Per batch and class, the best boxes that overlap no better one; computed on the host: how many there are depends on
-    the values."""
+    """Per batch and class, the best boxes that overlap no better one; computed on the host, because how many there are
+    depends on the values."""
     limit = int(np.asarray(most).item()) if most is not None else 0
     overlap = float(np.asarray(iou).item()) if iou is not None else 0.0
     least = float(np.asarray(score).item()) if score is not None else -math.inf

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from glassgrad import Tensor, dtypes
-from glassgrad.onnx.graph import Call, Value, known
+from glassgrad.onnx.graph import NodeCall, Value, known
 from glassgrad.onnx.operators import operator
 
 Ints = Sequence[int]
@@ -43,7 +43,8 @@ def transpose(x: Tensor, *, perm: Ints | None = None) -> Tensor:
 
 @operator("Squeeze", since=13, host=(1,))
 def squeeze(x: Tensor, axes: Any = None) -> Tensor:
-    chosen = [i for i, size in enumerate(x.shape) if size == 1] if axes is None else [int(a) % x.ndim for a in np.atleast_1d(axes)]
+    given = [i for i, size in enumerate(x.shape) if size == 1] if axes is None else np.atleast_1d(axes)
+    chosen = [int(axis) % x.ndim for axis in given]
     return x.reshape([size for i, size in enumerate(x.shape) if i not in chosen])
 
 
@@ -90,7 +91,7 @@ def slice_by_attributes(x: Tensor, *, starts: Ints, ends: Ints, axes: Ints | Non
 
 
 @operator("Split", since=13, host=(1,))
-def split_parts(x: Tensor, sizes: Any = None, *, axis: int = 0, num_outputs: int | None = None, node: Call) -> Any:
+def split_parts(x: Tensor, sizes: Any = None, *, axis: int = 0, num_outputs: int | None = None, node: NodeCall) -> Any:
     if sizes is None:
         count, size = num_outputs or len(node.outputs), x.shape[axis]
         part = -(-size // count)
@@ -99,7 +100,8 @@ def split_parts(x: Tensor, sizes: Any = None, *, axis: int = 0, num_outputs: int
 
 
 @operator("Split")
-def split_by_attribute(x: Tensor, sizes: Any = None, *, axis: int = 0, split: Ints | None = None, node: Call) -> Any:
+def split_by_attribute(x: Tensor, sizes: Any = None, *, axis: int = 0, split: Ints | None = None, node: NodeCall
+                       ) -> Any:
     return split_parts(x, split if sizes is None else sizes, axis=axis, node=node)
 
 
@@ -201,7 +203,7 @@ def from_the_front(indices: Tensor, size: int) -> Tensor:
 
 
 @operator("Gather", host=(-1,))
-def gather(data: Value, indices: Value, *, axis: int = 0, node: Call) -> Any:
+def gather(data: Value, indices: Value, *, axis: int = 0, node: NodeCall) -> Any:
     x, array = node.tensor(data), known(indices)
     before = (slice(None),) * (axis % x.ndim)
     if array is not None and known(data) is not None:
@@ -259,7 +261,8 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = 
 
 
 @operator("TensorScatter", host=(2,))
-def tensor_scatter(cache: Tensor, update: Tensor, starts: Any = None, *, axis: int = -2, mode: str = "linear") -> Tensor:
+def tensor_scatter(cache: Tensor, update: Tensor, starts: Any = None, *, axis: int = -2, mode: str = "linear"
+                   ) -> Tensor:
     axis, length = axis % cache.ndim, update.shape[axis]
     rows = []
     for batch in range(cache.shape[0]):
@@ -307,7 +310,7 @@ def non_zero(x: Tensor) -> Tensor:
 
 
 @operator("Unique", host=(0,))
-def unique(x: Any, *, axis: int | None = None, sorted: int = 1, node: Call) -> Any:                # noqa: A002
+def unique(x: Any, *, axis: int | None = None, sorted: int = 1, node: NodeCall) -> Any:                # noqa: A002
     values, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
     inverse = inverse.reshape(-1)
     if not sorted:

@@ -1,8 +1,10 @@
-"""OnnxModel: inputs, outputs, the jit, gradients, functions, subgraphs, files; and what is refused, in whole messages."""
+"""OnnxModel: inputs, outputs, the jit, gradients, functions, subgraphs, files; and refusals, in whole messages."""
 
 from __future__ import annotations
 
 import builtins
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassgrad import (DTypeError, FormatError, GlobalCounters, InputError, JitError, ShapeError, Tensor, TinyJit, dtypes,
-                       nn)
+from glassgrad import (DTypeError, FormatError, GlobalCounters, InputError, JitError, ShapeError, Tensor, TinyJit,
+                       dtypes, nn)
 from glassgrad.onnx import MissingOperatorError, NodeError, OnnxModel, operator
 from glassgrad.onnx.operators import TABLE, MissingPackageError
 
@@ -49,7 +51,7 @@ def test_inputs_and_outputs_have_names_shapes_and_types() -> None:
     assert {name: t.shape for name, t in model.weights.items()} == {"w": (3, 2), "b": (2,)}
 
 
-@pytest.mark.parametrize("make", [lambda a: Tensor(a), lambda a: a, lambda a: a.tolist()], ids=["tensor", "array", "list"])
+@pytest.mark.parametrize("make", [Tensor, np.asarray, np.ndarray.tolist], ids=["tensor", "array", "list"])
 def test_a_model_takes_tensors_arrays_and_lists_by_dictionary_or_keyword(make: Any) -> None:
     model, x = OnnxModel(parsed(LINEAR)), np.ones((2, 3), np.float32)
     for result in (model({"x": make(x)}), model(x=make(x))):
@@ -107,7 +109,7 @@ def test_shape_arithmetic_takes_no_kernel() -> None:
 def test_a_jitted_model_gives_the_same_and_is_replayed(rng: np.random.Generator) -> None:
     model = OnnxModel(parsed(FLATTEN))
     jitted = TinyJit(lambda x: model(x=x)["y"])
-    for call in range(5):
+    for _ in range(5):
         x = rng.standard_normal((2, 3, 4)).astype(np.float32)
         np.testing.assert_allclose(jitted(Tensor(x)).numpy(), x.reshape(2, 12) / np.sqrt(np.float32(24)), rtol=1e-5)
     assert jitted.captured
@@ -354,7 +356,7 @@ the input 'b' has another shape
 
 
 def test_an_element_type_that_tensors_lack_is_refused_when_the_file_is_opened() -> None:
-    with pytest.raises(DTypeError, match="'x' of the model has an element type that tensors do not have\n  given:    STRING"):
+    with pytest.raises(DTypeError, match="'x' of the model has an element type that tensors do not have\n.*STRING"):
         OnnxModel(parsed("net (string[2] x) => (string[2] y) { y = Identity (x) }"))
 
 
@@ -369,9 +371,19 @@ the node ai.onnx.MatMul cannot be computed
 """)
 
 
+def test_tinygrad_s_name_leads_here_and_gives_its_tensors() -> None:
+    code = f"""
+import glassgrad.compat, onnx
+from tinygrad import Tensor
+from tinygrad.nn.onnx import OnnxRunner
+model = OnnxRunner(onnx.parser.parse_model({(HEAD.format(opset=18, more="") + LINEAR)!r}))
+result = model({{"x": Tensor.ones(1, 3)}})["y"]
+print(type(result) is Tensor, result.tolist())"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr[-500:]) == ("True [[19.0, 32.0]]\n", "")
+
+
 def test_the_package_glassgrad_does_not_import_it() -> None:
-    import subprocess
-    import sys
     done = subprocess.run([sys.executable, "-c", "import glassgrad, sys; print('glassgrad.onnx' in sys.modules)"],
                           capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

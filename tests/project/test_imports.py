@@ -17,7 +17,8 @@ STAGES = ["base", *PURE, "compiler/pipeline", "compiler/check", "runtime", "engi
 
 # Imports inside functions: what is heavy, or of one system only, is loaded when it is needed.
 HEAVY = {"numpy", "llvmlite", "pyopencl", "wasmtime", "wgpu", "tqdm", "fcntl", "resource",
-         "importlib.metadata", "pickle", "urllib", "gzip", "hashlib", "html", "js", "pyodide", "pyodide_js"}
+         "importlib.metadata", "pickle", "urllib", "gzip", "hashlib", "html", "js", "pyodide", "pyodide_js",
+         "onnx", "onnxruntime"}
 OPENED_WHEN_NEEDED = {
     "runtime/devices.py": "devices are opened by name",
     "runtime/cpu/native_device.py": "a warm process takes its kernels from the disk cache and never loads the compiler",

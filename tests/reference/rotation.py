@@ -53,7 +53,7 @@ FAMILIES = (
     "tests/tensor/test_fuzz.py",
     "tests/tensor/test_resampling.py", "tests/tensor_api/test_api_linalg.py", "tests/nn/test_nn_training.py",
     "tests/nn/test_nn_layers.py", "tests/nn/test_nn_recurrent.py", "tests/nn/test_nn_transformer.py",
-    "tests/nn/test_optim_steps.py")
+    "tests/nn/test_optim_steps.py", "tests/onnx/test_node_cases.py", "tests/onnx/test_real_models.py")
 
 
 T = TypeVar("T")
