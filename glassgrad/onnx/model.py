@@ -35,20 +35,20 @@ class OnnxModel:
     `weights` are its initializers by name, as tensors. With `trainable=True` gradients flow into those of floating
     point. Inputs are given as one dictionary or by keywords; the result is a dictionary of lazy tensors.
     """
-    __jit_unwatched__ = ("proto", "graph")          # never changed after the file was opened
+    __jit_unwatched__ = ("graph", "library")          # never changed after the file was opened
 
     def __init__(self, model: Any, *, trainable: bool = False, device: str | None = None):
-        self.proto = read(model)
-        graph = self.proto.graph
-        self.opsets = opset_table(self.proto.opset_import)
+        proto = read(model)
+        graph = proto.graph
+        self.opsets = opset_table(proto.opset_import)
         self.device = device
         initial = initial_values(graph, device, trainable)
         self.weights: dict[str, Tensor] = {
             name: value.tensor if isinstance(value, SmallWeight) else value for name, value in initial.items()}
         self.inputs = [described(value) for value in graph.input if value.name not in self.weights]
         self.outputs = [described(value) for value in graph.output]
-        self.library = Library(functions_of(self.proto), device)
-        self.graph = Graph(graph_without_weights(self.proto), self.opsets, self.library, {})
+        self.library = Library(functions_of(proto), device)
+        self.graph = Graph(graph_without_weights(proto), self.opsets, self.library, {})
         self.graph.refuse_missing()
         self.graph.constants.update(initial)
         self.folded = self.graph.fold({}, device)         # where a jit finds them
@@ -166,7 +166,7 @@ def dense(sparse: Any) -> np.ndarray[Any, Any]:
 
 
 def graph_without_weights(proto: Any) -> Any:
-    """The model's graph, whose initializers are `weights` and are not read twice."""
+    """The model's graph without its initializers, which are tensors by now: their bytes need not be kept."""
     graph = onnx_package().GraphProto()
     graph.node.extend(proto.graph.node)
     graph.input.extend(proto.graph.input)

@@ -1,6 +1,7 @@
 """RNN, GRU and LSTM. In: (time, batch, size), or (batch, time, size) where `layout` is 1. Out: all states and the last.
 
-Steps of the time axis follow each other in one graph; the products of the inputs are one matmul for all of them.
+The steps of the time axis are one node of the graph, whatever their number; the products of the inputs are one matmul
+for all of them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 from glassgrad import Tensor
 from glassgrad.base.errors import InputError
 from glassgrad.onnx.operators import operator
+from glassgrad.tensor.recurrence import states_of_steps
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -66,19 +68,26 @@ def run(step: Step, gates: int, names: Sequence[str], x: Tensor, w: Tensor, r: T
         zeros = Tensor.zeros(batch, hidden, dtype=x.dtype, device=x.device)
         state = tuple(zeros if s is None else s[d] for s in initial)
         backward = direction == "reverse" or d == 1
-        outputs: list[Tensor] = []
-        for t in range(time)[::-1 if backward else 1]:
-            new = step(part, part.inputs[t], state)
-            output = new[0]
-            if lengths is not None:                      # a sequence that has ended keeps its state, and gives zeros
-                going = (lengths > t).reshape(-1, 1)
-                output = going.where(output, 0)
-                new = tuple(going.where(n, old) for n, old in zip(new, state))
-            state = new
-            outputs.append(output)
-        sides.append((Tensor.stack(*outputs[::-1 if backward else 1]), *state))
+        sides.append(states(step, part, state, lengths, backward))
     y, *last = [Tensor.stack(*values, dim=axis) for axis, values in zip((1, *[0] * len(initial)), zip(*sides))]
     return (y.permute(2, 0, 1, 3), *[s.transpose(0, 1) for s in last]) if layout else (y, *last)
+
+
+def states(step: Step, part: Direction, start: tuple[Tensor, ...], lengths: Tensor | None, backward: bool
+           ) -> tuple[Tensor, ...]:
+    """One direction's outputs, and its last state. A sequence that has ended keeps its state, and gives zeros."""
+    end = 0 if backward else -1
+    if lengths is None:
+        found = states_of_steps(lambda state, x: step(part, x, state), start, [part.inputs], backward)
+        return found[0], *[values[end] for values in found]
+    time = Tensor.arange(part.inputs.shape[0], device=part.inputs.device).reshape(-1, 1, 1)
+    going = (time < lengths.reshape(1, -1, 1))                               # (time, batch, 1)
+
+    def kept(state: tuple[Tensor, ...], x: Tensor, on: Tensor) -> tuple[Tensor, ...]:
+        return tuple(on.where(new, old) for new, old in zip(step(part, x, state), state))
+
+    found = states_of_steps(kept, start, [part.inputs, going], backward)
+    return going.where(found[0], 0), *[values[end] for values in found]
 
 
 def activations(options: dict[str, Any], names: Sequence[str], directions: int) -> list[list[Activation]]:

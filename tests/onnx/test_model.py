@@ -387,3 +387,23 @@ def test_the_package_glassgrad_does_not_import_it() -> None:
     done = subprocess.run([sys.executable, "-c", "import glassgrad, sys; print('glassgrad.onnx' in sys.modules)"],
                           capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_the_graph_of_a_long_recurrence_is_as_small_as_that_of_a_short_one(rng: np.random.Generator) -> None:
+    hidden, size = 4, 3
+    w, r = (rng.standard_normal((1, 4 * hidden, n)).astype(np.float32) for n in (size, hidden))
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("LSTM", ["x", "w", "r"], ["y", "h"], hidden_size=hidden)], "net",
+        [onnx.helper.make_tensor_value_info("x", 1, ["time", "batch", size])],
+        [onnx.helper.make_tensor_value_info(name, 1, None) for name in ("y", "h")],
+        [onnx.numpy_helper.from_array(w, "w"), onnx.numpy_helper.from_array(r, "r")])
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)])
+    model, counts = OnnxModel(proto), []
+    for time in (20, 60):
+        x = rng.standard_normal((time, 2, size)).astype(np.float32)
+        results = list(model(x=x).values())
+        counts.append(len(results[0].uop.toposort()))
+        found = [tensor.numpy() for tensor in results]
+        for result, wanted in zip(found, onnx.reference.ReferenceEvaluator(proto).run(None, {"x": x})):
+            np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-5)
+    assert counts[0] == counts[1]
