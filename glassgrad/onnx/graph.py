@@ -286,6 +286,16 @@ class Graph:
         """The names that its nodes and outputs read."""
         return {*self.outputs, *[name for node in self.nodes for name in node.reads()]}
 
+    def undefined(self, around: set[str]) -> Iterator[str]:
+        """The names that are read before something has made them."""
+        made = {"", *around, *self.inputs, *self.constants}
+        for node in self.nodes:
+            yield from [name for name in node.inputs if name not in made]
+            for graph in node.graphs:
+                yield from graph.undefined(made)
+            made.update(node.outputs)
+        yield from [name for name in self.outputs if name not in made]
+
     def fold(self, around: Values, device: str | None) -> list[Tensor]:
         """Compute the nodes that depend on constants alone, once; returns the tensors this leaves, not yet computed."""
         values = ChainMap(self.constants, around)

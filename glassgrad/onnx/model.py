@@ -43,23 +43,29 @@ class OnnxModel:
         self.opsets = opset_table(proto.opset_import)
         self.device = device
         initial = initial_values(graph, device, trainable)
-        self.weights: dict[str, Tensor] = {
-            name: value.tensor if isinstance(value, SmallWeight) else value for name, value in initial.items()}
-        self.inputs = [described(value) for value in graph.input if value.name not in self.weights]
+        self.inputs = [described(value) for value in graph.input if value.name not in initial]
         self.outputs = [described(value) for value in graph.output]
         self.library = Library(functions_of(proto), device)
         self.graph = Graph(graph_without_weights(proto), self.opsets, self.library, {})
         self.graph.refuse_missing()
         self.graph.constants.update(initial)
+        check_names(self.graph)
         self.folded = self.graph.fold({}, device)         # where a jit finds them
         if self.folded:
             self.folded[0].realize(*self.folded[1:])
+        self.weights: dict[str, Tensor] = {           # that calls read; the others are in what was computed once
+            name: value.tensor if isinstance(value, SmallWeight) else value
+            for name, value in initial.items() if name in self.graph.constants}
 
     def __repr__(self) -> str:
         return f"OnnxModel({', '.join(v.name for v in self.inputs)} -> {', '.join(v.name for v in self.outputs)})"
 
     def __call__(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, Tensor]:
         """The outputs for these inputs: tensors, arrays, or Python numbers and lists."""
+        if inputs is not None and not isinstance(inputs, Mapping):
+            raise InputError("inputs of a model have names", given=type(inputs).__name__,
+                             expected="a dictionary or keywords",
+                             fix=f"model({self.inputs[0].name}=...)" if self.inputs else "model()")
         given = {**(inputs or {}), **named}
         values = self._checked(given)
         for name, weight in self.weights.items():                   # a weight may have been replaced
@@ -94,9 +100,12 @@ def read(model: Any) -> Any:
         return model
     if isinstance(model, Tensor):                   # of a file's bytes
         model = model.numpy().tobytes()
-    path = None if isinstance(model, (bytes, bytearray, memoryview)) else Path(os.fspath(model))
+    if not isinstance(model, (bytes, bytearray, memoryview, str, os.PathLike)):
+        raise InputError("this is no ONNX model", given=type(model).__name__, expected="a path, bytes or a ModelProto",
+                         fix='OnnxModel("model.onnx")')
+    path = Path(model) if isinstance(model, (str, os.PathLike)) else None
     try:
-        data = bytes(model) if path is None else path.read_bytes()
+        data = path.read_bytes() if path is not None else memoryview(model).tobytes()        # type: ignore[arg-type]
     except OSError as problem:
         raise FormatError("the model file cannot be read", given=f"{path}: {problem.strerror}",
                           expected="a path to an .onnx file", fix="check the path") from None
@@ -113,6 +122,15 @@ def read(model: Any) -> Any:
     if path is not None:
         read_external(proto, path.parent)
     return proto
+
+
+def check_names(graph: Graph) -> None:
+    """Refuse a graph that reads a value which nothing makes."""
+    names = sorted(set(graph.undefined(set())))
+    if names:
+        raise FormatError("the model reads values that no node makes", given=", ".join(names),
+                          expected="inputs, initializers and outputs of earlier nodes",
+                          fix="export the model again; onnx.checker.check_model says more")
 
 
 def read_external(proto: Any, folder: Path) -> None:
@@ -195,13 +213,7 @@ def shown(value: OnnxValue) -> str:
 def as_input(given: Any, info: OnnxValue, device: str | None) -> Tensor | np.ndarray[Any, Any]:
     """An input as a tensor, or as an array where it is one of few integers: then it is known on the host."""
     if not isinstance(given, (Tensor, np.ndarray, np.generic)):
-        numbers = np.asarray(given)
-        wants_integers = info.dtype.name.startswith(("int", "uint"))
-        if numbers.dtype.kind not in "biuf" or numbers.dtype.kind == "f" and wants_integers:
-            raise DTypeError(f"the input {info.name!r} has another type", given=repr(given)[:60], expected=shown(info),
-                             fix="give a Tensor, an array, or numbers of that type")
-        given = numbers.astype(info.dtype.name if info.dtype.name in np.sctypeDict else "float32")
-        given = Tensor(given).cast(info.dtype) if given.dtype.name != info.dtype.name else given
+        given = converted(given, info)
     is_tensor = isinstance(given, Tensor)
     found = given.dtype if is_tensor else to_tensor(np.zeros((0,), given.dtype)).dtype
     if found is not info.dtype:
@@ -212,6 +224,22 @@ def as_input(given: Any, info: OnnxValue, device: str | None) -> Tensor | np.nda
     array = np.asarray(given)
     small = array.dtype.kind in "biu" and array.size <= HOST_ELEMENTS
     return array if small else Tensor(array, device=device)
+
+
+def converted(given: Any, info: OnnxValue) -> Tensor | np.ndarray[Any, Any]:
+    """Python numbers in an input's type, if that holds them."""
+    name = info.dtype.name
+    by_tensor = name.startswith(("bfloat", "fp8"))                  # types that NumPy lacks
+    try:
+        numbers = np.asarray(given)
+        array = numbers.astype("float32" if by_tensor else name)
+        fits = numbers.dtype.kind in "biuf" and (array.dtype.kind == "f" or bool((array == numbers).all()))
+    except (ValueError, TypeError):                                  # text; lists of different lengths
+        fits = False
+    if not fits:
+        raise DTypeError(f"the input {info.name!r} has another type", given=repr(given)[:60], expected=shown(info),
+                         fix="give a Tensor, an array, or numbers of that type")
+    return Tensor(array).cast(info.dtype) if by_tensor else array
 
 
 def check_shape(value: Any, info: OnnxValue, sizes: dict[str, int]) -> None:

@@ -52,7 +52,7 @@ def run(step: Step, gates: int, names: Sequence[str], x: Tensor, w: Tensor, r: T
     layout, direction = options["layout"], options["direction"]
     if layout:
         x, initial = x.transpose(0, 1), [s if s is None else s.transpose(0, 1) for s in initial]
-    time, batch, hidden, directions = x.shape[0], x.shape[1], r.shape[-1], w.shape[0]
+    batch, hidden, directions = x.shape[1], r.shape[-1], w.shape[0]
     functions = activations(options, names, directions)
     limit = options["clip"]
     clip: Callable[[Tensor], Tensor] = (lambda t: t) if limit is None else (lambda t: t.clamp(-limit, limit))

@@ -360,6 +360,60 @@ def test_an_element_type_that_tensors_lack_is_refused_when_the_file_is_opened() 
         OnnxModel(parsed("net (string[2] x) => (string[2] y) { y = Identity (x) }"))
 
 
+def test_a_value_that_nothing_makes_is_refused_when_the_file_is_opened() -> None:
+    with pytest.raises(FormatError) as problem:
+        OnnxModel(parsed("net (float[n] x) => (float[n] y, float[n] z) { y = Add (x, absent) }"))
+    assert advice(problem) == """\
+the model reads values that no node makes
+  given:    absent, z
+  expected: inputs, initializers and outputs of earlier nodes
+  fix:      export the model again; onnx.checker.check_model says more"""
+
+
+def test_what_is_no_model_or_no_dictionary_is_refused() -> None:
+    with pytest.raises(InputError) as problem:
+        OnnxModel(None)
+    assert advice(problem) == """\
+this is no ONNX model
+  given:    NoneType
+  expected: a path, bytes or a ModelProto
+  fix:      OnnxModel("model.onnx")"""
+    with pytest.raises(InputError) as problem:
+        OnnxModel(parsed(LINEAR))(Tensor.ones(1, 3))
+    assert advice(problem) == """\
+inputs of a model have names
+  given:    Tensor
+  expected: a dictionary or keywords
+  fix:      model(x=...)"""
+
+
+@pytest.mark.parametrize("kind, given", [("uint8", [300]), ("bool", [0.5]), ("int64", [1.5]), ("float", [[1], [2, 3]]),
+                                         ("float", "text")])
+def test_numbers_that_an_input_s_type_does_not_hold_are_refused(kind: str, given: Any) -> None:
+    model = OnnxModel(parsed(f"net ({kind}[n] x) => ({kind}[n] y) {{ y = Identity (x) }}"))
+    with pytest.raises(DTypeError, match="the input 'x' has another type\n  given:    "):
+        model(x=given)
+
+
+def test_numbers_become_what_an_input_is_also_in_types_that_numpy_lacks() -> None:
+    model = OnnxModel(parsed("net (bfloat16[n] x) => (bfloat16[n] y) { y = Add (x, x) }"))
+    result = model(x=[1, 2.5])["y"]
+    assert result.dtype is dtypes.bfloat16 and result.tolist() == [2.0, 5.0]
+
+
+def test_a_weight_that_was_folded_cannot_be_replaced_unnoticed() -> None:
+    text = """
+    net (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}, float[2] v = {3, 4}>
+    { twice = Add (w, w)
+      sum = Add (x, v)
+      y = Mul (sum, twice) }"""
+    model = OnnxModel(parsed(text))
+    assert list(model.weights) == ["v"] and model(x=Tensor([0.0, 0.0]))["y"].tolist() == [6.0, 16.0]
+    with pytest.raises(InputError, match="the model has no such input"):
+        model(x=Tensor([0.0, 0.0]), w=Tensor([1.0, 1.0]))
+    assert list(OnnxModel(parsed(text), trainable=True).weights) == ["w", "v"]
+
+
 def test_a_node_that_cannot_be_computed_is_named_with_its_inputs() -> None:
     text = "net (float[a, b] x, float[c, d] w) => (float[e, f] y) { y = MatMul (x, w) }"
     with pytest.raises(NodeError) as problem:
