@@ -24,7 +24,9 @@ from glassgrad.onnx.operators import TABLE, to_tensor
 pytest.importorskip("onnx.reference", reason="the package onnx is not installed")
 onnx = importlib.import_module("onnx")
 case_folder = importlib.import_module("onnx.backend.test.case.node")
-FILES = sorted(info.name for info in pkgutil.iter_modules(case_folder.__path__) if not info.name.startswith("_"))
+PREFIX = f"{case_folder.__name__}."
+FILES = sorted(info.name.removeprefix(PREFIX) for info in pkgutil.walk_packages(case_folder.__path__, PREFIX)
+               if not info.ispkg and "._" not in info.name)
 
 LATEST = 28                 # opset; a later package may have cases of later ones
 TYPES = "element types that tensors do not have: 2- and 4-bit numbers, 8-bit exponents, strings"
@@ -74,7 +76,7 @@ def cases_of(file: str) -> list[Any]:
     before = len(made)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        importlib.import_module(f"{case_folder.__name__}.{file}")
+        importlib.import_module(PREFIX + file)
     return [case for case in made[before:] if all(entry.version <= LATEST for entry in case.model.opset_import)]
 
 
