@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import importlib.util
 import os
 import shutil
 import signal
@@ -36,6 +37,7 @@ EXAMPLES = {          # pages and docstrings have no place for a marker of their
     "docs/quickstart.md::quickstart.md": NAME,
     "glassgrad/tensor/tensor.py::glassgrad.tensor.tensor.Tensor": NAME,
 }
+WITH_ONNX = ("docs/guide/onnx.md::onnx.md",)
 WITH_CC = ("docs/extending/backend.md::backend.md",)
 
 
@@ -141,6 +143,14 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     terminalreporter.write_line(f"written: {rotation.RESULTS.relative_to(rotation.ROOT)}")
 
 
+def has_onnx() -> bool:
+    """Whether the package onnx is installed: one of its modules, because a folder of tests has its name too."""
+    try:
+        return importlib.util.find_spec("onnx.reference") is not None
+    except ImportError:
+        return False
+
+
 def reason_to_skip(item: pytest.Item, device: str, everything: bool) -> str | None:
     """Why an item has no place in a run on `device`."""
     for mark in (*item.iter_markers("only_on"), *EXAMPLES.get(item.nodeid, ())):
@@ -148,6 +158,8 @@ def reason_to_skip(item: pytest.Item, device: str, everything: bool) -> str | No
             return f"only on {' and '.join(mark.args)}, and this run is on {device}: {mark.kwargs['reason']}"
     if item.nodeid in WITH_CC and shutil.which("cc") is None:
         return "it compiles C, and there is no cc here"
+    if item.nodeid in WITH_ONNX and not has_onnx():
+        return "the package onnx is not installed"
     slow = any(device in mark.args for mark in item.iter_markers("slow_on"))
     return f"over 20 s on {device} (--slow runs it)" if slow and not everything else None
 

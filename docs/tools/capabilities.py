@@ -35,6 +35,7 @@ CAPABILITIES = {
     "sizes that change": ("engine/changing_sizes",),
     "recurrences of any length": (
         "compiler/graph/recurrence.py", "compiler/schedule/recurrent_steps.py", "tensor/recurrence.py"),
+    "ONNX models": ("onnx", "cli/onnx.py"),
     "schedules on disk": ("runtime/schedule_cache.py",),
     "the visualizer, explain and pictures": (
         "viz", "cli/viz.py", "cli/explain.py", "base/call_tree.py", "base/svg.py", "compiler/graph/picture.py",

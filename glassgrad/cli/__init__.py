@@ -28,7 +28,7 @@ EXAMPLES = """examples:
 
 Each command explains itself: glassgrad train --help
 """
-OWN_ARGUMENTS = ("demo", "train", "tune", "viz", "explain", "devices", "conformance")    # each a file here
+OWN_ARGUMENTS = ("demo", "train", "tune", "viz", "explain", "devices", "conformance", "onnx")    # each a file here
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,6 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
                        "doctor": "show devices, caches and memory, and test them",
                        "devices": "show what this machine offers to run on",
                        "conformance": "check a device against NumPy, and grade it",
+                       "onnx": "show what is in an ONNX model, and whether it runs here",
                        "data": "show where the data sets are, or would be",
                        "tune": "show, export or import the kernels that BEAM found",
                        "viz": "run a script, and show its graphs, kernels, time and memory",

@@ -33,14 +33,14 @@ def test_no_command_prints_help_and_exits_2():
 
 @pytest.mark.parametrize("arguments", [["frobnicate"], ["data", "x"], ["demo", "--epochs", "none"],
                                        ["demo", "--epochs", "0"], ["--frobnicate"], ["train"], ["train", "chess"],
-                                       ["train", "mnist", "--steps", "0"], ["doctor", "now"]])
+                                       ["train", "mnist", "--steps", "0"], ["doctor", "now"], ["onnx"]])
 def test_wrong_usage_exits_2(arguments):
     done = glassgrad(*arguments)
     assert done.returncode == 2 and done.stdout == "" and "usage: glassgrad" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["data", "--help"], ["devices", "--help"],
-                                       ["train", "--help"], ["doctor", "--help"]])
+                                       ["train", "--help"], ["doctor", "--help"], ["onnx", "--help"]])
 def test_help_exits_0(arguments):
     done = glassgrad(*arguments)
     assert done.returncode == 0 and done.stdout.startswith("usage: glassgrad") and done.stderr == ""

@@ -128,16 +128,21 @@ def test_nobody_imports_what_is_not_declared() -> None:
     """At run time: the standard library, ourselves, the three packages that pyproject.toml names, and what an extra
     brings, where it is used."""
     declared = {"glassgrad", "numpy", "llvmlite", "tqdm", "typing_extensions", "tinygrad_lite"}
-    only_in = {"pyopencl": "gpu/opencl.py", "wgpu": "gpu/webgpu.py", "wasmtime": "wasm/wasmtime_engine.py",
-               "js": "wasm/browser_engine.py", "pyodide": "wasm/browser_engine.py",
-               "pyodide_js": "wasm/browser_engine.py"}
+    browser = dict.fromkeys(("js", "pyodide", "pyodide_js"), "runtime/wasm/browser_engine.py")
+    only_in = {"pyopencl": "runtime/gpu/opencl.py", "wgpu": "runtime/gpu/webgpu.py", **browser,
+               "wasmtime": "runtime/wasm/wasmtime_engine.py", "onnx": "onnx/operators.py", "onnxruntime": "cli/onnx.py"}
     for package, file in only_in.items():
         users = {f.file for f in ALL if f.module.split(".")[0] == package}
-        declared |= {package} if users <= {f"runtime/{file}"} else set()
+        declared |= {package} if users <= {file} else set()
     known = declared | set(sys.stdlib_module_names)
     wrong = [str(f) for f in ALL if f.module.split(".")[0] not in known]
     only_typing = [str(f) for f in ALL if f.module == "typing_extensions" and not f.typing]
     assert not wrong and not only_typing, "\n".join(wrong + only_typing)
+
+
+def test_only_its_command_imports_the_folder_onnx() -> None:
+    users = {f.file for f in ALL if f.module.startswith("glassgrad.onnx") and not f.file.startswith("onnx/")}
+    assert users == {"cli/onnx.py"}
 
 
 @pytest.mark.parametrize("stages", [[*PURE, "compiler/pipeline"], STAGES[:-1]], ids=["compiler", "all but nn"])

@@ -86,6 +86,7 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
     **{f"tinygrad.renderer.{module}": ((), _of(f"{HERE}.absent_classes", name)) for module, name in (
         ("ptx", "PTXRenderer"), ("nir", "NIRRenderer"), ("wgsl", "WGSLRenderer"), ("llvmir", "LLVMRenderer"))},
     "tinygrad.nn": ((f"{HERE}.nn",), {}),
+    "tinygrad.nn.onnx": ((), {"OnnxRunner": "glassgrad.onnx:OnnxModel"}),
     **{f"tinygrad.nn.{name}": ((f"{HERE}.nn.{name}",), {}) for name in ("optim", "state", "datasets")},
 }
 

@@ -23,7 +23,7 @@ MODULES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 INSTEAD: dict[str, str] = {
     "torch.distributed": "a tensor is on one device here; run one process for each",
     "torch.jit": "kernels are always compiled; glassgrad.TinyJit replays a function",
-    "torch.onnx": "save the weights with nn.state.safe_save",
+    "torch.onnx": "save the weights with nn.state.safe_save; glassgrad.onnx runs ONNX models",
     "torch.quantization": "cast the weights: x.cast(dtypes.int8)",
     "torch.fx": "x.uop is the graph of a tensor",
     "torch": "docs/from_pytorch.md says where things are, docs/api.md lists every name",
