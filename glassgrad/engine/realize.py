@@ -296,23 +296,23 @@ def _find_general(normal: NormalizedGraph, mode: _Mode) -> tuple[CompiledSchedul
 def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
                      sizes: SizeFormulas) -> tuple[GeneralGraph, int] | None:
     """Kernels for all sizes, and this graph's value; None where that is refused."""
-    symbols: list[Symbol] = []
+    made: list[tuple[Symbol, Sequence[Any]]] = []       # the variable, and a formula for each size
     limits = _limits(mode[1])
 
     def schedule() -> Schedule:
-        def make(stores_scores: StoresScores) -> tuple[Schedule, Symbol]:
-            symbol, sinks, params = sizes.graph(normal)
-            return make_schedule(sinks, params, mode[1], stores_scores, limits), symbol
-        planned, symbol = _kept_or_made(normal, sizes.scalars, (mode[:2], limits, sizes), make)
-        symbols.append(symbol)
+        def make(stores_scores: StoresScores) -> tuple[Schedule, Any]:
+            symbol, graph = sizes.graph(normal)
+            return make_schedule(graph.sinks, graph.params, mode[1], stores_scores, limits), (symbol, graph.formulas)
+        planned, second = _kept_or_made(normal, sizes.scalars, (mode[:2], limits, sizes), make)
+        made.append(second)
         return planned
 
     try:
         compiled = _prepared(normal, schedule, sizes.scalars)
     except GlassgradError as why:
-        family.refuse(str(why).splitlines()[0])
+        family.refuse(sizes, str(why).splitlines()[0])
         return None
-    general = GeneralGraph(normal, family.parts, sizes, symbols[0], compiled)
+    general = GeneralGraph(normal, family.parts, sizes, *made[0], compiled)
     _size_families.add(normal, mode, general)
     family.made.append(general)
     low, high = general.symbol.low, general.symbol.high

@@ -148,6 +148,10 @@ class Length:
             raise ShapeError("a length cannot be divided by this", given=f"{self} // {other}",
                              expected="a positive integer, or a length that divides it for every value",
                              fix="divide the plain number: v.val, outside of jitted functions")
+        inner = [m[0] for m, k in self.terms if k == 1 and len(m) == 1 and isinstance(m[0], Quotient)]
+        if inner and len(dict(self.terms).keys() - {()}) == 1:         # (x // a + c) // b = (x + a * c) // (a * b)
+            [(length, divisor)] = inner
+            return (length + dict(self.terms).get((), 0) * divisor) // (divisor * other)
         whole = {m: k // other for m, k in self.terms if k % other == 0 or not m}
         rest = {m: k if m else k % other for m, k in self.terms if k % other}
         return _plain({**whole, (Quotient(Length(rest), other),): 1} if any(rest) else whole)

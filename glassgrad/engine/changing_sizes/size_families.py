@@ -17,14 +17,15 @@ from operator import itemgetter, ne
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug, ShapeError
-from glassgrad.compiler.graph import UOp, ops as o
+from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, replaced
 from glassgrad.compiler.optimize.product.tiling_families import FAMILIES
 from glassgrad.compiler.schedule.attention_backward import in_kernel
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.changing_sizes.key_without_sizes import (SizesOf, argument_at, some_ops, split, with_sizes,
                                                                with_sources)
-from glassgrad.engine.changing_sizes.symbolic_graph import Polynomial, fit, grown_from_one, with_variable
+from glassgrad.engine.changing_sizes.symbolic_graph import (Formula, SymbolicGraph, depends_on_n, fit, fit_rounded,
+                                                            grown_from_one, has_rounded, with_variable)
 from glassgrad.engine.debug_report import report_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph
 
@@ -47,8 +48,8 @@ class GeneralGraph:
     follows from it by a formula."""
 
     def __init__(self, normal: NormalizedGraph, parts: list[SizesOf], sizes: SizeFormulas, symbol: Symbol,
-                 compiled: Any):
-        key, formulas, base = normal.key, sizes.formulas, sizes.base
+                 formulas: Sequence[Formula], compiled: Any):
+        key, base = normal.key, sizes.base
         self.symbol, self.compiled = symbol, compiled
         self.scalars = sizes.scalars                     # which floats are arguments
         self.constants = self._other_floats(normal)
@@ -59,11 +60,11 @@ class GeneralGraph:
         by_row = [tuple(islice(rest, len(part.sizes))) for part in parts]
         self._parts, self._formulas = parts, by_row
         self._leaves, self._sinks = _leaves_and_sinks(key)
-        changing = [i for i, row in enumerate(by_row) if row and any([f.linear or f.square for f in row])]
+        changing = [i for i, row in enumerate(by_row) if row and any(map(depends_on_n, row))]
         same = sorted(set(range(len(key))) - set(changing))
         self._changing, self._same = itemgetter(*changing, changing[0]), itemgetter(*same, same[0])
         self._fixed = self._same(key)
-        arguments: dict[tuple[o.Op, Any, tuple[Polynomial, ...]], int] = {}      # layers repeat: each distinct one once
+        arguments: dict[tuple[o.Op, Any, tuple[Formula, ...]], int] = {}      # layers repeat: each distinct one once
         self._rows: list[tuple[tuple[Any, ...], int, tuple[Any, ...]]] = []      # before, argument, after
         for i in (*changing, changing[0]):
             row, at = key[i], argument_at(key[i][0])
@@ -128,6 +129,7 @@ class SizeFamily:
     constants: dict[int, set[bytes]] = field(default_factory=dict)     # what each float was
     grown: Any = None                        # the row of a leaf that was 1 long in the graph before, and is 2 now
     made: list[GeneralGraph] = field(default_factory=list)
+    may_round: bool = True                   # whether formulas that round may be tried
     given_up: str = ""
 
     def see(self, normal: NormalizedGraph, parts: list[SizesOf]) -> None:
@@ -144,10 +146,12 @@ class SizeFamily:
         for i, c in enumerate(normal.constants):
             self.constants.setdefault(i, set()).add(_bits([c.arg]))
 
-    def refuse(self, why: str) -> None:
-        """No graph could be made for the sizes seen. After three sizes that is final, if no others of the skeleton have
-        one."""
-        if len(self.seen) >= SEEN and not self.made:
+    def refuse(self, sizes: SizeFormulas, why: str) -> None:
+        """No graph could be made with these formulas. After three sizes that is final, if no others of the skeleton
+        have one; but where formulas round, later sizes may follow polynomials."""
+        if self.may_round and has_rounded(sizes.formulas):
+            self.may_round = False
+        elif len(self.seen) >= SEEN and not self.made:
             self._give_up(why)
 
     def _give_up(self, why: str) -> None:
@@ -158,7 +162,10 @@ class SizeFamily:
         """The formulas of the sizes, fitted to the last sizes seen; None where too few were, or no variable fits."""
         found, last = None, self.seen
         if len(last) >= SEEN_GROWING:
-            found, last = next(((fitted, sizes) for sizes in _alike(self.seen) if (fitted := fit(sizes))), (None, last))
+            groups = _alike(last)
+            tried: list[Any] = [(fit, sizes[-SEEN:]) for sizes in groups]
+            tried += [(fit_rounded, sizes) for sizes in groups if len(sizes) >= SEEN and self.may_round]
+            found, last = next(((fitted, sizes) for fits, sizes in tried if (fitted := fits(sizes))), (None, last))
         elif self.grown is not None:
             found = grown_from_one(normal.key, self.parts, self.grown)
         if found is None:
@@ -170,33 +177,33 @@ class SizeFamily:
         scalars = tuple(i for i, floats in self.constants.items() if len(floats) > 1)
         least = [n for part in self.parts for n in part.least]
         low, high = _limits(formulas, least, min(values), max(values))
-        return SizeFormulas(base, tuple(formulas), scalars, low, max(values), high)
+        return SizeFormulas(base, tuple(formulas), scalars, low, tuple(values), high)
 
 
 class SizeFormulas(NamedTuple):
     """Every size of a family as a formula of one variable."""
     base: int                                # which size is the variable
-    formulas: tuple[Polynomial, ...]         # of each size
+    formulas: tuple[Formula, ...]            # of each size
     scalars: tuple[int, ...]                 # which floats are arguments
     low: int                                 # the bounds of the variable, within which all sizes are valid
-    seen: int                                # its greatest value yet
+    seen: tuple[int, ...]                    # its values yet
     high: int
 
-    def graph(self, normal: NormalizedGraph) -> tuple[Symbol, list[UOp], list[UOp]]:
-        """A graph with the variable in its sizes: the variable, the sinks, the PARAMs by slot. Its upper
-        bound is lowered until no slice ends outside of its source."""
+    def graph(self, normal: NormalizedGraph) -> tuple[Symbol, SymbolicGraph]:
+        """The variable, and the graph with it in its sizes. Its upper bound is lowered until no slice ends outside of
+        its source."""
         symbol = Symbol("v0", self.low, self.high, None, True)
         try:
-            sinks, params, margins = with_variable(normal, self.formulas, symbol, self.scalars)
+            graph = with_variable(normal, self.formulas, symbol, self.scalars, self.seen)
         except Bug as misfit:                # of few sizes: what followed the variable in them does not in the graph
             raise ShapeError("its sizes do not follow from one of them", given=str(misfit).splitlines()[0],
                              expected="shapes that fit each other for every value of the variable",
                              fix="nothing: each size is compiled for itself") from misfit
-        narrower = _last(lambda n: all(_at(margin, n) >= 0 for margin in margins), self.seen, self.high)
+        narrower = _last(lambda n: all(_at(margin, n) >= 0 for margin in graph.margins), max(self.seen), self.high)
         if narrower < self.high:
             symbol = symbol._replace(high=narrower)
-            sinks, params, _ = with_variable(normal, self.formulas, symbol, self.scalars)
-        return symbol, sinks, params
+            graph = with_variable(normal, self.formulas, symbol, self.scalars, self.seen)
+        return symbol, graph
 
 
 class SizeFamilies:
@@ -243,9 +250,9 @@ class SizeFamilies:
 
 
 def _alike(seen: list[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
-    """The sizes to fit a variable to: all that were seen, if they are few; else the last ones after two that differ
-    from them in the same places, the fewest places first. (Layers of several widths, each for many lengths, are one
-    skeleton.)
+    """The sizes to fit a variable to: all that were seen, if they are few; else the last ones after two or more that
+    differ from them in the same places, the fewest places first. (Layers of several widths, each for many lengths, are
+    one skeleton.)
 
     >>> _alike([(30, 8), (30, 16), (7, 8), (7, 16), (12, 8)])
     [[(30, 8), (7, 8), (12, 8)], [(30, 16), (7, 16), (12, 8)]]
@@ -256,7 +263,7 @@ def _alike(seen: list[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
     groups: dict[tuple[bool, ...], list[tuple[int, ...]]] = {}
     for sizes in earlier:
         groups.setdefault(tuple(map(ne, sizes, last)), []).append(sizes)
-    return [[*groups[places][1 - SEEN:], last] for places in sorted(groups, key=sum) if len(groups[places]) >= SEEN - 1]
+    return [[*groups[places], last] for places in sorted(groups, key=sum) if len(groups[places]) >= SEEN - 1]
 
 
 def _grown(before: set[Any], leaves: set[Any]) -> Any:
@@ -279,9 +286,9 @@ def _bits(values: Sequence[float]) -> bytes:
     return struct.pack(f"{len(values)}d", *values)
 
 
-def _limits(formulas: Sequence[Polynomial], least: Sequence[int | None], low: int, high: int) -> tuple[int, int]:
+def _limits(formulas: Sequence[Formula], least: Sequence[int | None], low: int, high: int) -> tuple[int, int]:
     """The widest bounds of a variable that was seen from `low` to `high` within which all sizes are valid."""
-    conditions = {(f, n) for f, n in zip(formulas, least) if n is not None and (f.linear or f.square)}
+    conditions = {(f, n) for f, n in zip(formulas, least) if n is not None and depends_on_n(f)}
 
     def holds(value: int) -> bool:
         return all(formula.at(value) >= n for formula, n in conditions)

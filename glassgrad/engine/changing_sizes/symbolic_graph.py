@@ -7,18 +7,20 @@ its shapes are checked as it is built, so formulas that fit by chance and mean n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import dtypes, ops as o
 from glassgrad.compiler.graph.op_arguments import Measure, Param
-from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, lengths_in
+from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, lengths_in, replaced
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.changing_sizes.key_without_sizes import SizesOf, node_with_sizes, with_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph
 
+MOST_DIVISOR = 16        # of sizes that are quotients
 
-# -- sizes as polynomials ----------------------------------------------------------------------------------------
+
+# -- sizes as formulas ------------------------------------------------------------------------------------------
 class Polynomial(NamedTuple):
     """constant + linear * n + square * n * n"""
     constant: int
@@ -28,6 +30,34 @@ class Polynomial(NamedTuple):
     def at(self, n: Any) -> Any:
         """Its value at n: an integer for an integer, a `Length` for a `Length`."""
         return self.constant + self.linear * n + self.square * (n * n)
+
+
+class Rounded(NamedTuple):
+    """constant + times * ((n + offset) // divisor)"""
+    constant: int
+    times: int
+    offset: int
+    divisor: int
+
+    def at(self, n: Any) -> Any:
+        """Its value at n: an integer for an integer, a `Length` for a `Length`."""
+        return self.constant + self.times * ((n + self.offset) // self.divisor)
+
+
+class Inferred(NamedTuple):
+    """What the shapes of a graph say that a size is."""
+    length: Length
+
+    def at(self, n: Any) -> Any:
+        """Its value at n."""
+        return int(replaced(self.length, lambda _: n))
+
+
+Formula = Union[Polynomial, Rounded, Inferred]       # noqa: UP007 - it is evaluated, on Python 3.9 too
+
+
+def depends_on_n(formula: Formula) -> bool:
+    return not isinstance(formula, Polynomial) or bool(formula.linear or formula.square)
 
 
 def fit(seen: Sequence[tuple[int, ...]]) -> tuple[int, list[Polynomial]] | None:
@@ -51,6 +81,41 @@ Polynomial(constant=1, linear=1, square=0), Polynomial(constant=0, linear=0, squ
              for values in set(each)}
     found = [polynomial for values in each if (polynomial := known[values]) is not None]
     return (base, found) if len(found) == len(each) else None
+
+
+def fit_rounded(seen: Sequence[tuple[int, ...]]) -> tuple[int, list[Formula]] | None:
+    """As `fit`, where sizes may also be quotients of n that are rounded down; n is the size that differs most.
+
+    >>> fit_rounded([(9, 4), (4, 2), (7, 3)])
+    (0, [Polynomial(constant=0, linear=1, square=0), Rounded(constant=0, times=1, offset=0, divisor=2)])
+    """
+    each = list(zip(*seen))
+    base = max(range(len(each)), key=lambda i: (len(set(each[i])), max(each[i]) - min(each[i])))
+    if len(set(each[base])) < len(seen):
+        return None
+    known = {values: _polynomial_or_rounded(each[base], values) for values in set(each)}
+    found = [formula for values in each if (formula := known[values]) is not None]
+    return (base, found) if len(found) == len(each) else None
+
+
+def has_rounded(formulas: Sequence[Formula]) -> bool:
+    return any([isinstance(f, Rounded) for f in formulas])
+
+
+def _polynomial_or_rounded(points: tuple[int, ...], values: tuple[int, ...]) -> Formula | None:
+    found = Polynomial(values[0]) if len(set(values)) == 1 else _through_three(points[-3:], values[-3:])
+    if found is not None and all(found.at(x) == u for x, u in zip(points, values)):
+        return found
+    low, high = min(range(len(points)), key=points.__getitem__), max(range(len(points)), key=points.__getitem__)
+    for divisor in range(2, MOST_DIVISOR + 1):
+        for offset in range(divisor):
+            quotients = [(x + offset) // divisor for x in points]
+            times, over = divmod(values[high] - values[low], quotients[high] - quotients[low] or 1)
+            if times and not over:
+                rounded = Rounded(values[low] - times * quotients[low], times, offset, divisor)
+                if all(rounded.at(x) == u for x, u in zip(points, values)):
+                    return rounded
+    return None
 
 
 def _through_two(points: tuple[int, ...], values: tuple[int, ...]) -> Polynomial | None:
@@ -94,13 +159,43 @@ def grown_from_one(rows: Sequence[Any], parts: Sequence[SizesOf], leaf: Any) -> 
 
 
 # -- the graph with a variable -----------------------------------------------------------------------------------
-def with_variable(normal: NormalizedGraph, formulas: Sequence[Polynomial], symbol: Symbol,
-                  scalars: Sequence[int]) -> tuple[list[UOp], list[UOp], set[Length]]:
-    """The sinks over PARAMs, with polynomials of a variable as sizes; the PARAMs by slot, as `with_params` numbers
-    them; and lengths that must not be negative."""
-    variable = Length({(symbol,): 1})
-    known = {f: f.at(variable) if f.linear or f.square else f.constant for f in set(formulas)}
-    sizes = map(known.__getitem__, formulas)
+class SymbolicGraph(NamedTuple):
+    """A graph with a variable in its sizes."""
+    sinks: list[UOp]                     # over PARAMs
+    params: list[UOp]                    # by slot, as `with_params` numbers them
+    margins: set[Length]                 # what must not be negative
+    formulas: tuple[Formula, ...]        # of each size
+
+
+class _Lengths:
+    """Sizes as lengths of a variable, by formulas that fit at some values of it. Few values fit several formulas that
+    round: such a size is taken for a length that the shapes of the graph have, where one fits as well."""
+
+    def __init__(self, formulas: Sequence[Formula], symbol: Symbol, points: Sequence[int]):
+        self.variable, self.points = Length({(symbol,): 1}), points if has_rounded(formulas) else ()
+        self.inferred: dict[tuple[int, ...], Length] = {}        # by their values
+        self.used: dict[Formula, Formula] = {}
+        self.lengths: dict[Formula, Size] = {}
+
+    def of(self, formula: Formula) -> Size:
+        if formula not in self.lengths:
+            found: Size = formula.at(self.variable if depends_on_n(formula) else 0)
+            if isinstance(formula, Rounded):
+                found = self.inferred.get(tuple([formula.at(x) for x in self.points]), found)
+                self.used[formula] = Inferred(found)
+            self.lengths[formula] = found
+        return self.lengths[formula]
+
+    def note(self, shape: Sequence[Size]) -> None:
+        for length in lengths_in(tuple(shape)) if self.points else ():
+            self.inferred.setdefault(tuple([Inferred(length).at(x) for x in self.points]), length)
+
+
+def with_variable(normal: NormalizedGraph, formulas: Sequence[Formula], symbol: Symbol, scalars: Sequence[int],
+                  points: Sequence[int]) -> SymbolicGraph:
+    """A graph with formulas of a variable as sizes, which fit at these values of the variable."""
+    lengths = _Lengths(formulas, symbol, points)
+    sizes = map(lengths.of, formulas)
     given = [*normal.buffers, *normal.cells]
     slot_of = {n: slot for slot, n in enumerate(given)}
     slot_of.update({normal.constants[i]: slot for slot, i in enumerate(scalars, len(given) + 1)})
@@ -114,11 +209,13 @@ def with_variable(normal: NormalizedGraph, formulas: Sequence[Polynomial], symbo
             if n.op is o.SHRINK:
                 spare = [whole - stop for (_, stop), whole in zip(new[n].arg.bounds, new[n].src[0].shape)]
                 margins.update(lengths_in(tuple(spare)))
-            continue
-        scalar = slot >= len(normal.buffers)
-        shape = () if scalar else with_sizes(o.BUFFER, n.shape, sizes)
-        new[n] = slots[slot] = UOp(o.PARAM, n.dtype, (), Param(slot, shape, scalar, n.device))
-    return [new[s] for s in normal.sinks], [slots[slot] for slot in sorted(slots)], margins
+        else:
+            scalar = slot >= len(normal.buffers)
+            shape = () if scalar else with_sizes(o.BUFFER, n.shape, sizes)
+            new[n] = slots[slot] = UOp(o.PARAM, n.dtype, (), Param(slot, shape, scalar, n.device))
+        lengths.note(new[n].shape)
+    return SymbolicGraph([new[s] for s in normal.sinks], [slots[slot] for slot in sorted(slots)], margins,
+                         tuple([lengths.used.get(f, f) for f in formulas]))
 
 
 def _over(node: UOp, src: tuple[UOp, ...], sizes: Iterator[Size]) -> UOp:
