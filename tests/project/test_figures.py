@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_500, "check": 890, "engine and runtime": 5_500, "tensor": 8_920, "nn": 5_445, "jit": 1_850,
-         "package": 37_815, "new capabilities": 13_585, "package with them": 51_395}
+LINES = {"compiler": 12_515, "check": 890, "engine and runtime": 5_530, "tensor": 8_875, "nn": 5_435, "jit": 1_850,
+         "package": 37_810, "new capabilities": 15_605, "package with them": 53_410}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 5_750, 73      # depends a little on the processor
+EXECUTED_LINES, EXECUTED_FILES = 5_795, 75      # depends a little on the processor
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:
