@@ -17,8 +17,8 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from model_files import data_folder
 
-ROOT = Path(__file__).resolve().parent.parent
 collect_ignore = ["compat/programs", "reference/shim_devices.py"]        # scripts, which tests run
 
 if "PYTEST_XDIST_WORKER" in os.environ:             # one worker per core: each must not start a thread per core
@@ -59,15 +59,6 @@ def seed(request: pytest.FixtureRequest) -> int:
 def rng(seed: int) -> np.random.Generator:
     """NumPy's random generator, seeded and printed by `seed`."""
     return np.random.default_rng(seed)
-
-
-def data_folder(name: str) -> Path:
-    """A folder of real data that is already on this machine, or a skip: tests never download."""
-    places = [Path(p) for p in (os.environ.get("GLASSGRAD_DATA"), ROOT.parent / "shared" / "data") if p]
-    for place in places:
-        if (place / name).is_dir():
-            return place / name
-    pytest.skip(f"the real data are absent: no {name}/ in $GLASSGRAD_DATA or ../shared/data")
 
 
 @pytest.fixture

@@ -85,8 +85,9 @@ def test_a_realize_uses_what_was_predicted() -> None:
     memory = Device[Device.DEFAULT].memory
     before = live()
     memory.reset_peak()
+    least = memory.stats().peak                  # slabs of small blocks count as a whole
     y.realize()
-    assert memory.stats().peak - before == rounded(use.results) + rounded(use.between)
+    assert memory.stats().peak - least == rounded(use.results) + rounded(use.between)
     assert live() - before == rounded(use.results), "what lay between is given back"
 
 

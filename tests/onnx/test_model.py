@@ -15,7 +15,9 @@ import pytest
 from glassgrad import (DTypeError, FormatError, GlobalCounters, InputError, JitError, ShapeError, Tensor, TinyJit,
                        dtypes, nn)
 from glassgrad.onnx import MissingOperatorError, NodeError, OnnxModel, operator
-from glassgrad.onnx.operators import TABLE, MissingPackageError
+from glassgrad.onnx.operators import TABLE, MissingPackageError, to_tensor
+from glassgrad.onnx.recurrent import activation
+from glassgrad.onnx.sampling import roi_align
 
 onnx = pytest.importorskip("onnx.reference", reason="the package onnx is not installed") and __import__("onnx")
 HEAD = '<ir_version: 8, opset_import: ["": {opset}{more}]>\n'
@@ -237,13 +239,48 @@ def test_a_truncated_file_of_external_data_is_refused(tmp_path: Path) -> None:
         OnnxModel(path)
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:len(b) // 2], lambda b: b"GIF89a" + b, lambda b: b""],
-                         ids=["truncated", "another format", "empty"])
-def test_a_file_that_is_no_model_is_refused(damage: Any, tmp_path: Path) -> None:
+def test_external_data_outside_of_the_models_folder_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    path = saved_with_external_data(folder / "model.onnx")
+    (folder / "weights.bin").rename(tmp_path / "weights.bin")
+    proto = onnx.load(path, load_external_data=False)
+    for tensor in proto.graph.initializer:
+        next(entry for entry in tensor.external_data if entry.key == "location").value = "../weights.bin"
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(FormatError, match="the model's external data cannot be read\n  given: "):
+        OnnxModel(path)
+
+
+def test_a_damaged_initializer_is_refused() -> None:
+    proto = parsed(LINEAR)
+    proto.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.zeros((3, 2), np.float32), "w"))
+    proto.graph.initializer[0].raw_data = b"abc"
+    with pytest.raises(FormatError, match=r"an initializer of the model is damaged\n  given:    'w' of shape \(3, 2\)"):
+        OnnxModel(proto)
+
+
+@pytest.mark.parametrize("damage, message", [
+    (lambda b: b[:len(b) // 2], "this is not a whole ONNX model"), (lambda b: b"GIF89a" + b, "this is not "),
+    (lambda b: b"", "this is not an ONNX model")], ids=["truncated", "another format", "empty"])
+def test_a_file_that_is_no_model_is_refused(damage: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(damage(parsed(LINEAR).SerializeToString()))
-    with pytest.raises(FormatError, match=r"this is not (an|a whole) ONNX model\n  given: .*model.onnx, \d+ bytes"):
+    with pytest.raises(FormatError, match=message + r".*\n  given: .*model.onnx, \d+ bytes"):
         OnnxModel(path)
+
+
+def test_what_tensors_and_operators_lack_is_refused() -> None:
+    proto = parsed(LINEAR)
+    proto.graph.input[0].type.sequence_type.elem_type.tensor_type.elem_type = 1
+    with pytest.raises(DTypeError, match="'x' of the model is no tensor\n  given:    sequence_type"):
+        OnnxModel(proto)
+    with pytest.raises(DTypeError, match="an array has an element type that tensors do not have"):
+        to_tensor(np.array(["text"]))
+    with pytest.raises(InputError, match="a recurrent operator has an unknown activation\n  given:    Odd"):
+        activation("Odd", None, None)
+    with pytest.raises(InputError, match="RoiAlign computes means only\n  given:    mode='max'"):
+        roi_align(Tensor.zeros(1, 1, 4, 4), np.zeros((1, 4)), np.zeros(1), mode="max", node=None)
 
 
 def test_a_path_to_nothing_is_refused() -> None:

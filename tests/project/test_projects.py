@@ -14,9 +14,8 @@ from pathlib import Path
 from shutil import which
 
 import pytest
+from model_files import data_folder
 from quotes import missing
-
-from conftest import data_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 SLOW = pytest.mark.slow_on("PYTHON")

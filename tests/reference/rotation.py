@@ -50,7 +50,7 @@ FAMILIES = (
     "tests/optimize/test_conv_window_copies.py", "tests/optimize/test_gpu_group_tile.py",
     "tests/optimize/test_short_gpu_loops.py", "tests/optimize/test_gpu_warp_tile.py",
     "tests/optimize/test_unit_types.py", "tests/optimize/test_scans.py", "tests/render/test_gpu.py",
-    "tests/tensor/test_fuzz.py", "tests/onnx/test_node_cases.py", "tests/onnx/test_real_models.py",
+    "tests/tensor/test_fuzz.py", "tests/onnx/test_node_cases.py", "tests/onnx/test_onnx_models.py",
     "tests/tensor/test_resampling.py", "tests/tensor_api/test_api_linalg.py", "tests/nn/test_nn_training.py",
     "tests/nn/test_nn_layers.py", "tests/nn/test_nn_recurrent.py", "tests/nn/test_nn_transformer.py",
     "tests/nn/test_optim_steps.py")

@@ -305,13 +305,17 @@ def tasks(loop: For, count: int, interleaved: bool = True) -> For:
 
 def share_out(loops: list[UOp], body: list[Statement], most: int = PHASE_TASKS,
               stops: dict[UOp, UOp | None] | None = None, interleaved: bool = True) -> list[Statement]:
-    """for a: for b: S  ->  TASK a: TASK b: S      (several iterations per task, if there are more than `most`)"""
+    """for a: for b: S  ->  TASK a: TASK b: S      (several iterations per task, if there are more than `most`)
+
+    A loop of one iteration is left out where S does not read its counter."""
     done, takes = 1, []
     for r in loops:
         takes.append(min(r.arg.size, -(-most // done)) if done < most else 1)
         done *= r.arg.size
     for r, take in zip(reversed(loops), reversed(takes)):
-        body = [tasks(For(r, LOOP, body, (stops or {}).get(r)), take, interleaved)]
+        stop = (stops or {}).get(r)
+        if r.arg.size > 1 or stop is not None or r in nodes_in(body):
+            body = [tasks(For(r, LOOP, body, stop), take, interleaved)]
     return body
 
 

@@ -89,7 +89,9 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     row = Row.of(inner) if target.groups and columns is None else None
     in_registers = row is not None and row.lanes(tasks, target) is not None
     if total >= target.cut_steps and tasks < target.few_tasks and not in_registers:
-        width, least = (lanes, LEAST_FOLDED * lanes) if columns is None else (columns.lanes, columns.least_part)
+        width, least = lanes, LEAST_FOLDED * lanes if target.groups else target.least_chunk
+        if columns is not None:
+            width, least = columns.lanes, columns.least_part
         parts = grouped(loops, inner, total, tasks * width // target.lanes(4), least, target, decisions)
         if parts is not None:
             return [b for part in parts for b in plain(part, target, decisions)]
@@ -247,7 +249,7 @@ def grouped(loops: list[For], inner: list[Statement], total: int, possible_tasks
         busy = n * inside * max(possible_tasks, 1) // target.few_tasks
         least = -(-max(read, min(target.least_chunk, busy)) // inside)
     else:
-        least = max(target.least_chunk, read, target.cut_steps // 4 * n // max(total, 1))
+        least = max(read, target.cut_steps // 4 * n // max(total, 1))
     chunk = _chunk(n, least, most=8 * target.few_tasks)
     parts = sum_moves.group(inner, [f.range for f in loops], chunk) if chunk < n else None
     if parts is None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from model_files import data_folder
 
-from conftest import data_folder
 from glassgrad import Context, Tensor, TinyJit
 from glassgrad.cli import main
 from glassgrad.nn.datasets.files import mnist_arrays
