@@ -488,9 +488,10 @@ if __name__ == "__main__":
     main()
 
 
-@pytest.mark.parametrize("workers, slices", [(2, 4), (16, 20)])
-def test_a_vector_times_a_matrix_keeps_all_workers_busy(workers: int, slices: int) -> None:
+@pytest.mark.parametrize("workers", [2, 16])
+def test_a_vector_times_a_matrix_keeps_all_workers_busy(workers: int) -> None:
+    """Parts of the columns go along whole rows; their number is the same for any number of workers."""
     [item] = (Tensor.rand(2000).realize() @ Tensor.rand(2000, 1500).realize()).schedule()
     kernel = optimize(lower(item.ast), replace(AVX512, workers=workers))
-    [loop], _ = task_loops(kernel.phases[0].body)
-    assert loop.range.arg.size == slices, kernel.moves
+    loops, _ = task_loops(kernel.phases[0].body)
+    assert "group(loop=k0, chunk=80)" in kernel.moves and loops[0].range.arg.size == 25, kernel.moves
