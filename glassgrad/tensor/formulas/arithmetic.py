@@ -247,6 +247,9 @@ def clamp(x: UOp, low: Any, high: Any) -> UOp:
     """x within limits, either of which may be None."""
     if x.dtype.kind == "f" and not isinstance(low, UOp) and not isinstance(high, UOp):
         return elementary.clamp(x, *(None if n is None else const(n, x.dtype) for n in (low, high)))
+    if x.dtype.kind != "f":
+        x = x if low is None else maximum(x, low)
+        return x if high is None else minimum(x, high)
     if low is not None:                          # at a limit, x has the whole gradient
         x = where(less(x, low).logical_not(), x, maximum(x, low))
     return x if high is None else where(less(high, x).logical_not(), x, minimum(x, high))
