@@ -186,7 +186,7 @@ class OnnxNode:
             try:
                 self._reference = onnx.reference.ReferenceEvaluator(
                     onnx.helper.make_model(graph, opset_imports=opsets))
-            except (NotImplementedError, RuntimeError):
+            except (NotImplementedError, RuntimeError):      # no such operator there: it is computed by tensors
                 self._reference = False
         if not self._reference:
             return None

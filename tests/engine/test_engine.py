@@ -157,12 +157,12 @@ def test_a_value_that_is_only_reshaped_has_a_buffer_of_that_shape() -> None:
     total = x.sum().realize()
     assert total.uop.op is o.BUFFER and total.shape == () and total.item() == 10.0
     rows = x * 2
-    flat, square, turned = rows.reshape(4), rows.reshape(1, 4), rows.T
-    flat.realize(square, rows, turned)
+    flat, square, transposed = rows.reshape(4), rows.reshape(1, 4), rows.T
+    flat.realize(square, rows, transposed)
     assert flat.uop.op is o.BUFFER and flat.uop.arg.shape == (4,)
-    assert flat.uop.base is square.uop.base is rows.uop.base is turned.uop.base
+    assert flat.uop.base is square.uop.base is rows.uop.base is transposed.uop.base
     assert (flat.tolist(), square.tolist()) == ([2.0, 4.0, 6.0, 8.0], [[2.0, 4.0, 6.0, 8.0]])
-    assert (rows.tolist(), turned.tolist()) == ([[2.0, 4.0], [6.0, 8.0]], [[2.0, 6.0], [4.0, 8.0]])
+    assert (rows.tolist(), transposed.tolist()) == ([[2.0, 4.0], [6.0, 8.0]], [[2.0, 6.0], [4.0, 8.0]])
 
 
 def test_a_gradient_of_a_whole_does_not_take_its_slice_for_a_buffer() -> None:

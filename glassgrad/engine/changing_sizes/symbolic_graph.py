@@ -7,7 +7,7 @@ its shapes are checked as it is built, so formulas that fit by chance and mean n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import dtypes, ops as o
@@ -53,7 +53,7 @@ class Inferred(NamedTuple):
         return int(replaced(self.length, lambda _: n))
 
 
-Formula = Union[Polynomial, Rounded, Inferred]       # noqa: UP007 - it is evaluated, on Python 3.9 too
+Formula = Polynomial | Rounded | Inferred
 
 
 def depends_on_n(formula: Formula) -> bool:
