@@ -34,13 +34,14 @@ def marked(name: str) -> str:
 
 
 def describe(name: str) -> str:
-    """What a device is on this machine, or what it lacks and how to get it."""
+    """What a device is on this machine, or what it lacks and how to get it, as one line."""
     try:
         return str(Device[name].description)
     except DeviceError as problem:
-        return f"not here: {problem.given}; {problem.fix}"
+        said = f"{problem.given}; {problem.fix}"
     except ImportError as problem:
-        return f"not here: {problem}; install {Device.records[name].install}"
+        said = f"{problem}; install {Device.records[name].install}"
+    return "not here: " + " ".join(said.split())           # a driver's message may have several lines
 
 
 def doctor() -> int:

@@ -75,7 +75,7 @@ def test_devices_says_what_each_one_has_and_needs(monkeypatch, capsys):
         description, missing_types = "half a device", ("float64",)
 
     def absent(name):
-        raise DeviceError("there is none", given="nothing", fix="get one")
+        raise DeviceError("there is none", given="nothing:\n\nthe driver said so", fix="get one")
 
     monkeypatch.setattr(Device, "_devices", {})
     Device.register("HALF", Half, aliases=("SEMI",), target="a desk", dialect="pencil")
@@ -86,7 +86,7 @@ def test_devices_says_what_each_one_has_and_needs(monkeypatch, capsys):
          also SEMI; runs on a desk; kernels in pencil
          dtypes: all 17 but float64; matrix units: none
          measured: \S+ GFLOPS in float32, \S+ GB/s
-NONE     not here: nothing; get one
+NONE     not here: nothing: the driver said so; get one
          needs a shop
 """, out), out
 

@@ -20,7 +20,7 @@ LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 5_795, 75      # depends a little on the processor
+EXECUTED_LINES, EXECUTED_FILES = 5_960, 75      # lines: 5,795 on ARM64 and 5,891 on x86-64 with AVX-512; aim: 6,000
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:
