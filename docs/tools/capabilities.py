@@ -23,7 +23,8 @@ CAPABILITIES = {
         "compiler/check/copies_in_flight.py"),
     "rows, scans, scatters and copies by groups of GPU threads, scatters by threads of a CPU": (
         "compiler/schedule/long_softmax.py", "compiler/schedule/flat_scatters.py",
-        "compiler/optimize/plain/short_gpu_loops.py", "compiler/optimize/plain/short_rows.py",
+        "compiler/optimize/plain/gpu_loops.py", "compiler/optimize/plain/short_gpu_loops.py",
+        "compiler/optimize/plain/short_rows.py",
         "compiler/optimize/plain/rows_in_registers.py", "compiler/optimize/plain/scans.py",
         "compiler/optimize/plain/gpu_scatters.py", "compiler/optimize/plain/cpu_scatters.py",
         "compiler/optimize/plain/transposed_copies.py", "compiler/optimize/moves/read_ahead.py",

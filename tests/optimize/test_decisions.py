@@ -15,7 +15,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, Refused, read
-from glassgrad.compiler.optimize.plain.plain_loops import Lanes
+from glassgrad.compiler.optimize.plain.lanes_and_tasks import Lanes
 from glassgrad.compiler.optimize.recipes import decide, optimize
 from glassgrad.compiler.optimize.targets.target import Target
 

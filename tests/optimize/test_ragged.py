@@ -76,7 +76,7 @@ GRAPHS: dict[str, list[tuple[Target, Make, Shapes]]] = {
     "tasks": [(AVX512, lambda x: x + 1, lambda n: ((n, 13),)), (NEON, lambda x: x.sum(1), lambda n: ((n, 13),))],
 }
 LIMITS: dict[str, dict[str, float]] = {     # what makes small sizes worth it, for every kind, or for one of them
-    "plain.plain_loops": {"ADDS": 16},
+    "plain.lanes_and_tasks": {"ADDS": 16}, "plain.plain_loops": {"ADDS": 16}, "plain.gpu_loops": {"ADDS": 16},
 }
 ROW_LIMITS = {"LEAST_ROW": 16, "SLICE": 32, "LEAST_SLICE": 16, "LEAST_COLUMN": 16}
 OWN_LIMITS: dict[str, dict[str, dict[str, Any]]] = {
@@ -185,7 +185,7 @@ REWRITES = {
     "reduction_moves.wide_reduce": "test_optimize.py::test_wide_reduce",
     "reduction_moves.chunks": "test_optimize.py::test_chunks",
     "reduction_moves.sums_together": "test_optimize.py::test_sums_together",
-    "plain_loops.one_loop": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
+    "lanes_and_tasks.one_loop": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "loop_moves.spread": "test_optimize.py::test_spread_runs_the_rest_once",
     "loop_moves.share_out": "test_recipes.py::test_many_small_products",
     "loop_moves.serial": "test_online_softmax.py::test_trees_of_every_target_are_right_and_free_of_races",

@@ -32,7 +32,7 @@ from glassgrad.compiler.optimize.contraction_tilings import of_matrices
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
-from glassgrad.compiler.optimize.plain import plain_loops
+from glassgrad.compiler.optimize.plain import gpu_loops, lanes_and_tasks, plain_loops
 from glassgrad.compiler.optimize.product.conv_tile import direct
 from glassgrad.compiler.optimize.product.dot_product_tile import taps_of_channels
 from glassgrad.compiler.optimize.product.recognize import Product, recognize
@@ -306,7 +306,8 @@ def test_convolution_and_its_gradients(image: tuple[int, int], kernel: tuple[int
 def test_rows_columns_and_everything(shape: tuple[int, int], axis: int, rng: np.random.Generator,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """With small grains, so that small shapes are grouped, chunked and spread over tasks as large ones are."""
-    monkeypatch.setattr(plain_loops, "ADDS", 16)
+    for recipe in (lanes_and_tasks, plain_loops, gpu_loops):
+        monkeypatch.setattr(recipe, "ADDS", 16)
     values, log = Inputs(), []
     x = values.leaf(rng.uniform(0.1, 1, shape).astype("float32"))
     top = x.reduce(o.AMAX, [axis])

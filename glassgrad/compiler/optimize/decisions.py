@@ -37,7 +37,7 @@ class Choice:
     """One decision, with fields that are integers, booleans or words. A subclass is a kind of decision. Its text begins
     with its `family` if it has one, else with the name it is declared with, by default the class's in lower case.
 
-    >>> from glassgrad.compiler.optimize.plain.plain_loops import Lanes
+    >>> from glassgrad.compiler.optimize.plain.lanes_and_tasks import Lanes
     >>> text = str(Lanes("i1", tile=4, lanes=16)); text
     'lanes(loop=i1, tile=4, lanes=16)'
     >>> read(text) == Lanes("i1", tile=4, lanes=16)

@@ -1,8 +1,9 @@
 """Which moves make a kernel fast. In: a plain loop tree and a `Target`. Out: the optimized tree.
 
 Every loop nest is a contraction (contraction_tilings.py), tiled by one of the families of product/tiling_parameters.py,
-or it gets lanes and tasks (plain/plain_loops.py). Choices depend on shapes, dtypes and the target alone, never on
-threads or timing; each is data (decisions.py), so that a search can try others (runtime/search/beam.py).
+or it gets lanes and tasks (plain/plain_loops.py; on a GPU plain/gpu_loops.py). Choices depend on shapes, dtypes and the
+target alone, never on threads or timing; each is data (decisions.py), so that a search can try others
+(runtime/search/beam.py).
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ from glassgrad.compiler.optimize.contraction_tilings import contraction, in_bloc
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.split_by_remainder import residues, side_by_side, split_where_divided
+from glassgrad.compiler.optimize.plain.gpu_loops import group_loops
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.plain.rows_in_registers import rows_by_length
-from glassgrad.compiler.optimize.plain.short_gpu_loops import in_threads
-from glassgrad.compiler.optimize.plain.transposed_copies import across_group
 from glassgrad.compiler.optimize.redundant_phases import filled_once
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.tasks_of_several_nests import nests
@@ -76,7 +76,7 @@ def _by_groups(parts: list[list[Statement]], target: Target, decisions: Decision
             if is_run is None:
                 waiting += [rest] if rest else []
             elif rest:
-                bodies = [*bodies, *_plain(moves.merge_all(rest), target, decisions)]
+                bodies = [*bodies, *group_loops(moves.merge_all(rest), target, decisions)]
             phases += [Phase(run_only_if(is_run, b)) for b in bodies]
     same_loops: dict[tuple[UOp, ...], list[list[Statement]]] = {}
     for nest in waiting:
@@ -91,14 +91,7 @@ def _by_length(body: list[Statement], target: Target, decisions: Decisions) -> l
     """The phases of a loop nest that is no contraction, on groups of threads; several versions of it for rows of a
     run-time length."""
     return [run_only_if(is_run, phase) for is_run, version in map(condition, rows_by_length(body))
-            for phase in _plain(version, target, decisions)]
-
-
-def _plain(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
-    """The phases of a loop nest that is no contraction, on groups of threads."""
-    across = across_group(body, target, decisions)
-    short = in_threads(body, target, decisions) if across is None else [across]
-    return plain(body, target, decisions) if short is None else short
+            for phase in group_loops(version, target, decisions)]
 
 
 def is_nests(body: list[Statement]) -> bool:

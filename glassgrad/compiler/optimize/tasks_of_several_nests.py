@@ -20,7 +20,7 @@ from glassgrad.compiler.optimize.chained_matmuls import in_registers
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.plain.access_order import arithmetic, columns_cost, rows_cost, vectors_in_flight
-from glassgrad.compiler.optimize.plain.plain_loops import FEW_ROWS, LONG_ARITHMETIC, along_rows, ask_lanes
+from glassgrad.compiler.optimize.plain.lanes_and_tasks import FEW_ROWS, LONG_ARITHMETIC, along_rows, ask_lanes
 from glassgrad.compiler.optimize.plain.reductions import transposed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, recognize, stride_along
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
@@ -112,7 +112,7 @@ def _lanes(body: list[Statement], target: Target, decisions: Decisions) -> list[
         return loops_around([f.range for f in blocks[0]], blocks[1])
     if rows_cost(inner, lanes) < columns_cost(loops, inner, lanes):
         sums, rest = _sums_apart(loops, inner)
-        return [*loops_around([f.range for f in loops], along_rows(sums, lanes, decisions, target)),
+        return [*loops_around([f.range for f in loops], along_rows(sums, lanes, decisions, target.groups)),
                 *(_columns(loops, rest, target, decisions) if rest else [])]
     return _columns(loops, inner, target, decisions)
 

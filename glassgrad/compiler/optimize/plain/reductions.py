@@ -92,6 +92,10 @@ class RowsAtOnce:
     few: For | None
     width: int
 
+    def most_vectors(self, target: Target) -> int:
+        """How many vectors of each row's sum are in flight: those of all rows take half of the registers."""
+        return max(1, target.vector_registers // (2 * self.count * self.width))
+
     def together(self, wide: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
         """for row: for few: S  ->  for rows by count: TILE count: TILE few: S      (S is the reduction, with lanes)"""
         most = target.vector_registers // 2

@@ -24,8 +24,7 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
 from glassgrad.compiler.optimize.decisions import Choice, Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.plain.access_order import lanes_used, neighbours, vectors_in_flight, weighed, work
-from glassgrad.compiler.optimize.plain.plain_loops import (ADDS, LEAST_FOLDED, FoldedLanes, PartialSums, ask_lanes,
-                                                           nest, one_loop)
+from glassgrad.compiler.optimize.plain.lanes_and_tasks import ADDS, FoldedLanes, PartialSums, ask_lanes, nest, one_loop
 from glassgrad.compiler.optimize.plain.rows_in_registers import Row
 from glassgrad.compiler.optimize.plain.short_rows import short_rows
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
@@ -187,7 +186,7 @@ class Plan:
         vectors = -(-part.depth // target.lanes(4))
         each = pieces_touched(part.loop.body, part.loop.range)
         plan = Plan.best(found.results, lambda parts: -(-vectors // parts) * each + FOLD_STEPS,
-                         vectors // LEAST_FOLDED, target)
+                         vectors // gpu.LEAST_FOLDED, target)
         if plan.parts > 1 and vectors // (2 * plan.parts) >= LONG_FOLDED:
             plan = Plan(plan.steps, 2 * plan.parts)
         return plan if sum_moves.folds(part.loop) else Plan(float("inf"), 1)

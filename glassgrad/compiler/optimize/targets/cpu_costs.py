@@ -18,6 +18,7 @@ LIMITS = {
     "window": TilingThresholds(least_work=64 << 10, task_work=64 << 10, most_tasks=64, long_k=1024, k_block=256),
 }
 
+SPREAD_ROWS = 16         # up to which each row is split into several tasks
 CACHE_LINE = 64          # bytes
 PAGE = 4096
 MOST_RESTING = 1 << 22   # elements of sums that a task keeps in memory between blocks of K

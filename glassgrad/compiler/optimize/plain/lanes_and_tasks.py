@@ -1,0 +1,157 @@
+"""Lanes, partial sums and tasks of a loop nest, as decisions. In: loops around statements. Out: the same, cut up.
+
+What the recipes of CPUs (plain_loops.py) and of GPUs (gpu_loops.py) have in common: how many vectors go along a loop,
+how a long sum is split into parts, and how a nest is split into tasks. Each is data, so that a search can try others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glassgrad.compiler.graph.index_algebra import multiply
+from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, counter, loops_around, ranges_of, walk
+from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
+from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
+from glassgrad.compiler.optimize.plain.access_order import neighbours, vectors_in_flight
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
+from glassgrad.compiler.optimize.targets.target import Target
+
+ADDS = 128              # adds per lane before a partial sum is folded: equal values round one way, so float32 wants few
+MOST_VECTORS = 16       # in flight: more only make the code longer
+FEW_ROWS = 16           # below which rows are jammed only where enough tasks are left
+LONG_ARITHMETIC = 16    # operations per element from which they take longer than to load it
+LEAST_READ = 16         # elements of a column that are worth a part of its sum
+
+
+@dataclass(frozen=True)
+class Lanes(Choice):
+    """Vectors along a loop of independent iterations, `tile` of them in flight."""
+    loop: str
+    tile: int
+    lanes: int
+
+
+@dataclass(frozen=True)
+class FoldedLanes(Choice, names=["fold"]):
+    """Vectors along a reduced loop, folded at the end: their number decides the order of the sum."""
+    loop: str = fixed()
+    tile: int = fixed()
+    lanes: int = fixed()
+
+
+@dataclass(frozen=True)
+class PartialSums(Choice, names=["group"]):
+    """Partial results over chunks of a reduced loop."""
+    loop: str = fixed()
+    chunk: int = fixed()
+
+
+@dataclass(frozen=True)
+class Tasks(Choice):
+    """About how many tasks a phase is split into."""
+    count: int
+
+
+def ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes: int) -> Lanes:
+    """Which of the loops the vectors go along, and how many are in flight."""
+    names = [f.range.arg.name for f in loops]
+
+    def refuses(c: Lanes) -> str | None:
+        if c.loop not in names:
+            return f"the loops are {', '.join(names)}"
+        if c.lanes > lanes:
+            return f"a vector has {lanes} lanes at most"
+        if c.lanes & (c.lanes - 1):
+            return "vectors have 1, 2, 4, 8 .. lanes"
+        return f"more than {MOST_VECTORS} vectors at once" if c.tile > max(tile, MOST_VECTORS) else None
+
+    return decisions.ask(Lanes(names[at], tile, lanes), refuses, lambda: [Lanes(n, tile, lanes) for n in names])
+
+
+def along_rows(body: list[Statement], lanes: int, decisions: Decisions, by_threads: bool, most: int = 4) \
+        -> list[Statement]:
+    """The body with lanes along the innermost loops of a row: reductions into several partial vectors (at most `most`),
+    vector stores. Lanes that are threads take consecutive elements where they can load and store them together."""
+    out: list[Statement] = []
+    for s in body:
+        if not isinstance(s, For):
+            out.append(s)
+            continue
+        if any(isinstance(x, For) for x in s.body):
+            out.append(For(s.range, LOOP, along_rows(s.body, lanes, decisions, by_threads, most), s.stop))
+            continue
+        consecutive = neighbours(s.body, s.range) if by_threads and s.stop is None else 0
+        consecutive = consecutive if s.range.arg.size % (max(consecutive, 1) * lanes) == 0 else 0
+        if s.kind == TASK:
+            chosen = ask_lanes(decisions, [s], 0, consecutive or vectors_in_flight(s.body), lanes)
+            loop = For(s.range, LOOP, s.body, s.stop)
+            out += moves.wide(loop, chosen.tile, chosen.lanes, copies=False, consecutive=consecutive > 0)
+        else:
+            tile = consecutive or min(most, vectors_in_flight(s.body))
+            wide = sum_moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes, consecutive=consecutive > 0)
+            if wide is not None:
+                decisions.ask(FoldedLanes(s.range.arg.name, tile, lanes), lambda c: None)
+            out += wide or [s]
+    return out
+
+
+# -- partial sums ------------------------------------------------------------------------------------------------------
+def divisible_sum(loops: list[For], inner: list[Statement]) -> For | None:
+    """The loop of the first reduction of a nest, if it can be split into parts: of the loops, it alone may have a
+    run-time bound, which is the same for all results."""
+    reduced = next((s for s in inner if isinstance(s, For)), None)
+    if reduced is None or reduced.kind != LOOP or reduced.stop is not None and ranges_of(reduced.stop):
+        return None
+    others = [*loops, *[f for f in walk(reduced.body) if isinstance(f, For)]]
+    return reduced if all(f.stop is None for f in others) else None
+
+
+def partial_sums(loops: list[For], inner: list[Statement], reduced: For, least: int, target: Target,
+                 decisions: Decisions) -> tuple[list[Statement], list[Statement]] | None:
+    """Partial results over chunks of the reduced loop, of `least` or more iterations, and their combination; the chunks
+    depend on the shape alone."""
+    n = reduced.range.arg.size
+    chunk = _chunk(n, least, most=8 * target.few_tasks)
+    parts = sum_moves.group(inner, [f.range for f in loops], chunk) if chunk < n else None
+    if parts is None:
+        return None
+    decisions.ask(PartialSums(reduced.range.arg.name, chunk), lambda c: None)
+    first, second = parts
+    return first, loops_around([f.range for f in loops], second, TASK)
+
+
+def _chunk(n: int, least: int, most: int) -> int:
+    """A chunk of at least `least`, at most `most` chunks, dividing n where a nearby size does."""
+    chunk = max(least, -(-n // most))
+    return next((c for c in range(chunk, min(2 * chunk, n) + 1) if n % c == 0), chunk)
+
+
+def one_loop(loop: For) -> For:
+    """for a: for b: S  ->  for i: S[a = i // n, b = i % n]      (only a may have a run-time bound)"""
+    ranges, body = [loop.range], loop.body
+    while len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP:
+        ranges.append(body[0].range)
+        body = body[0].body
+    axis = FlatAxis.of(ranges)
+    if len(ranges) == 1:
+        return loop
+    whole = counter(loop.range.arg.name, axis.size)
+    inside = axis.size // loop.range.arg.size
+    return For(whole, LOOP, moves.rebuild(body, axis.apart(whole)), loop.stop and multiply(loop.stop, inside))
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+def nest(loops: list[For], body: list[Statement], total: int, target: Target, decisions: Decisions,
+         independent: bool = True) -> list[Statement]:
+    """The outer loops around the body, the outermost of them as tasks of a worthwhile size. Where these are few, the
+    first loop of the body becomes tasks too, if it is `independent` of the rest."""
+    rows = count(f.range for f in loops)
+    pieces = rows * (body[0].range.arg.size if independent and body and isinstance(body[0], For) else 1)
+    most = pieces if target.free_tasks else target.most_tasks
+    wanted = decisions.ask(Tasks(max(1, min(most, total // target.task_steps))),
+                           lambda c: f"at most {most} tasks" if c.count > max(1, most) else None).count
+    few_rows = gpu.SPREAD_ROWS * target.few_tasks if target.groups else cpu.SPREAD_ROWS
+    if independent and body and wanted > 1 and rows < few_rows:
+        body = moves.spread(body, max(1, wanted // max(rows, 1)), target.groups)
+    return moves.share_out([f.range for f in loops], body, wanted, {f.range: f.stop for f in loops}, target.groups)
