@@ -20,7 +20,7 @@ CAPABILITIES = {
         "compiler/optimize/bulk_copy_tasks.py", "compiler/optimize/bulk_copies.py",
         "compiler/render/gpu/async_copies_and_mma.py", "compiler/optimize/redundant_phases.py",
         "compiler/render/gpu/fragment_layout.py", "compiler/render/gpu/register_mma.py",
-        "compiler/check/copies_in_flight.py"),
+        "compiler/check/copies_in_flight.py", "compiler/lower/group_statements.py"),
     "rows, scans, scatters and copies by groups of GPU threads, scatters by threads of a CPU": (
         "compiler/schedule/long_softmax.py", "compiler/schedule/flat_scatters.py",
         "compiler/optimize/plain/gpu_loops.py", "compiler/optimize/plain/short_gpu_loops.py",

@@ -16,9 +16,9 @@ from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp, const, identity
-from glassgrad.compiler.lower.element_expressions import philox
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Kernel, Phase,
                                             Statement, Store, counter, fold, load, local, register)
+from glassgrad.compiler.lower.philox import philox
 
 FLOAT, INT = dtypes.float32, dtypes.int32
 

@@ -15,7 +15,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.op_arguments import Param, Range
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.element_expressions import philox
+from glassgrad.compiler.lower.philox import philox
 from glassgrad.compiler.lower.transcendental import _pi, expand, magnitude
 
 FLOATS = {dtypes.float32: np.float32, dtypes.float64: np.float64}

@@ -18,8 +18,8 @@ from glassgrad import Context, Tensor, dtypes
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.gradient import written_out
-from glassgrad.compiler.lower.loops import (Accumulate, Assign, AwaitSteps, For, If, Kernel, Turn, expressions,
-                                            ranges_of, walk)
+from glassgrad.compiler.lower.group_statements import AwaitSteps, Turn
+from glassgrad.compiler.lower.loops import Accumulate, Assign, For, If, Kernel, expressions, ranges_of, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.lower.printing import show
 from glassgrad.compiler.optimize.recipes import optimize

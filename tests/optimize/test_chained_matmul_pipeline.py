@@ -23,8 +23,8 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.index_algebra import index
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.attention.attention_scores import something_masked
-from glassgrad.compiler.lower.loops import (Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, If, Kernel, Phase,
-                                            Statement, counter, register, walk)
+from glassgrad.compiler.lower.group_statements import AwaitCopies, AwaitSteps, Barrier, CopyBoxes
+from glassgrad.compiler.lower.loops import Assign, For, If, Kernel, Phase, Statement, counter, register, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.decisions import Refused
 from glassgrad.compiler.optimize.recipes import optimize

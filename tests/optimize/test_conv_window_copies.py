@@ -16,7 +16,8 @@ from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import const, ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import index
-from glassgrad.compiler.lower.loops import AwaitCopies, Axis, Box, CopyBoxes, Kernel, Phase, Store, filled, local, walk
+from glassgrad.compiler.lower.group_statements import AwaitCopies, Axis, Box, CopyBoxes
+from glassgrad.compiler.lower.loops import Kernel, Phase, Store, filled, local, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.matrix_units import units_of

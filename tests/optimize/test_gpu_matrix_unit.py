@@ -27,8 +27,9 @@ from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.reductions import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LANE, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, If, Kernel, Phase,
-                                            Statement, counter, expressions, ranges_of, rewritten, walk)
+from glassgrad.compiler.lower.group_statements import AwaitCopies, AwaitSteps, Barrier, CopyBoxes
+from glassgrad.compiler.lower.loops import (LANE, For, If, Kernel, Phase, Statement, counter, expressions, ranges_of,
+                                            rewritten, walk)
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.lower.printing import linear, show
 from glassgrad.compiler.optimize.recipes import Refused, optimize

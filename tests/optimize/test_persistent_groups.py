@@ -17,7 +17,8 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Barrier, CopyBoxes, Kernel, ranges_of, walk
+from glassgrad.compiler.lower.group_statements import Barrier, CopyBoxes
+from glassgrad.compiler.lower.loops import Kernel, ranges_of, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.recipes import Refused, decide, optimize

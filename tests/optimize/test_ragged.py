@@ -177,7 +177,7 @@ REWRITES = {
     "gpu_scatters.rows_apart": "test_gpu_scatters.py::test_rows_are_added_to_in_the_order_of_their_indices",
     "contraction_tilings.skip_unused_packing":
         "test_changing_sizes.py::test_few_rows_and_many_are_cut_in_two_ways",
-    "contraction_tilings.in_blocks": "test_symbolic.py::test_products_are_packed_in_blocks",
+    "run_time_blocks.in_blocks": "test_symbolic.py::test_products_are_packed_in_blocks",
     "contraction_tilings.limit_tasks": "test_changing_sizes.py::test_the_loop_trees_touch_only_their_memory",
     "loop_moves.merge": "test_optimize.py::test_merge",
     "loop_moves.wide": "test_optimize.py::test_wide",

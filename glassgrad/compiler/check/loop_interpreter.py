@@ -28,9 +28,10 @@ from glassgrad.compiler.graph.dtype import convert
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.ops import ELEMENTWISE
 from glassgrad.compiler.graph.symbolic import Symbol, memory_size, replaced
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, WIDE, Accumulate, Assign, AwaitCopies,
-                                            AwaitSteps, Barrier, Box, CopyBoxes, For, If, Kernel, Phase, Statement,
-                                            Store, Turn, expressions, ranges_of, shared_locals, task_loops, walk)
+from glassgrad.compiler.lower.group_statements import AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, Turn
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, WIDE, Accumulate, Assign, For, If, Kernel,
+                                            Phase, Statement, Store, expressions, ranges_of, shared_locals, task_loops,
+                                            walk)
 from glassgrad.compiler.render.unroll_and_jam import is_step
 
 AT_ONCE = 1 << 22       # elements of index space that are computed together: bounds the memory used

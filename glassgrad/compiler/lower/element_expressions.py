@@ -20,9 +20,10 @@ from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, bo
                                                     linear, modulo, multiply, operation, size_index, times)
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.symbolic import memory_size
-from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, load, local,
                                             ranges_of, register)
 from glassgrad.compiler.lower.one_hot_sums import OneTerm, one_term
+from glassgrad.compiler.lower.philox import philox
 from glassgrad.compiler.lower.transcendental import expand
 from glassgrad.compiler.schedule.fusion import scanned_constant
 
@@ -191,6 +192,10 @@ class Values:
             body = [For(block.counter, kind, block.statements + body, None if extent is None else self.size(extent))]
             block.closed = True
         return body
+
+    def nested(self, blocks: list[Block]) -> list[Statement]:
+        """The output loops, the first block being outside all of them."""
+        return blocks[0].statements + self.closed(blocks[1:], TASK, [])
 
     # -- values on request: a recursion on an explicit stack, so that depth is no limit ----------------------
     def value_at(self, node: UOp, at: Index, gate: UOp | None) -> UOp:
@@ -374,25 +379,3 @@ def _as_index(number: UOp) -> UOp:
         if number.dtype.min <= low and high <= number.dtype.max:
             return number.src[0]
     return number.cast(dtypes.index)
-
-
-# -- random bits ---------------------------------------------------------------------------------------------
-_MULTIPLIER, _WEYL, _ROUNDS = 0xD256D193, 0x9E3779B9, 10
-
-
-def philox(seed: UOp, stream: UOp, element: UOp) -> UOp:
-    """Both 32-bit words (the first lowest) for key `seed` and counter (element's low 32 bits, stream).
-
-    Philox2x32 of ten rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011): a
-    bijection of 64-bit counters under a 32-bit key, so that element i is drawn without drawing the others. A round is
-    one 32x32 -> 64 bit product, written as a product of uint64s whose upper halves are zero, which vector units have.
-    About 7 operations a round. With a constant or scalar seed the ten keys are the same for all lanes.
-    """
-    low_half = const(0xFFFFFFFF, dtypes.uint64)
-    first = element.cast(dtypes.uint64) & low_half
-    second = stream.cast(dtypes.uint64) & low_half
-    for i in range(_ROUNDS):
-        key = (seed.cast(dtypes.uint32) + const(i * _WEYL, dtypes.uint32)).cast(dtypes.uint64)   # wraps as it should
-        product = first * const(_MULTIPLIER, dtypes.uint64)
-        first, second = (product >> 32) ^ (key ^ second), product & low_half
-    return first | (second << 32)

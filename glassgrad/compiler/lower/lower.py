@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.compiler.graph import Length, UOp, identity, most, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, bounds, build, exact, index, linear, multiply, operation
+from glassgrad.compiler.graph import Length, UOp, most, ops as o, toposort
+from glassgrad.compiler.graph.index_algebra import index
 from glassgrad.compiler.lower.attention.attention_backward import ComputedFactor
 from glassgrad.compiler.lower.attention.attention_blocks import SCORE_BLOCKS, ScoreBlocks
 from glassgrad.compiler.lower.attention.online_softmax import OnlineSoftmax
 from glassgrad.compiler.lower.element_expressions import Block, Values, flatten, source_index
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Kernel, Phase, Statement, Store, load,
-                                            register)
+from glassgrad.compiler.lower.loops import Kernel, Phase, Store
+from glassgrad.compiler.lower.scatter_and_scan import ScatterAndScan
 from glassgrad.compiler.lower.steps_of_items import ScheduleStep, StepsOfItems
 from glassgrad.compiler.schedule.attention_backward import FactorProduct, in_kernel
 from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
 
-_COMBINED = {"add": o.ADD, "max": o.MAX}     # modes of a SCATTER
 KEEP_COST = 12            # a value at least this expensive (in vector instructions) is kept rather than computed again
 KEEP_BYTES = 256 * 1024   # the longest row that is kept: on a CPU it should stay in the second-level cache
 
@@ -51,7 +50,7 @@ def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_B
         kept[node] = axes
 
 
-class _Lowering(Values):
+class _Lowering(ScatterAndScan):
     """One attempt at lowering a kernel, with the given values kept in LOCAL memory."""
 
     def run(self) -> Kernel:
@@ -85,10 +84,6 @@ class _Lowering(Values):
         written = tuple(s.src[0].base.arg.slot for s in stores)
         return Kernel(f"{kind}_{sizes or 1}", self.params, phases, written)
 
-    def nested(self, blocks: list[Block]) -> list[Statement]:
-        """The output loops, the first block being outside all of them."""
-        return blocks[0].statements + self.closed(blocks[1:], TASK, [])
-
     def row_order(self, counters: list[UOp]) -> list[UOp]:
         """Output counters, those that reductions depend on outermost, so that a row's reductions run once per row."""
         loops = [c for c in counters if c.op is o.RANGE]
@@ -120,85 +115,6 @@ class _Lowering(Values):
             if varying and whole_rows and distinct and size <= keep_bytes:
                 return node, varying
         return None
-
-    # -- the two that are always separate kernels -------------------------------------------------------------
-    def scatter(self, target: UOp, node: UOp) -> list[Phase]:
-        """Copy the base, then store the values: in sequence along the index, in parallel along the rest, and along axes
-        of the index that write disjoint elements (rows of a batch). A permutation writes each element just once: in
-        parallel, and without a copy of the base. A fourth source says where bins of the index start, whose elements are
-        disjoint; if there are as many as rows, each is a row's, which is summed before it is stored."""
-        base, where, values, *starts = node.src
-        counters = tuple(self.counter(f"i{a}", n) for a, n in enumerate(base.shape))
-        self.path += [Block(c) for c in counters]
-        copied = self.value_at(base, counters, None)
-        self.path[-1].statements.append(Store(target, flatten(counters, base.shape, self.size), copied))
-        first = Phase(self.nested(self.path))
-        self.path = [Block(None)]
-        rest = tuple(self.counter(f"j{a}", n) for a, n in enumerate(base.shape[1:]))
-        at = steps = tuple(self.counter(f"s{a}", n) for a, n in enumerate(where.shape))
-        outer = [Block(c) for c in rest]
-        inner = [Block(c) for c in steps]
-        stop = None
-        if starts:
-            number = self.counter("b", starts[0].shape[0] - 1)
-            outer = [Block(number), *outer]
-            self.path = [Block(None), *outer]
-            start, end = (self.clamped(self.value_at(starts[0], (b,), None), where.shape[0] + 1)
-                          for b in (number, add(number, index(1))))
-            at = (self.clamped(add(start, steps[0]), where.shape[0]),)
-            stop = operation(o.MAX, add(end, multiply(start, -1)), index(0))
-        self.path = [Block(None), *outer, *inner]
-        if starts and rest and number.arg.size == base.shape[0] and node.arg.mode in _COMBINED:
-            total, here = register("acc", node.dtype.accumulator), (number, *rest)
-            added = self.value_at(values, at + rest, None).cast(total.dtype)
-            along = [*inner[0].statements, Accumulate(total, _COMBINED[node.arg.mode], added)]
-            return [Phase(self.closed(outer, TASK, [
-                Assign(total, self.value_at(base, here, None).cast(total.dtype)), For(steps[0], LOOP, along, stop),
-                Store(target, flatten(here, base.shape, self.size), total.cast(node.dtype))]))]
-        row = self.clamped(self.value_at(where, at, None), base.shape[0])
-        spot = flatten((row, *rest), base.shape, self.size)
-        if not any(block.statements for block in inner):
-            outer = [*[b for b in inner if _writes_disjoint(spot, b.counter)], *outer]
-            inner = [b for b in inner if b not in outer]
-            self.path = [Block(None), *outer, *inner]
-        value = self.value_at(values, at + rest, None)
-        combine = _COMBINED.get(node.arg.mode)
-        wide = target.dtype.accumulator
-        if combine is not None and (wide is not target.dtype or not inner):
-            # floats below float32 are combined in float32; disjoint elements are updated by a plain load and store
-            value = UOp(combine, wide, (load(target, spot).cast(wide), value.cast(wide))).cast(target.dtype)
-            combine = None
-        stores: list[Statement] = [Store(target, spot, value, combine)]
-        if node.arg.mode == "permute":
-            return [Phase(self.closed([*outer, *inner], TASK, stores))]
-        if stop is None:
-            return [first, Phase(self.closed(outer, TASK, self.closed(inner, LOOP, stores)))]
-        return [first, Phase(self.closed(outer, TASK, [For(steps[0], LOOP, stores, stop)]))]
-
-    def scan(self, target: UOp, node: UOp) -> list[Phase]:
-        """A running total along one axis, one row per task."""
-        source, axis, combine = node.src[0], node.arg.axis, node.arg.combine
-        at = tuple(self.counter(f"i{a}" if a != axis else "k0", n) for a, n in enumerate(source.shape))
-        outer = [Block(c) for a, c in enumerate(at) if a != axis]
-        along = Block(at[axis])
-        self.path = [Block(None), *outer, along]
-        total = register("acc", node.dtype.accumulator)
-        value = self.value_at(source, at, None).cast(total.dtype)
-        along.statements += [Accumulate(total, combine, value),
-                             Store(target, flatten(at, source.shape, self.size), total.cast(node.dtype))]
-        body: list[Statement] = [Assign(total, identity(combine, total.dtype)), *self.closed([along], LOOP, [])]
-        return [Phase(self.closed(outer, TASK, body))]
-
-
-def _writes_disjoint(spot: UOp, counter: UOp | None) -> bool:
-    """Whether iterations of a counter write disjoint elements: it is a digit of the index apart from other terms."""
-    terms = {atom: k for atom, k in linear(spot)[1].items() if bounds(atom)[0] < bounds(atom)[1]}
-    unit = terms.get(counter, 0) if counter is not None else 0
-    if counter is None or unit <= 0 or not exact(spot):
-        return False
-    low, high = bounds(build(0, {atom: k for atom, k in terms.items() if abs(k) < unit}))
-    above = math.gcd(*[k for atom, k in terms.items() if abs(k) >= unit and atom is not counter])
-    return high - low < unit and (above == 0 or unit * (counter.arg.size - 1) + high - low < above)
 
 
 def _work(node: UOp) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from glassgrad.compiler.graph import UOp, toposort
 from glassgrad.compiler.lower.expression_text import memory_text, statement_text, text
-from glassgrad.compiler.lower.loops import (Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, For,
-                                            If, Kernel, Prefetch, Statement, Store, Turn, expressions, walk)
+from glassgrad.compiler.lower.group_statements import AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, Turn
+from glassgrad.compiler.lower.loops import (Accumulate, Assign, For, If, Kernel, Prefetch, Statement, Store,
+                                            expressions, walk)
 
 
 def show(kernel: Kernel) -> str:

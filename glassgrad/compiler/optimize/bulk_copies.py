@@ -13,9 +13,10 @@ from typing import NamedTuple
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, bounds, build, divide, index, linear,
                                                     modulo, multiply, substitute_index, value_in)
-from glassgrad.compiler.lower.loops import Axis, Box, Statement, counter, load, ranges_of
+from glassgrad.compiler.lower.group_statements import Axis, Box
+from glassgrad.compiler.lower.loops import Statement, counter, load, ranges_of
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import line_of, packed
-from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 

@@ -27,15 +27,18 @@ from typing import NamedTuple
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, below_limit, both, bounds, divide, index, less, modulo,
                                                     multiply, operation, substitute_index)
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box,
-                                            CopyBoxes, For, If, Statement, Store, Turn, counter, expressions, load,
-                                            local, nested, one, ranges_of, register, task_loops, walk)
+from glassgrad.compiler.lower.group_statements import AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, Turn
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
+                                            expressions, load, local, nested, one, ranges_of, register, task_loops,
+                                            walk)
 from glassgrad.compiler.optimize.bulk_copies import BoxedTile, PlacedTile
 from glassgrad.compiler.optimize.chained_matmuls import FactorTile, HeldNests, HeldPlan, ProductSteps, matrices_in
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.gates import below
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, stride_along
 from glassgrad.compiler.optimize.product.gpu_warp_tile import CopiedLines
 from glassgrad.compiler.optimize.product.packing import narrowed
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, stride_along
+from glassgrad.compiler.optimize.product.recognize import Product
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -420,7 +423,7 @@ class BoxedNests(HeldNests):
         row, column, edge = (inner, line, line) if across else (line, inner, begin)
         there = {self.plan.row: row, **columns.apart(column)}
         kept = {**there, self.plan.row: begin} if across else there          # all rows of a piece are stored, or none
-        gate = both(None if s.gate is None else substitute_index(s.gate, kept, {}), moves.below(edge, columns.size))
+        gate = both(None if s.gate is None else substitute_index(s.gate, kept, {}), below(edge, columns.size))
         store = Store(s.memory, substitute_index(s.index, there, {}), load(tile, add(multiply(line, pitch), inner)),
                       None, gate)
         return [*self.over(wide, keep), *nested([times], nested([each], [For(lane, LANE, [store])], TILE))]

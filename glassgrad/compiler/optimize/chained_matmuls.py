@@ -25,10 +25,11 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign
                                             counter, expressions, nested, register, task_loops, walk)
 from glassgrad.compiler.optimize.bulk_copies import PlacedTile
 from glassgrad.compiler.optimize.decisions import Decisions
-from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.gates import below, edge_gate
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.product.gpu_warp_tile import CopiedLines
 from glassgrad.compiler.optimize.product.packing import narrowed
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, recognize
+from glassgrad.compiler.optimize.product.recognize import Product, count, recognize
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
@@ -268,9 +269,9 @@ class HeldNests:
         """A store to a result, masked where a matrix is padded to more columns in registers."""
         gate = None
         for m in matrices:
-            gate = both(gate, moves.below(self.column[m], self.plan.matrices[m].size))
+            gate = both(gate, below(self.column[m], self.plan.matrices[m].size))
         own = None if s.gate is None else self.new(s.gate, replace)
-        value = moves.edge_gate(self.new(s.value, replace), gate)
+        value = edge_gate(self.new(s.value, replace), gate)
         return self.over(wide, Store(s.memory, self.new(s.index, replace), value, s.combine, both(own, gate)))
 
     # -- expressions ---------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.lower.loops import For, If, Kernel, Phase, Statement, Store, loads_in, task_loops, walk
-from glassgrad.compiler.optimize.contraction_tilings import contraction, in_blocks
+from glassgrad.compiler.optimize.contraction_tilings import contraction
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.split_by_remainder import residues, side_by_side, split_where_divided
@@ -23,6 +23,7 @@ from glassgrad.compiler.optimize.plain.gpu_loops import group_loops
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.plain.rows_in_registers import rows_by_length
 from glassgrad.compiler.optimize.redundant_phases import filled_once
+from glassgrad.compiler.optimize.run_time_blocks import in_blocks
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.tasks_of_several_nests import nests
 from glassgrad.compiler.optimize.versions_by_size import condition, run_only_if

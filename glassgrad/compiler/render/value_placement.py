@@ -36,8 +36,9 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import Terms, bounds, build, linear
-from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes,
-                                            For, If, Prefetch, Statement, Store, Turn, expressions, ranges_of, walk)
+from glassgrad.compiler.lower.group_statements import AwaitCopies, AwaitSteps, Barrier, CopyBoxes, Turn
+from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, For, If, Prefetch, Statement, Store,
+                                            expressions, ranges_of, walk)
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 
 HAS_LOAD = "has load"     # among what a value reads: it has a load, which the branches around it may make safe

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from glassgrad.base.errors import Bug, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, replaced
-from glassgrad.compiler.optimize.product.tiling_families import FAMILIES
+from glassgrad.compiler.optimize.tiling_families import FAMILIES
 from glassgrad.compiler.schedule.attention_backward import in_kernel
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.changing_sizes.key_without_sizes import (SizesOf, argument_at, some_ops, split, with_sizes,

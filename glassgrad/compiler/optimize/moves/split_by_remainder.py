@@ -19,6 +19,7 @@ from glassgrad.compiler.graph.index_algebra import add, both, index, less, linea
 from glassgrad.compiler.lower.loops import (Accumulate, Assign, For, If, Statement, Store, around, counter, loads_in,
                                             register, task_loops, walk, with_body)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.gates import edge_gate
 from glassgrad.compiler.optimize.moves.move_decorator import move
 from glassgrad.compiler.schedule.joined_remainders import MOST_NESTS
 
@@ -56,7 +57,7 @@ def split_where_divided(body: list[Statement]) -> list[Statement]:
         before = less(index(-1), at) if begin else None
         inside = both(before, less(at, index(size)) if (size + begin) % step else None)
         inner = [s if inside is None or not isinstance(s, Store) else
-                 Store(s.memory, s.index, moves.edge_gate(s.value, inside), s.combine, both(inside, s.gate))
+                 Store(s.memory, s.index, edge_gate(s.value, inside), s.combine, both(inside, s.gate))
                  for s in moves.rebuild(inner, {f.range: at})]
         out += [For(some, f.kind, []), For(rest, f.kind, [])]
     return around(out, inner)

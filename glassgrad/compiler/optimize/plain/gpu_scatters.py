@@ -33,6 +33,7 @@ from glassgrad.compiler.graph.index_algebra import (add, both, bounds, build, di
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Assign, For, Statement, Store, counter, left_of, load,
                                             local, loops_around, one, ranges_of, register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.gates import below, edge_gate
 from glassgrad.compiler.optimize.moves.loop_moves import rebuild
 from glassgrad.compiler.optimize.moves.move_decorator import move
 from glassgrad.compiler.optimize.plain.scans import MOST_LANES, TILE, GroupScan, RunningTotal
@@ -185,7 +186,7 @@ class _Steps:
     of: Callable[[UOp, UOp | None], UOp]        # the counter of the loop at a number, where a gate holds
 
     def gate(self, at: UOp) -> UOp | None:
-        return moves.below(at, self.size) if self.total is None else less(at, self.total)
+        return below(at, self.size) if self.total is None else less(at, self.total)
 
 
 def _listed(found: ScatterLoop, owned: UOp, done: Callable[[_Steps], list[Statement]]) -> list[Statement]:
@@ -223,9 +224,9 @@ def _in_turn(found: ScatterLoop, steps: _Steps, wide: Callable[[list[Statement]]
         there, value = register(f"row{u}", dtypes.index), register(f"value{u}", store.value.dtype)
         place = found.place(there)
         stored = substitute_index(store.value, {load(store.memory, store.index): load(store.memory, place), **here}, {})
-        rows.append(Assign(there, moves.edge_gate(substitute_index(found.row, here, {}), gate)))
+        rows.append(Assign(there, edge_gate(substitute_index(found.row, here, {}), gate)))
         if count > 1:
-            values.append(Assign(value, moves.edge_gate(stored, gate)))
+            values.append(Assign(value, edge_gate(stored, gate)))
         stores.append(Store(store.memory, place, value if count > 1 else stored, store.combine, gate))
     stop = divide_up(total, count)
     return [For(block, LOOP, [*rows, *wide([*values, *stores])], stop)]
@@ -246,12 +247,12 @@ def _compared(found: ScatterLoop, steps: _Steps, lanes: int) -> list[Statement]:
     at = add(multiply(one(block), lanes), lane)
     gate = steps.gate(at)
     here = {found.counter: steps.of(at, gate)}
-    own = moves.edge_gate(substitute_index(found.row, here, {}), gate).cast(kind)
+    own = edge_gate(substitute_index(found.row, here, {}), gate).cast(kind)
     reads = found.store.combine is not None or found.reads_itself
     inside, same, earlier = row.ne(-1), load(rows, other).eq(row), less(other, lane)
     body: list[Statement] = [
         For(lane, LANE, [Assign(row, own if gate is None else gate.where(own, const(-1, kind))), Store(rows, lane, row),
-                         Store(values, lane, moves.edge_gate(substitute_index(added, here, {}), gate))]),
+                         Store(values, lane, edge_gate(substitute_index(added, here, {}), gate))]),
         For(lane, LANE, [
             Assign(result, load(memory, found.place(row), inside) if reads else const(0, result.dtype)),
             Assign(first, inside),

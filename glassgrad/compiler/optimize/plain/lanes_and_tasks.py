@@ -13,7 +13,8 @@ from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, counter, 
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.plain.access_order import neighbours, vectors_in_flight
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
+from glassgrad.compiler.optimize.product.recognize import count
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 

@@ -21,6 +21,7 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, TILE, Assign, For, If, S
                                             nodes_in, ranges_of, register_over, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
+from glassgrad.compiler.optimize.moves.gates import edge_gate
 from glassgrad.compiler.optimize.moves.loop_moves import WideStep
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -146,7 +147,7 @@ def hold(row: Row, step: WideStep, kind: str) -> list[Statement]:
     end, and no thread does the steps past a run-time end.
     """
     reads = [*row.reads, *[load(m, row.counter) for m in row.kept]]
-    at_step = [moves.edge_gate(substitute_index(n, {row.counter: step.at}, {}), step.is_inside) for n in reads]
+    at_step = [edge_gate(substitute_index(n, {row.counter: step.at}, {}), step.is_inside) for n in reads]
     held = {n: register_over(f"row{number}", n.dtype, (step.outer, step.over, step.lane))
             for number, n in enumerate(at_step)}
     stored = {n.src[0]: held[n] for n in at_step if n.src[0] in row.kept}

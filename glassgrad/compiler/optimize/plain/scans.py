@@ -30,7 +30,8 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Accumulate, Assign
                                             register)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.product.recognize import stride_along
+from glassgrad.compiler.optimize.moves.gates import below, edge_gate
+from glassgrad.compiler.optimize.product.flat_axes import stride_along
 from glassgrad.compiler.optimize.targets.target import Target
 
 TILE = 4                 # neighbours of a thread: it reads and stores 16 bytes, and threads side by side whole lines
@@ -198,9 +199,9 @@ class GroupScan:
     def gate(self, first: UOp, u: int) -> UOp | None:
         """Whether there is a u-th neighbour; where rows are whole tiles, the first tells for all of them."""
         if self.stop is None and self.size % self.tile == 0:
-            return moves.below(first, self.size)
+            return below(first, self.size)
         at = add(first, index(u))
-        return both(moves.below(at, self.size), None if self.stop is None else less(at, self.stop))
+        return both(below(at, self.size), None if self.stop is None else less(at, self.stop))
 
     def read(self, block: UOp) -> list[Statement]:
         """Read a thread's neighbours of a block."""
@@ -208,7 +209,7 @@ class GroupScan:
         for u, r in enumerate(self.next):
             gate = self.gate(first, u)
             here = substitute_index(self.scan.value, {self.scan.loop.range: add(first, index(u))}, {})
-            body.append(Assign(r, here if gate is None else gate.where(moves.edge_gate(here, gate), nothing)))
+            body.append(Assign(r, here if gate is None else gate.where(edge_gate(here, gate), nothing)))
         return [For(self.lane, LANE, body)]
 
     def own_totals(self) -> list[Statement]:
@@ -254,8 +255,8 @@ class GroupScan:
             for u, mine in enumerate(self.mine):
                 replace = {scan.loop.range: add(first, index(u)), scan.total: self.together(self.before, mine)}
                 gate = self.gate(first, u)
-                own = None if store.gate is None else moves.edge_gate(substitute_index(store.gate, replace, {}), gate)
+                own = None if store.gate is None else edge_gate(substitute_index(store.gate, replace, {}), gate)
                 body.append(Store(store.memory, substitute_index(store.index, replace, {}),
-                                  moves.edge_gate(substitute_index(store.value, replace, {}), gate), None,
+                                  edge_gate(substitute_index(store.value, replace, {}), gate), None,
                                   both(gate, own)))
         return [For(self.lane, LANE, body)]

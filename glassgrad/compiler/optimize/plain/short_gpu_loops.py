@@ -27,7 +27,8 @@ from glassgrad.compiler.optimize.plain.access_order import lanes_used, neighbour
 from glassgrad.compiler.optimize.plain.lanes_and_tasks import ADDS, FoldedLanes, PartialSums, ask_lanes, nest, one_loop
 from glassgrad.compiler.optimize.plain.rows_in_registers import Row
 from glassgrad.compiler.optimize.plain.short_rows import short_rows
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
+from glassgrad.compiler.optimize.product.recognize import count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 

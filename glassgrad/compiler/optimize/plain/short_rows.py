@@ -25,8 +25,9 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, 
                                             register_over, task_loops)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.gates import below, edge_gate, gated
 from glassgrad.compiler.optimize.moves.loop_moves import WideStep
-from glassgrad.compiler.optimize.product.recognize import FlatAxis
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
@@ -163,7 +164,7 @@ class ShortRows:
         each = counter("e", rows * self.size)
         row, far, width = divide(each, self.size), add(multiply(first, self.size), each), self.copied(memory)
         near = add(multiply(row, self.pitch(memory)), modulo(each, self.size))
-        gate = self.is_row(add(first, row)) if width > 1 else moves.below(far, self.count * self.size)
+        gate = self.is_row(add(first, row)) if width > 1 else below(far, self.count * self.size)
         copy = Store(place, near, load(memory, far, gate)) if memory in self.read else \
             Store(memory, far, load(place, near), None, gate)
         return moves.wide(For(each, LOOP, [copy]), width if width > 1 else COPIES, threads, copies=False,
@@ -171,7 +172,7 @@ class ShortRows:
 
     def is_row(self, row: UOp) -> UOp | None:
         """The condition that a row exists; None where it always does."""
-        return moves.below(row, self.count)
+        return below(row, self.count)
 
 
 class GroupRows:
@@ -201,7 +202,7 @@ class GroupRows:
                 continue
             [made] = self.by_row([s], self.own)
             if isinstance(made, Store):                        # one of the row's threads does it
-                made.gate = both(self.rows.is_row(self.row), both(made.gate, moves.below(self.part, 1)))
+                made.gate = both(self.rows.is_row(self.row), both(made.gate, below(self.part, 1)))
             out.append(For(self.lane, LANE, [made]))
         return out
 
@@ -210,7 +211,7 @@ class GroupRows:
         body, gate = moves.rebuild(body, {**replace, self.rows.row: self.row}), self.rows.is_row(self.row)
         for s in body:
             if gate is not None and isinstance(s, (Assign, Accumulate, Store)):
-                s.value = moves.edge_gate(s.value, gate)
+                s.value = edge_gate(s.value, gate)
         return body
 
     def near(self, memory: UOp, k: UOp) -> UOp:
@@ -220,7 +221,7 @@ class GroupRows:
     def along(self, loop: For) -> list[Statement]:
         """for k: S  ->  TILE u: LANE l: S[k = u * parts + l % parts]"""
         body, gate = moves.rebuild(loop.body, {loop.range: self.step.at}), self.step.is_inside
-        body = body if gate is None else moves.gated(body, gate, moves.accumulated(body))
+        body = body if gate is None else gated(body, gate, moves.accumulated(body))
         return nested([self.step.over], [For(self.lane, LANE, moves.rebuild(body, {self.step.lane: self.part}))], TILE)
 
     def loop(self, loop: For) -> list[Statement]:

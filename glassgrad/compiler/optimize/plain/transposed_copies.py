@@ -17,8 +17,9 @@ from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, State
                                             local, nested, one, register_over, task_loops)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.gates import below, edge_gate
 from glassgrad.compiler.optimize.plain.reductions import Transpose
-from glassgrad.compiler.optimize.product.recognize import stride_along
+from glassgrad.compiler.optimize.product.flat_axes import stride_along
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
@@ -78,14 +79,14 @@ class CopyAcross:
             memory = local(f"block{number}", n.dtype, SIDE * (SIDE + 1))
             held = register_over(f"across{number}", n.dtype, axes)
             at = {self.read: add(first[self.read], place), self.stored: add(first[self.stored], line)}
-            filled.append(Assign(held, moves.edge_gate(substitute_index(n, at, {}), self.inside(at, widest))))
+            filled.append(Assign(held, edge_gate(substitute_index(n, at, {}), self.inside(at, widest))))
             kept.append(Store(memory, add(multiply(line, SIDE + 1), place), held))
             there[n] = load(memory, add(multiply(place, SIDE + 1), line))
         at = {self.read: add(first[self.read], line), self.stored: add(first[self.stored], place)}
         gate, stores = self.inside(at, widest), list[Statement]()
         for s in moves.rebuild(self.stores, {**there, **at}):
             assert isinstance(s, Store)
-            stores.append(Store(s.memory, s.index, moves.edge_gate(s.value, gate), None, both(gate, s.gate)))
+            stores.append(Store(s.memory, s.index, edge_gate(s.value, gate), None, both(gate, s.gate)))
         *tiles, lane = axes
         body = [*nested(tiles, [For(lane, LANE, [*filled, *kept])], TILE),
                 *nested(tiles, [For(lane, LANE, stores)], TILE)]
@@ -106,5 +107,5 @@ class CopyAcross:
         for r, place in at.items():
             if r.arg.size % SIDE:
                 together = {counter("u", widest): multiply(counter("u", widest), 0)} if r.arg.size % widest == 0 else {}
-                gate = both(gate, moves.below(substitute_index(place, together, {}), r.arg.size))
+                gate = both(gate, below(substitute_index(place, together, {}), r.arg.size))
         return gate

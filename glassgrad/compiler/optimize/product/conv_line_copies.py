@@ -23,11 +23,12 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph.index_algebra import (add, both, build, divide, index, less, modulo, multiply,
                                                     substitute_index)
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter, load,
-                                            local, nested, one, register_over)
-from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.lower.group_statements import Axis, Box
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, load, local,
+                                            nested, one, register_over)
+from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.product.conv_window_copies import BoxFactor, StoredImage
-from glassgrad.compiler.optimize.product.recognize import FlatAxis
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 
 MOST_WASTE = 4             # a line may be at most this many times as long as the part of it that is used
@@ -42,7 +43,7 @@ def stored_by_threads(name: str, source: UOp, to: UOp, pieces: int, width: int,
     each, lane, more = counter("e", width), counter("l", gpu.PACK_LANES), counter("u", AT_ONCE)
     block = counter("p", -(-pieces // (AT_ONCE * gpu.PACK_LANES)))
     piece = add(multiply(add(multiply(one(block), AT_ONCE), more), gpu.PACK_LANES), lane)
-    inside = moves.below(piece, pieces)
+    inside = below(piece, pieces)
     at, gate = read(piece, one(each))
     held = register_over(f"{name}_next", source.dtype, (more, each, lane))
     body: list[Statement] = [Assign(held, load(source, at, both(inside, gate))),
@@ -134,7 +135,7 @@ class LineFactor(BoxFactor):
                 position = add(places[r], index(low))
                 at = add(at, multiply(position, axis.stride))
                 gate = both(gate, both(less(index(-1), position), less(position, index(axis.size))))
-            return at, both(gate, moves.below(channel, image.channels.size))
+            return at, both(gate, below(channel, image.channels.size))
         return stored_by_threads(image.name, image.memory, self.to, pixels.size, channels, read)
 
 
@@ -230,7 +231,7 @@ class ShiftedFactor:
             for position, axis, (least, _) in zip([*outer, row], image.axes, image.ends):
                 at = add(at, multiply(add(position, index(least)), axis.stride))
             gate = both(less(index(-1), column), less(column, index(image.axes[-1].size)))
-            return at, both(gate, moves.below(own, self.k.parts[-1].arg.size))
+            return at, both(gate, below(own, self.k.parts[-1].arg.size))
         return stored_by_threads(image.name, image.memory, self.to, all_.size // BESIDE, BESIDE, read)
 
 

@@ -24,10 +24,12 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign
                                             flat_index, left_of, load, local, loops_around, nested, one, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.moves.padding_bounds import Region, Run, between, bounded, within
 from glassgrad.compiler.optimize.product.conv_tile_plan import CutLoop, ImagePlan
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.product.packing import PackedFactor
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
+from glassgrad.compiler.optimize.product.recognize import Product
 from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks
 from glassgrad.compiler.optimize.targets.target import Target
 
@@ -180,7 +182,7 @@ class ImageTile(PanelBlocks):
         """The stores of a finished tile: column by column, lanes along its rows."""
         column = counter("c", self.columns)
         at_n = add(multiply(self.panel_n, self.columns), column)
-        gate = moves.below(at_n, self.plan.n.size)
+        gate = below(at_n, self.plan.n.size)
         lane = counter("q", self.plan.height)
         apart = FlatAxis([r.inside for r in self.rows], self.plan.height).apart(lane)
         value = load(self.sums, add(multiply(add(multiply(held, self.plan.height), lane), self.columns), column))

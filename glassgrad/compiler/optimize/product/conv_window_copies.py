@@ -26,11 +26,13 @@ from dataclasses import dataclass, replace
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import (Terms, add, all_of, below_limit, both, build, divide, index, less,
                                                     linear, modulo, multiply, substitute_index)
-from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter,
-                                            flat_index, load, local, nested, one, register_over)
-from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.lower.group_statements import Axis, Box
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, flat_index, load,
+                                            local, nested, one, register_over)
+from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
+from glassgrad.compiler.optimize.product.recognize import count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 
 MOST_PADDED = 1.6          # the most that padding may enlarge rows by
@@ -247,7 +249,7 @@ class StoredImage:
             return nested([times], [For(lane, LANE, list(body))], TILE)
         c, x = divide(element, wide), modulo(element, wide)
         at_c, at_x = add(first_c, c), add(first_x, x)
-        gate, at = both(moves.below(at_c, channels), moves.below(at_x, columns)), multiply(at_c, self.channels.stride)
+        gate, at = both(below(at_c, channels), below(at_x, columns)), multiply(at_c, self.channels.stride)
         apart: list[UOp] = []
         remainder = one(outer[0])
         for kinds in reversed(self.remainders):
@@ -270,7 +272,7 @@ class StoredImage:
         for r in outer:
             row = add(multiply(row, r.arg.size), one(r))
         to = add(multiply(add(multiply(row, columns), at_x), channels), at_c)
-        gate = both(moves.below(at_c, channels), moves.below(at_x, columns))
+        gate = both(below(at_c, channels), below(at_x, columns))
         write = for_all(Store(self.to, to, load(square, add(multiply(c, wide + 2), x)), None, gate))
         return nested([*outer, block_x, block_c], [*read, *write], TASK)
 

@@ -23,8 +23,10 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign
                                             loops_around, nested, one, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
+from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, Run, between
-from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
+from glassgrad.compiler.optimize.product.flat_axes import stride_along
+from glassgrad.compiler.optimize.product.recognize import Product, count
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -137,7 +139,7 @@ class WindowPlan:
         """One tile of the result, from row `begin` on; rows that the tile before has stored are not stored again."""
         p = self.p
         place = {self.down: add(begin, one(self.row)), self.along: self.column}
-        inside = moves.below(self.column, self.along.arg.size)
+        inside = below(self.column, self.along.arg.size)
         body = [*self.summed(self.taps_of(place, inside, runs)), *p.stores(self.total, place, both(fresh, inside))]
         return nested([self.row, self.over], nested([self.lane], body, LANE), TILE)
 

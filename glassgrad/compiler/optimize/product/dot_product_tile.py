@@ -21,8 +21,10 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign
                                             fold, load, one, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Region, bounded
-from glassgrad.compiler.optimize.product.recognize import Product, count, footprint, innermost, stride_along
+from glassgrad.compiler.optimize.product.flat_axes import footprint, stride_along
+from glassgrad.compiler.optimize.product.recognize import Product, count, innermost
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -154,7 +156,7 @@ class TapsPlan:
         """One vector of the gradient times one for each tap."""
         p = self.p
         at = add(start, self.lane)
-        inside = moves.below(at, self.along.arg.size)
+        inside = below(at, self.along.arg.size)
         mask = inside
         for h in self.edges.halves:
             if h.k is self.along:

@@ -21,10 +21,11 @@ from glassgrad.compiler.graph.index_algebra import add, both, divide, index, mod
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, Statement, Store,
                                             around, counter, load, local, nested, one, register, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
-from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.gates import below, zero_outside
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis, lies_along_k
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import tile_to_memory
 from glassgrad.compiler.optimize.product.packing import unit_for
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, lies_along_k
+from glassgrad.compiler.optimize.product.recognize import Product, count
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
@@ -125,7 +126,7 @@ class CopiedLines:
         self.times, self.each = counter("u", -(-pieces // threads)), counter("e", piece)
         self.lane = counter("l", threads)
         number = add(multiply(one(self.times), threads), self.lane)
-        self.inside = moves.below(number, pieces)
+        self.inside = below(number, pieces)
         self.line, self.begin = divide(number, across), multiply(modulo(number, across), piece)
         self.next = register_over(f"{name}_next", value.dtype, (self.times, self.each, self.lane))
 
@@ -151,7 +152,7 @@ class CopiedLines:
         edge, edge_k = self.element(index(0)) if whole else (position, k)         # one test per piece where possible
         gate = both(self.axis.inside(add(self.first, edge)), self.k.inside(add(begin_k, edge_k)))
         value = substitute_index(self.value, {**replace, **self.axis.apart(at), **self.k.apart(at_k)}, {})
-        return moves.zero_outside(value, both(self.inside, gate))
+        return zero_outside(value, both(self.inside, gate))
 
     def read(self, begin_k: UOp, replace: dict[UOp, UOp] | None = None) -> list[Statement]:
         """Read the elements of a step into registers."""

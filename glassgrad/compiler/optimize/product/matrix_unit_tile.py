@@ -23,9 +23,11 @@ from glassgrad.compiler.lower.loops import (LOOP, TILE, UNIT, Accumulate, Assign
                                             local, loops_around, nested, one, register)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
-from glassgrad.compiler.optimize.product.packing import UnitPanels, UnitRanges, unit_for
-from glassgrad.compiler.optimize.product.recognize import FlatProduct, Product, flat_axis, image_axis, swells
+from glassgrad.compiler.optimize.product.flat_axes import FlatProduct, flat_axis, image_axis
+from glassgrad.compiler.optimize.product.packing import UnitPanels, UnitRanges, swells, unit_for
+from glassgrad.compiler.optimize.product.recognize import Product
 from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks, Tiling, blocks, square
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, matrix_units as units
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
@@ -217,7 +219,7 @@ class UnitTile(PanelBlocks):
         gate = None
         if self.m.size % self.rows:
             gate = less(multiply(self.panel_m, self.rows), add(at_m, index(1))) if self.left_in_place else \
-                moves.below(at_m, self.m.size)
+                below(at_m, self.m.size)
         if self.n.pitch:
             down, along = self.n.parts
             result = load(self.tiles, self.place(row, add(multiply(down, self.n.pitch), along)))
@@ -225,7 +227,7 @@ class UnitTile(PanelBlocks):
             return [For(row, LOOP, [For(down, LOOP, moves.wide(For(along, LOOP, stores), 2, self.lanes))])]
         column = counter("ni", self.columns)
         at_n = add(multiply(self.panel_n, self.columns), column)
-        gate = both(gate, moves.below(at_n, self.n.size) if self.n.size % self.columns else None)
+        gate = both(gate, below(at_n, self.n.size) if self.n.size % self.columns else None)
         result = load(self.tiles, self.place(row, add(multiply(one(self.in_n), self.columns), column)))
         stores = self.product.stores(result, {**self.m.apart(at_m), **self.n.apart(at_n)}, gate)
         body = moves.wide(For(column, LOOP, stores), -(-self.columns // self.lanes), self.lanes)

@@ -8,6 +8,7 @@ know the tile that reads a panel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +18,9 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, For, If, Sta
                                             flat_index, left_of, load, local, loops_around, nested, one, ranges_of)
 from glassgrad.compiler.lower.missing_instructions import carrier
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, stride_along
+from glassgrad.compiler.optimize.moves.gates import below, zero_outside
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, stride_along
+from glassgrad.compiler.optimize.product.recognize import Product, count
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
@@ -59,7 +62,7 @@ class PackedFactor:
         reads = [n for n in toposort([value]) if n.op is o.LOAD]
         along_k = bool(reads) and not any(stride_along(n.src[1], spot) == 1 for n in reads) and \
             all(stride_along(n.src[1], self.k[-1]) == 1 and stride_along(n.src[1], spot) is not None for n in reads)
-        value = moves.zero_outside(value, gate)
+        value = zero_outside(value, gate)
         store: list[Statement] = [Store(self.memory, self.place(one(panel), flat_index(self.k), one(spot)), value)]
         if along_k:
             body, loops = self.across(spot, store, lanes), self.loops(self.k[:-1])
@@ -138,6 +141,22 @@ class PackedFactor:
 
 # -- for a matrix unit -----------------------------------------------------------------------------------------------
 FEW_TASKS = 8              # steps of K that are enough tasks, so that each can pack whole rows
+
+
+def few_rows(p: Product) -> bool:
+    """Whether a factor has so few rows that packing the other one would cost more than it saves: both are contiguous
+    along k, and plain loops read them in place."""
+    if len(p.k) != 1 or p.k_stop is not None or p.k[0].arg.size < cpu.LEAST_ROW or not all(
+            f.op is o.LOAD and len(f.src) == 2 and stride_along(f.src[1], p.k[0]) == 1 for f in (p.left, p.right)):
+        return False
+    return any(len(few) == 1 and few[0].arg.size <= cpu.FEW_ROWS for few in (p.m, p.n))
+
+
+def swells(factor: UOp, loops: list[UOp]) -> bool:
+    """Whether a packed factor would be huge and much larger than the memory it reads: a window, or an expanded view."""
+    packed = count(dict.fromkeys([*loops, *ranges_of(factor)]))
+    read = {n.src[0] for n in toposort([factor]) if n.op is o.LOAD and n.src[0].op is o.PARAM}
+    return packed > max(cpu.MOST_PACKED, 4 * sum(math.prod(m.arg.shape) for m in read))
 
 
 @dataclass(frozen=True)
@@ -286,13 +305,13 @@ class UnitPanels:
         """The factor at a position of a panel and an element of K: zero past the end of K. Past the edge of its own
         axis any value will do: the last position again (`clamp`), or zero, cheaper for vectors of positions."""
         position = add(multiply(panel, self.width), spot)
-        gate = moves.below(k, self.k.size) if ragged else None
+        gate = below(k, self.k.size) if ragged else None
         if clamp and self.axis.size % self.width:
             position = position.minimum(self.axis.size - 1)
         elif self.axis.size % self.width:
-            gate = both(gate, moves.below(position, self.axis.size))
+            gate = both(gate, below(position, self.axis.size))
         value = substitute_index(self.value, {**self.axis.apart(position), **self.k.apart(k)}, {})
-        return moves.zero_outside(value, gate)
+        return zero_outside(value, gate)
 
 
 def carrier_of(dtype: DType) -> DType:

@@ -15,7 +15,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter, left_of, nested, one
 from glassgrad.compiler.optimize.decisions import Choice, one_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.product.tiling_families import FAMILIES
+from glassgrad.compiler.optimize.tiling_families import FAMILIES
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ for every CPU. The cost of a whole tile is computed where products are tiled (co
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
@@ -81,6 +82,12 @@ TILE_COSTS = {
 def tile_costs(arch: str) -> TileCosts:
     """The costs of an architecture; x86-64's, where none were measured."""
     return TILE_COSTS.get(arch, TILE_COSTS["x86_64"])
+
+
+def fit_sets(lines: int, step: int, ways: int) -> bool:
+    """Whether cache lines `step` bytes apart fit a first-level cache together without conflicts, if each set has `ways`
+    ways to spare: lines 4096 bytes apart share a set."""
+    return lines * math.gcd(step, 4096) <= ways * 4096
 
 
 # -- direct: an image read in place ----------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from glassgrad.compiler.graph.index_algebra import (add, bounds, build, index, l
                                                     substitute_index, value_in)
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.symbolic import Symbol, memory_size
-from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes,
-                                            For, Kernel, Store, Turn, ranges_of, walk)
+from glassgrad.compiler.lower.group_statements import AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, Turn
+from glassgrad.compiler.lower.loops import LOOP, Accumulate, Assign, For, Kernel, Store, ranges_of, walk
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit, Swizzled
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.fragment_layout import layout_of, registers_of, unit_of, units_here

@@ -16,8 +16,9 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.op_arguments import FoldOver
-from glassgrad.compiler.lower.loops import (UNIT, Accumulate, Assign, AwaitSteps, For, If, Statement, Store, counter,
-                                            expressions, ranges_of, register, walk)
+from glassgrad.compiler.lower.group_statements import AwaitSteps
+from glassgrad.compiler.lower.loops import (UNIT, Accumulate, Assign, For, If, Statement, Store, counter, expressions,
+                                            ranges_of, register, walk)
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.unroll_and_jam import Jammed, is_step

@@ -17,8 +17,9 @@ import re
 
 from glassgrad.compiler.graph import UOp, index_algebra as ix, ops as o, toposort
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
-from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For,
-                                            Kernel, Statement, Store, Turn, expressions, ranges_of, shared_locals, walk)
+from glassgrad.compiler.lower.group_statements import AwaitCopies, AwaitSteps, Barrier, CopyBoxes, Turn
+from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Kernel, Statement, Store, expressions,
+                                            ranges_of, shared_locals, walk)
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions

@@ -14,12 +14,14 @@ from typing import NamedTuple
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (Terms, add, both, divide, index, linear, modulo, multiply,
                                                     substitute_index)
-from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter,
-                                            flat_index, local, loops_around, nested, one, ranges_of, register_over)
-from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.lower.group_statements import Axis, Box
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, flat_index, local,
+                                            loops_around, nested, one, ranges_of, register_over)
+from glassgrad.compiler.optimize.moves.gates import below, zero_outside
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.conv_line_copies import LineAxis
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, count, to_neighbour
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, to_neighbour
+from glassgrad.compiler.optimize.product.recognize import count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 
@@ -152,7 +154,7 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
         """The index an element is stored at, and the element: zero where the gate is false and in the padding of K."""
         to = add(multiply(add(multiply(flat_index(used), lines.size), at_line), pitch), at)
         inside = both(gate, k.gate(at if along_k else at_line))
-        return to, moves.zero_outside(substitute_index(value, {**lines.apart(at_line), **inner.apart(at)}, {}), inside)
+        return to, zero_outside(substitute_index(value, {**lines.apart(at_line), **inner.apart(at)}, {}), inside)
 
     at_line, at = counter("pl", lines.size), counter("pk", inner.size)
     blocks = CopyAcross.of(loops_around([*used, at_line, at], [Store(memory, *copy(at_line, at, None))], TASK))
@@ -183,8 +185,8 @@ def _in_rows(memory: UOp, used: list[UOp], size: tuple[int, int], rows_at_once: 
     in_group = add(multiply(divide(lane, per_line), rows_at_once), one(rows))
     at_line = add(multiply(one(some), at_once), in_group)
     begin = multiply(add(multiply(one(block), per_line), modulo(lane, per_line)), piece)
-    gate = both(moves.below(at_line, lines), moves.below(begin, inner))
-    gate = both(gate, moves.below(in_group, at_once))
+    gate = both(below(at_line, lines), below(begin, inner))
+    gate = both(gate, below(in_group, at_once))
     to, value = copy(at_line, add(begin, one(each)), gate)
     held = register_over(f"{memory.arg.name}_next", memory.dtype, (rows, each, lane))
     body: list[Statement] = [Assign(held, value), Store(memory, to, held, None, gate)]      # all loads before stores

@@ -13,7 +13,9 @@ from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, substitute_index
 from glassgrad.compiler.lower.loops import Store, counter, one, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
+from glassgrad.compiler.optimize.moves.gates import zero_outside
+from glassgrad.compiler.optimize.product.flat_axes import stride_along
+from glassgrad.compiler.optimize.product.recognize import Product, count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 
 
@@ -72,7 +74,7 @@ def _joined(p: Product, g: UOp, r: UOp, together: int) -> Product:
     diagonal = both(less(of_right, add(own, index(1))), less(own, add(of_right, index(1))))
     value, epilogue = substitute_index(p.left, left, {}), moves.rebuild(p.epilogue, left)
     if r in p.k:
-        value = moves.zero_outside(value, diagonal)
+        value = zero_outside(value, diagonal)
     else:
         epilogue = [replace(s, gate=both(diagonal, s.gate)) for s in epilogue if isinstance(s, Store)]
     return replace(p, left=value, right=substitute_index(p.right, {g: add(first, of_right), r: inside}, {}), m=m,

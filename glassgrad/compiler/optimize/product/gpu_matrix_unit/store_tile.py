@@ -10,9 +10,10 @@ from glassgrad.compiler.graph import DType, UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply
 from glassgrad.compiler.lower.loops import (LANE, TILE, UNIT, For, Statement, Store, counter, load, local, nested,
                                             nodes_in, one, walk)
-from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_next
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, stride_along
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, stride_along
+from glassgrad.compiler.optimize.product.recognize import Product
 from glassgrad.compiler.optimize.product.split_k import Parts
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 
@@ -66,7 +67,7 @@ def _inside(axis: FlatAxis, at: UOp, tile: int) -> UOp | None:
     """The condition that a position is inside an axis; None where no tile goes past its end."""
     if axis.stop is not None:
         return less(at, axis.stop)
-    return moves.below(at, axis.size) if axis.size % tile else None
+    return below(at, axis.size) if axis.size % tile else None
 
 
 def epilogue_operations(product: Product) -> int:

@@ -17,16 +17,18 @@ from __future__ import annotations
 
 from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import add, divide, index, less, modulo, multiply
-from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
-                                            CopyBoxes, For, If, Statement, counter, left_of, load, local, nested, one,
-                                            register, task_loops)
+from glassgrad.compiler.lower.group_statements import AwaitCopies, AwaitSteps, Barrier, CopyBoxes
+from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, For, If, Statement, counter, left_of,
+                                            load, local, nested, one, register, task_loops)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.product.conv_window_copies import place_in_lines
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import packed
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import rounded_to, tile_to_memory
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_choice import GroupUnitPlan
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
+from glassgrad.compiler.optimize.product.recognize import Product
 from glassgrad.compiler.optimize.product.split_k import Parts
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
@@ -146,7 +148,7 @@ class GroupUnitTile:
             number = add(multiply(add(tile, divide(later, self.steps)), groups), one(group))
             round_ = add(multiply(tile, self.steps), later)
             begun = moves.rebuild([self.copies(modulo(later, self.steps), round_)], order.apart(number))
-            inside = moves.below(number, order.size)
+            inside = below(number, order.size)
             return begun[0] if inside is None else If(inside, begun)
         number = add(multiply(one(tile), groups), one(group))
         round_ = add(multiply(one(tile), self.steps), one(step))

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from glassgrad.compiler.lower.loops import ranges_of
-from glassgrad.compiler.optimize.product.recognize import FlatProduct, count, fit_sets, stride_along
+from glassgrad.compiler.optimize.product.flat_axes import FlatProduct, stride_along
+from glassgrad.compiler.optimize.product.recognize import count
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 
 
@@ -79,7 +80,7 @@ class FactorAccess(FlatProduct):
         """Whether a panel of the right factor, read in place, stays in the first-level cache for all of M."""
         if self.why_right_not_along_n() is not None or 2 * self.panel_bytes(vectors) > self.target.l1_bytes:
             return False
-        return self.depth * self.right_pitch <= self.costs.reach and fit_sets(self.depth, self.right_pitch, 8)
+        return self.depth * self.right_pitch <= self.costs.reach and cpu.fit_sets(self.depth, self.right_pitch, 8)
 
     @cached_property
     def right_flows(self) -> bool:

@@ -27,6 +27,7 @@ from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Prefetch, Statement, Store,
                                             counter, flat_index, load, local, nested, one, register_over)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.gates import below, edge_gate
 from glassgrad.compiler.optimize.product.packing import PackedFactor
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks, Tiling
@@ -66,7 +67,7 @@ class RegisterTile(PanelBlocks):
             nominal = multiply(self.panel_m, self.rows)
             self.at_m = add(nominal.minimum(add(end_m, index(-self.rows))), one(self.row))
             self.gate_m = less(nominal, add(self.at_m, index(1)))
-        self.gate_n = moves.below(self.at_n, self.n.size) if ragged_n else None
+        self.gate_n = below(self.at_n, self.n.size) if ragged_n else None
         self.begin_n, self.read_gate = multiply(self.panel_n, self.columns), self.gate_n
         if self.right_in_place and ragged_n and self.n.size >= self.columns:
             # likewise: every read is a whole vector then, and no mask is recomputed at each step of K
@@ -124,7 +125,7 @@ class RegisterTile(PanelBlocks):
         else:
             a = load(self.left.memory, self.left.place(divide(self.at_m, self.rows), k, modulo(self.at_m, self.rows)))
         if self.right_in_place:
-            b = moves.edge_gate(self.right_at(self.at_n, k), self.read_gate)
+            b = edge_gate(self.right_at(self.at_n, k), self.read_gate)
         else:
             b = load(self.right.memory, self.right.place(self.right_panel, k, self.column))
         return Accumulate(self.total, o.ADD, self.product.added(a, b))
@@ -181,7 +182,7 @@ class RegisterTile(PanelBlocks):
     def over_image(self) -> list[Statement]:
         """The sums over windows of an image: every tap is a vector read from the image itself, at a constant offset."""
         a = load(self.left.memory, self.left.place(self.panel_m, flat_index(self.product.k), one(self.row)))
-        b = moves.edge_gate(substitute_index(self.product.right, self.n.apart(self.at_n), {}), self.gate_n)
+        b = edge_gate(substitute_index(self.product.right, self.n.apart(self.at_n), {}), self.gate_n)
         body: list[Statement] = [Accumulate(self.total, o.ADD, self.product.added(a, b))]
         count = 1
         for r in reversed(self.product.k):

@@ -7,29 +7,26 @@ A tile of 6 rows and 2 vectors of 8 lanes has 12 accumulators; with 2 vectors of
 element of the left one, 15 of 16 registers are taken. A panel is all tiles of the same rows (of M: there are 64) or
 columns (of N: 24). A task takes `block_m` panels of M and `block_n` panels of N: here there are 96 tasks.
 
-A cost model, no measurements: each register tile that fits, with its factors packed or read in place, is priced by what
-it multiplies, loads and packs, and by how long workers wait (targets/cpu_costs.py). `BEAM` times the others. Makes no
-loops: register_loops.py does.
+Each register tile that fits, with its factors packed or read in place, has a cost (tile_cycles.py); the cheapest one is
+chosen, and `BEAM` times the others. Makes no loops: register_loops.py does.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from glassgrad.compiler.graph import ops as o, toposort
-from glassgrad.compiler.lower.loops import Store, ranges_of
-from glassgrad.compiler.optimize.product.recognize import (Product, count, few_rows, flat_axis, image_axis,
-                                                           stride_along, swells)
-from glassgrad.compiler.optimize.product.register_tile.factor_access import FactorAccess
+from glassgrad.compiler.optimize.product.flat_axes import flat_axis, image_axis
+from glassgrad.compiler.optimize.product.packing import few_rows, swells
+from glassgrad.compiler.optimize.product.recognize import Product
+from glassgrad.compiler.optimize.product.register_tile.tile_cycles import TileCycles
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling, blocks, square
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 
 @dataclass
-class RegisterPlan(FactorAccess):
+class RegisterPlan(TileCycles):
     """A product on flat axes, and the register tiles possible for it."""
 
     @staticmethod
@@ -37,13 +34,15 @@ class RegisterPlan(FactorAccess):
         """The product with lanes along N. refuses: a short K, little work, factors that packing would make many times
         as large, and few rows (plain loops read those along k)"""
         limits = cpu.LIMITS["contract"]
+        if p.depth < limits.least_k or p.work < limits.least_work or few_rows(p):
+            return None
         m, m_out = flat_axis(p.m, p.epilogue, "m")
         n, n_out = (None if p.stops else image_axis(p)) or flat_axis(p.n, p.epilogue, "n")
         if p.m[0] in p.stops:
             usual = max(min(m.size, cpu.USUAL_ROWS[cpu.EVEN_ROWS][-1]), m.size // 4)
             m, p = replace(m.with_run_time_bound(p.stops), size=usual, most=m.size), replace(p, stops={})
         plan = RegisterPlan(p, target, m, n, [*p.batch, *m_out, *n_out])
-        if plan.depth < limits.least_k or plan.work < limits.least_work or min(m.size, n.size) < 2 or few_rows(p):
+        if plan.work < limits.least_work or min(m.size, n.size) < 2:
             return None
         large = plan.around * m.size * n.size * plan.itemsize > target.l2_bytes
         if plan.depth < cpu.SHORT_K and large and plan.why_right_not_along_n() is None:
@@ -113,118 +112,6 @@ class RegisterPlan(FactorAccess):
         if self.target.multiplies_by_lane:
             elements = rows if left == "in_place" and not self.left_along_m else -(-rows // self.lanes)
         return rows * vectors + vectors + elements + 1
-
-    def cycles(self, tile: Tiling) -> float:
-        """The estimated cycles of all tiles per step of K; where M has a run-time bound, per row, summed over typical
-        sizes."""
-        if not self.m.balanced:
-            return self.cycles_of(tile, self.m.size)
-        sizes = [(size, -(-size // tile.rows)) for size in cpu.USUAL_ROWS[self.m.most]]
-        return sum([self.cycles_of(replace(tile, rows=-(-size // panels)), panels * -(-size // panels)) / size
-                    for size, panels in sizes])
-
-    def cycles_of(self, tile: Tiling, size: int) -> float:
-        """The same for one size of M, of all workers together: those of `tile_cycles`, of packing and of workers that
-        wait. Packing is counted per element (more where other cores read it from further away) and per phase; of a
-        right factor that is read in place, its lines, once if they stay in the first-level cache, none if it flows
-        (`right_flows`)."""
-        target, costs, readers = self.target, self.costs, max(1, self.workers // self.around)
-        panels_m, panels_n = -(-size // tile.rows), self.panels(tile.rows, tile.vectors)[1]
-        left_far, right_far = 2 * self.left_bytes > target.l2_bytes, self.right_bytes > target.l2_bytes
-        phase = cpu.PHASE * self.workers / self.depth
-        tiles, packing = panels_m * panels_n * self.tile_cycles(tile, size), 0.0
-        if tile.left == "packed":
-            packing += phase + (costs.pack_left[left_far] + cpu.REMOTE_CYCLES * (min(readers, panels_n) - 1)) * size
-        if tile.right == "near":                                     # again for each block of rows
-            times = {min(panels_m, -(-least // panels_n)) for least in self.task_counts}
-            packing += cpu.TASK_CYCLES / self.depth
-            return packing + min([self.waiting(min(self.wanted, blocks_m * panels_n))
-                                  * (tiles + costs.pack_near * blocks_m * self.n.size) for blocks_m in times])
-        if tile.right == "packed":
-            each = costs.pack_right[right_far] + cpu.REMOTE_CYCLES * (min(readers, panels_m) - 1)
-            packing += (phase + each * self.n.size) / self.repeats
-        elif not (self.right_flows or self.right_streams or self.right_bytes <= target.l1_bytes):
-            stays = self.right_stays_near(tile.vectors)
-            packing += costs.read_right[right_far] * (1 if stays else panels_m) * self.n.size
-        return packing + self.waiting(min(self.wanted, panels_m * panels_n)) * tiles
-
-    def tile_cycles(self, tile: Tiling, size: int) -> float:
-        """The estimated cycles of a tile per step of K. Counts: two multiply-adds a cycle, or a little under two loads;
-        cache lines of both panels from the second-level cache (more for rows read in place), and vectors that cross a
-        line; the epilogue's accesses, double where rows past the edge are masked, and per element where they are
-        strided."""
-        rows, vectors, target, costs = tile.rows, tile.vectors, self.target, self.costs
-        in_place = tile.right == "in_place"
-        flows = in_place and (self.right_flows or self.right_streams or self.right_bytes <= target.l1_bytes)
-        stays = in_place and self.right_stays_near(vectors)
-        read_early = vectors if in_place and not flows else 0            # each of its lines is prefetched, too
-        left_far, elements = 2 * self.left_bytes > target.l2_bytes, rows
-        if target.multiplies_by_lane:
-            elements = -(-rows // self.lanes)
-        step = max(rows * vectors / 2, (elements + vectors + 1 + read_early) * costs.load, costs.least_step)
-        if tile.left == "packed" or self.left_along_m:
-            across = costs.read_left_across if tile.left == "in_place" else 0
-            step += costs.left_step[1] + max(across, costs.read_panel[left_far]) * rows
-        else:
-            step += costs.left_step[0] + costs.read_left[left_far] * rows
-        lines = vectors * target.vector_bytes / cpu.CACHE_LINE
-        if not (tile.right == "near" or stays) or 4 * self.panel_bytes(vectors) > 3 * target.l1_bytes:
-            step += 0.2 * lines
-        if self.right_streams:                 # a tile's rows start over in each block: more than eight cost more
-            overlaps = self.n.size % (vectors * self.lanes) > 0          # its last panel begins early
-            step = (step + 0.1 * max(0, rows - 8)) * (1.06 if overlaps else 1)
-        elif in_place and self.right_pitch % target.vector_bytes:
-            step += 0.6 * lines
-        each = cpu.APART_CYCLES * target.vector_bytes / 4 if self.apart else 2 if size % rows else 1
-        written_far = self.around * self.m.size * self.n.size * self.itemsize > target.l2_bytes
-        writing = self.accesses * rows * vectors * each + costs.write_row[written_far] * rows
-        return step + writing / self.depth
-
-    @cached_property
-    def wanted(self) -> int:
-        """How many tasks each repetition should be split into, by its multiply-adds or by what is read."""
-        limits = cpu.LIMITS["contract"]
-        reading = self.right_bytes // cpu.TASK_BYTES // max(1, self.around)      # what takes longest if rows are few
-        return max(self.tasks_wanted(limits), min(reading, limits.most_tasks, self.target.most_tasks))
-
-    @cached_property
-    def workers(self) -> int:
-        """How many workers have a task."""
-        return min(self.target.workers, self.wanted * self.around)
-
-    @cached_property
-    def task_counts(self) -> list[int]:
-        """How many tasks each repetition may be split into, where more tasks pack more: 1 to `WORKER_TASKS` for each
-        worker, if there is enough work."""
-        if self.workers == 1:
-            return [1]
-        counts = [min(self.wanted, -(-each * self.workers // self.around)) for each in range(1, cpu.WORKER_TASKS + 1)]
-        return list(dict.fromkeys(counts))
-
-    def waiting(self, tasks: int) -> float:
-        """The time of equal tasks of each repetition, over that of the same work shared without any waiting: by whole
-        rounds of tasks, or by a part of one, since cores differ in speed."""
-        if self.workers == 1:
-            return 1.0
-        each = tasks * self.around / self.workers
-        return max(math.ceil(each), each + cpu.TASK_SPREAD) / each
-
-    @cached_property
-    def accesses(self) -> int:
-        """Loads and stores of the epilogue per element."""
-        stores = [s for s in self.product.epilogue if isinstance(s, Store)]
-        return len(stores) + sum(n.op is o.LOAD for n in toposort([s.value for s in stores]))
-
-    @cached_property
-    def apart(self) -> bool:
-        """Whether the result is not contiguous along N, so that each element is stored by itself."""
-        return stride_along(self.product.store.index, self.n.parts[-1]) != 1
-
-    @cached_property
-    def repeats(self) -> int:
-        """About how many blocks of M share the packed right factor: half of the most that run-time bounds allow."""
-        blocks = [r for r in self.outer if r in self.product.stops and r not in ranges_of(self.product.right)]
-        return max(1, count(blocks) // 2)
 
     # -- tasks and blocks of K -------------------------------------------------------------------------------
     def with_blocks(self, tile: Tiling) -> Tiling:

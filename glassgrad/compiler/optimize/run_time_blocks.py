@@ -1,0 +1,131 @@
+"""Contractions with an axis whose length is known only at run time. In: a loop nest. Out: nests of constant sizes.
+
+Register tiles need sizes known at compile time. So a loop of N is cut into blocks of a constant size, with smaller ones
+for the rest, and the loops of M get versions of the code by their number (versions_by_size.py).
+"""
+
+from __future__ import annotations
+
+from glassgrad.compiler.graph import UOp
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, modulo, multiply,
+                                                    times)
+from glassgrad.compiler.lower.loops import TASK, For, Statement, Store, around, counter, task_loops
+from glassgrad.compiler.optimize.contraction_tilings import contraction, with_run_time_axes
+from glassgrad.compiler.optimize.decisions import Decisions
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.move_decorator import move
+from glassgrad.compiler.optimize.product.packing import few_rows, unit_for
+from glassgrad.compiler.optimize.product.recognize import Product, count, recognize
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
+from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.optimize.versions_by_size import bounded, one_of
+
+BLOCK = 64         # rows or columns in a block of a loop with a run-time bound: a few register tiles
+SMALL = 16         # columns in a block of the remainder: lanes of vectors
+
+
+@move(lambda body, *_: [body])
+def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
+    """TASK i below stop: S  ->  TASK b below stop // 64: TASK i in 64: S[64*b + i]
+                              TASK b below ceil(stop % 64 / 16): TASK i in 16: S[begin + i]    the last one overlaps
+                              TASK i below stop: S                                             if stop < 16
+
+    For a loop of N with a run-time bound: tiles need sizes known at compile time. The blocks are contractions with one
+    more loop around them. The last small block begins 16 before the end, so that no column lies past it; columns it
+    shares with the block before it are stored once. There are no large blocks where the other factor stays in a cache
+    anyway. Where several loops have run-time bounds, all are split into blocks of 16 only: each case is more code to
+    compile. The rows M of a result are specialized by their number (`_by_rows`).
+    refuses (returns the body): there is no such loop; groups of threads, whose tiles may go past the end
+    """
+    loops, inner = task_loops(body)
+    ends = [f for f in loops if f.stop is not None and f.range.arg.size >= 2 * BLOCK]
+    product = recognize(around([For(f.range, TASK, []) for f in loops], inner)) if ends else None
+    if product is None or not product.n:
+        return [body]
+    ends = [f for f in ends if f.range in product.m or f.range in product.n]
+    if not ends:
+        return [body]
+    rows = _with_run_time_rows(body, target)
+    if rows is not None:
+        return _by_rows(body, rows, target)
+    if target.groups:
+        return [body]
+    other = [*product.k, *(product.n if ends[0].range in product.m else product.m)]
+    if len(ends) > 1 or 2 * count(other) * product.right.dtype.itemsize <= target.l2_bytes:
+        return _small_blocks(loops, ends, inner, rest_of=0)
+    return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, rest_of=BLOCK)]
+
+
+def _by_rows(body: list[Statement], product: Product, target: Target) -> list[list[Statement]]:
+    """Versions by the number of rows. The ranges are data of the target. Where plain loops do few rows faster than
+    tiles (`few_rows`), each number of these has a version: if stop == 3: TASK i in 3: S."""
+    loop = product.m[0]
+    stop = product.stops[loop]
+    few_of = recognize(bounded(body, stop, cpu.FEW_ROWS, None))
+    few = 0 if target.groups or few_of is None or not few_rows(few_of) else cpu.FEW_ROWS
+    up_to = (*range(1, few + 1), cpu.EVEN_ROWS) if few else cpu.TILE_ROWS
+    if target.groups:
+        up_to = gpu.ROWS if unit_for(product, target) is None else gpu.UNIT_ROWS
+    numbers = [n for n in (*up_to, loop.arg.size) if bounds(stop)[0] <= n <= loop.arg.size]
+    versions = {most: bounded(body, stop, most, None if most <= few else stop) for most in numbers}
+    return one_of(_with_other_tiles(versions, target) if target.groups else versions, stop)
+
+
+def _with_other_tiles(versions: dict[int, list[Statement]], target: Target) -> dict[int, list[Statement]]:
+    """The versions without those whose tiles are those of the next one: that serves for both."""
+    tiles: dict[int, list[str]] = {}
+    for most, body in versions.items():
+        recipe = Decisions(None)
+        contraction(body, target, recipe, by_rows=True)
+        tiles[most] = recipe.moves
+    return {most: body for (most, body), more in zip(versions.items(), [*[*versions][1:], 0])
+            if tiles[most] != tiles.get(more)}
+
+
+def _large_blocks(loops: list[For], loop: For, inner: list[Statement]) -> list[Statement]:
+    assert loop.stop is not None
+    name, n = loop.range.arg.name, loop.range.arg.size
+    block, row = counter(name + "b", n // BLOCK), counter(name, BLOCK)
+    body = moves.rebuild(inner, {loop.range: add(multiply(block, BLOCK), row)})
+    inside = [For(row, TASK, []) if f is loop else f for f in loops]
+    return around([For(block, TASK, [], divide(loop.stop, BLOCK)), *inside], body)
+
+
+def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], rest_of: int) -> list[list[Statement]]:
+    """The loops of small blocks, over all positions or over the remainder of blocks of `rest_of`; and the loops as they
+    were, for sizes below one block."""
+    enough, gate, size = index(1), None, SMALL
+    places: dict[UOp, UOp] = {}
+    counts: dict[UOp, UOp] = {}                 # of small blocks, by their counter
+    rows: dict[UOp, UOp] = {}
+    for f in ends:
+        name, n, stop = f.range.arg.name, f.range.arg.size, f.stop
+        assert stop is not None
+        left = modulo(stop, rest_of) if rest_of else stop
+        small, row = counter(name + "s", -(-(rest_of or n) // size)), counter(name, size)
+        begin = add(add(stop, multiply(left, -1)), multiply(small, size))
+        at = add(begin.minimum(add(stop, index(-size))), row)
+        gate = both(gate, less(begin, add(at, index(1))))
+        enough = times(enough, divide(stop, size).minimum(1))                # 0 where there is no whole block
+        counts[small] = divide_up(left, size)
+        places[f.range], rows[f.range] = at, row
+    # `enough` bounds each of them: the loops that pack a factor run over the blocks of one of them only
+    blocks = [For(small, TASK, [], times(count, enough)) for small, count in counts.items()]
+    cut = moves.rebuild(inner, places)
+    for store in [s for s in cut if isinstance(s, Store)]:
+        store.gate = both(gate, store.gate)
+    inside = [For(rows[f.range], TASK, []) if f in ends else f for f in loops]
+    too_short = add(index(1), multiply(enough, -1))
+    short = [For(f.range, TASK, [], times(f.stop, too_short)) if f is ends[0] and f.stop is not None else f
+             for f in loops]
+    return [around([*blocks, *inside], cut), around(short, inner)]
+
+
+def _with_run_time_rows(body: list[Statement], target: Target) -> Product | None:
+    """The same where M has the run-time bound, and there are versions of the code by it: not for a CPU or a matrix unit
+    where another axis has one too."""
+    product = with_run_time_axes(body)
+    if product is None or product.m[0] not in product.stops:
+        return None
+    alone = len(product.stops) == 1
+    return product if alone or target.groups and unit_for(product, target) is None else None
