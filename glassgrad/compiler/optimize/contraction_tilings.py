@@ -19,12 +19,11 @@ from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.product.conv_tile import direct
 from glassgrad.compiler.optimize.product.depthwise_tile import windows
 from glassgrad.compiler.optimize.product.dot_product_tile import taps, taps_of_channels
-from glassgrad.compiler.optimize.product.flat_axes import footprint
 from glassgrad.compiler.optimize.product.gpu_group_tile import group_tiles
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_loops import on_gpu_matrix_unit
 from glassgrad.compiler.optimize.product.gpu_warp_tile import on_warps
 from glassgrad.compiler.optimize.product.matrix_unit_tile import on_matrix_unit
-from glassgrad.compiler.optimize.product.recognize import (Product, count, recognize, recognize_pairs,
+from glassgrad.compiler.optimize.product.recognize import (Product, count, footprint, recognize, recognize_pairs,
                                                            recognize_with_run_time_bounds)
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan

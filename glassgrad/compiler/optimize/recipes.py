@@ -47,7 +47,7 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
         if target.groups:
             phases += _by_groups(parts, target, decisions)
             continue
-        for body in [body for part in parts for body in in_blocks(moves.merge_all(part), target)]:
+        for body in [body for part in parts for body in _merged(part, target)]:
             has_stop = isinstance(body[0], For) and body[0].stop is not None
             is_run, body = condition(body) if has_stop else (None, body)
             tiled = contraction(body, target, decisions, is_run is not None) if target.tiled_products else None
@@ -61,13 +61,19 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
     return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, streamed)
 
 
+def _merged(part: list[Statement], target: Target) -> list[list[Statement]]:
+    """A loop nest with its loops merged where they can be; several, where a length is known only at run time."""
+    body = moves.merge_all(part)
+    return in_blocks(body, target) if any(f.stop is not None for f in task_loops(body)[0]) else [body]
+
+
 def _by_groups(parts: list[list[Statement]], target: Target, decisions: Decisions) -> list[Phase]:
     """The phases of loop nests on groups of threads; nests that are no contractions, or add up parts of one, are merged
     where they have the same loops."""
     phases: list[Phase] = []
     waiting: list[list[Statement]] = []
     for part in parts:
-        blocks = [condition(body) for body in in_blocks(moves.merge_all(part), target)]
+        blocks = [condition(body) for body in _merged(part, target)]
         tiled = [contraction(body, target, decisions, is_run is not None) for is_run, body in blocks]
         if tiled == [None] * len(blocks):
             waiting.append(part)

@@ -22,8 +22,8 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.plain.access_order import arithmetic, columns_cost, rows_cost, vectors_in_flight
 from glassgrad.compiler.optimize.plain.lanes_and_tasks import FEW_ROWS, LONG_ARITHMETIC, along_rows, ask_lanes
 from glassgrad.compiler.optimize.plain.reductions import transposed
-from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, stride_along
-from glassgrad.compiler.optimize.product.recognize import Product, recognize
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
+from glassgrad.compiler.optimize.product.recognize import Product, recognize, stride_along
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling

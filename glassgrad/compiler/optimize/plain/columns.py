@@ -22,7 +22,7 @@ from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, State
                                             left_of, load, loads_in, local, nodes_in, one, ranges_of)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.product.flat_axes import stride_along
+from glassgrad.compiler.optimize.product.recognize import stride_along
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 

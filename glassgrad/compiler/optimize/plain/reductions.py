@@ -20,7 +20,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign
                                             nodes_in)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.product.flat_axes import stride_along
+from glassgrad.compiler.optimize.product.recognize import stride_along
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 

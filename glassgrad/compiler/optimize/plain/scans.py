@@ -31,7 +31,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Accumulate, Assign
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below, edge_gate
-from glassgrad.compiler.optimize.product.flat_axes import stride_along
+from glassgrad.compiler.optimize.product.recognize import stride_along
 from glassgrad.compiler.optimize.targets.target import Target
 
 TILE = 4                 # neighbours of a thread: it reads and stores 16 bytes, and threads side by side whole lines

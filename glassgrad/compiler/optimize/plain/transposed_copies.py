@@ -19,7 +19,7 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below, edge_gate
 from glassgrad.compiler.optimize.plain.reductions import Transpose
-from glassgrad.compiler.optimize.product.flat_axes import stride_along
+from glassgrad.compiler.optimize.product.recognize import stride_along
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 

@@ -16,8 +16,8 @@ from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, index, less, multiply
 from glassgrad.compiler.lower.loops import counter, one
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges
-from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, footprint, stride_along
-from glassgrad.compiler.optimize.product.recognize import Product, count
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
+from glassgrad.compiler.optimize.product.recognize import Product, count, footprint, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling, blocks
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target

@@ -23,8 +23,7 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Region, bounded
-from glassgrad.compiler.optimize.product.flat_axes import footprint, stride_along
-from glassgrad.compiler.optimize.product.recognize import Product, count, innermost
+from glassgrad.compiler.optimize.product.recognize import Product, count, footprint, innermost, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, linear, modulo, multiply,
+from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, modulo, multiply,
                                                     substitute_index)
-from glassgrad.compiler.lower.loops import Statement, Store, counter, ranges_of
+from glassgrad.compiler.lower.loops import Statement, Store, counter
 from glassgrad.compiler.optimize.moves.gates import below
-from glassgrad.compiler.optimize.product.recognize import Product, count
+from glassgrad.compiler.optimize.product.recognize import Product, count, evenly_along, footprint, stride_along
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
@@ -203,37 +203,6 @@ def image_axis(p: Product) -> tuple[FlatAxis, list[UOp]] | None:
     if 2 * footprint(p.right, image) > count(image):
         return None
     return FlatAxis([rows, columns], (rows.arg.size - 1) * pitch + columns.arg.size, pitch), p.n[:-2]
-
-
-# -- strides of addresses ------------------------------------------------------------------------------------
-def stride_along(at: UOp, along: UOp) -> int | None:
-    """The stride of an address along a counter; None where it is not a constant."""
-    _, terms = linear(at)
-    if any(along in ranges_of(atom) and atom is not along for atom in terms):
-        return None
-    return terms.get(along, 0)
-
-
-def to_neighbour(at: UOp, along: UOp) -> int | None:
-    """The distance of an address between a counter's values 0 and 1; None where it is not a constant."""
-    first, second = (linear(substitute_index(at, {along: index(n)}, {})) for n in (0, 1))
-    return second[0] - first[0] if first[1] == second[1] else None
-
-
-def evenly_along(at: UOp, along: UOp) -> bool:
-    """Whether an address has one stride along a counter: a constant, or a value known at run time."""
-    for atom in linear(at)[1]:
-        if atom is along or along not in ranges_of(atom):
-            continue
-        others = [s for s in atom.src if s is not along]
-        if atom.op is not o.MUL or len(others) != 1 or along in ranges_of(others[0]):
-            return False
-    return True
-
-
-def footprint(factor: UOp, loops: list[UOp]) -> int:
-    """An upper bound on the elements of memory that a factor reads while these loops run."""
-    return 1 + sum([abs(stride_along(factor.src[1], r) or 0) * (r.arg.size - 1) for r in loops])
 
 
 def lies_along_k(value: UOp, axis: FlatAxis, k: FlatAxis) -> bool:

@@ -23,10 +23,10 @@ from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, around, counter,
                                             flat_index, load, nested, one, ranges_of, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
-from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis, lies_along_k, stride_along
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis, lies_along_k
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import Factor, packed
 from glassgrad.compiler.optimize.product.gpu_warp_tile import CopiedLines, copied_steps
-from glassgrad.compiler.optimize.product.recognize import Product, count
+from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
 from glassgrad.compiler.optimize.product.split_k import Parts, RunTimeParts
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu

@@ -19,8 +19,8 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, For, If, Sta
 from glassgrad.compiler.lower.missing_instructions import carrier
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below, zero_outside
-from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, stride_along
-from glassgrad.compiler.optimize.product.recognize import Product, count
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
+from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import add, both, linear, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, both, index, linear, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (TASK, Accumulate, Assign, For, Statement, Store, around, counter,
                                             loops_around, nodes_in, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -217,3 +217,34 @@ def _sum_in(body: list[Statement]) -> _SumNest | None:
     if step.register is not total or step.combine is not o.ADD:
         return None
     return _SumNest(loops, stops, k, step, body[2:])
+
+
+# -- strides of addresses ------------------------------------------------------------------------------------
+def stride_along(at: UOp, along: UOp) -> int | None:
+    """The stride of an address along a counter; None where it is not a constant."""
+    _, terms = linear(at)
+    if any(along in ranges_of(atom) and atom is not along for atom in terms):
+        return None
+    return terms.get(along, 0)
+
+
+def to_neighbour(at: UOp, along: UOp) -> int | None:
+    """The distance of an address between a counter's values 0 and 1; None where it is not a constant."""
+    first, second = (linear(substitute_index(at, {along: index(n)}, {})) for n in (0, 1))
+    return second[0] - first[0] if first[1] == second[1] else None
+
+
+def evenly_along(at: UOp, along: UOp) -> bool:
+    """Whether an address has one stride along a counter: a constant, or a value known at run time."""
+    for atom in linear(at)[1]:
+        if atom is along or along not in ranges_of(atom):
+            continue
+        others = [s for s in atom.src if s is not along]
+        if atom.op is not o.MUL or len(others) != 1 or along in ranges_of(others[0]):
+            return False
+    return True
+
+
+def footprint(factor: UOp, loops: list[UOp]) -> int:
+    """An upper bound on the elements of memory that a factor reads while these loops run."""
+    return 1 + sum([abs(stride_along(factor.src[1], r) or 0) * (r.arg.size - 1) for r in loops])

@@ -14,8 +14,8 @@ from glassgrad.compiler.graph.index_algebra import add, linear, multiply, times
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, flat_index,
                                             load, local, nested, one, register)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, stride_along
-from glassgrad.compiler.optimize.product.recognize import Product, count
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
+from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
 
 
 class RunTimeParts(NamedTuple):

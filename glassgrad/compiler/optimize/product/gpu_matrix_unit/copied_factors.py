@@ -20,8 +20,8 @@ from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, State
 from glassgrad.compiler.optimize.moves.gates import below, zero_outside
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.conv_line_copies import LineAxis
-from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, to_neighbour
-from glassgrad.compiler.optimize.product.recognize import count
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
+from glassgrad.compiler.optimize.product.recognize import count, to_neighbour
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 

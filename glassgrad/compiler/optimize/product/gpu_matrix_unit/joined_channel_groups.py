@@ -14,8 +14,7 @@ from glassgrad.compiler.graph.index_algebra import add, both, divide, index, les
 from glassgrad.compiler.lower.loops import Store, counter, one, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import zero_outside
-from glassgrad.compiler.optimize.product.flat_axes import stride_along
-from glassgrad.compiler.optimize.product.recognize import Product, count
+from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 
 

@@ -12,8 +12,8 @@ from glassgrad.compiler.lower.loops import (LANE, TILE, UNIT, For, Statement, St
                                             nodes_in, one, walk)
 from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_next
-from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, stride_along
-from glassgrad.compiler.optimize.product.recognize import Product
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
+from glassgrad.compiler.optimize.product.recognize import Product, stride_along
 from glassgrad.compiler.optimize.product.split_k import Parts
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 

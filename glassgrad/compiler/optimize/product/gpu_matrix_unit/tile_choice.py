@@ -16,13 +16,13 @@ from glassgrad.compiler.graph.index_algebra import bounds, value_in
 from glassgrad.compiler.lower.loops import ranges_of
 from glassgrad.compiler.optimize.product.conv_line_copies import ShiftedFactor, line_rows, line_windows, shifted_rows
 from glassgrad.compiler.optimize.product.conv_window_copies import MOST_PADDED, BoxFactor, row_factors, window_factors
-from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis, stride_along
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import Factor, in_place, line_of
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.joined_channel_groups import joined_groups
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import (epilogue_operations, neighbours_stored,
                                                                             rounded_to)
 from glassgrad.compiler.optimize.product.packing import swells, unit_for
-from glassgrad.compiler.optimize.product.recognize import Product, count
+from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit

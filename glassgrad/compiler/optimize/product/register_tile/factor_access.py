@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from glassgrad.compiler.lower.loops import ranges_of
-from glassgrad.compiler.optimize.product.flat_axes import FlatProduct, stride_along
-from glassgrad.compiler.optimize.product.recognize import count
+from glassgrad.compiler.optimize.product.flat_axes import FlatProduct
+from glassgrad.compiler.optimize.product.recognize import count, stride_along
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 
 

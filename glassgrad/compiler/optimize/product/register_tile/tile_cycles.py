@@ -12,8 +12,7 @@ from functools import cached_property
 
 from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.lower.loops import Store, ranges_of
-from glassgrad.compiler.optimize.product.flat_axes import stride_along
-from glassgrad.compiler.optimize.product.recognize import count
+from glassgrad.compiler.optimize.product.recognize import count, stride_along
 from glassgrad.compiler.optimize.product.register_tile.factor_access import FactorAccess
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
