@@ -1,7 +1,7 @@
 """Every setting, typed, in one place. In: environment variables and `Context`. Out: `settings.NAME`.
 
 A setting's value is, in this order: the innermost `Context` that names it, the environment variable of the same
-name (read when it is asked for, so a script may set `os.environ` after the import), the default below.
+name (read when it is needed, so a script may set `os.environ` after the import), the default below.
 `docs/settings.md` describes each of them, and a test compares the two.
 """
 

@@ -1,9 +1,9 @@
 """Facts about nodes that change over time. In: nodes, tensors. Out: `registry`, the one object that holds them.
 
-Nodes are values and never change. What changes is outside of them, and is all here: which tensors a gradient can be
-asked for at a node (its leaves), which value a node was computed to have, which leaf got another value since, and which
-memory belongs to another library, whose writes are not seen here. Nothing here keeps a node or a tensor alive. The
-leaves of a BUFFER, of which there is one for each value in memory, are listed by its buffer: that costs no table.
+Nodes are values and never change. What changes is outside of them, and is all here: which tensors get a gradient at a
+node (its leaves), which value a node was computed to have, and which leaf got another value since. So is which memory
+belongs to another library, whose writes are not seen here. Nothing here keeps a node or a tensor alive. The leaves of a
+BUFFER, of which there is one for each value in memory, are listed by its buffer: that costs no table.
 Does not know gradients, schedules or kernels.
 """
 

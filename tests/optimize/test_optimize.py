@@ -66,7 +66,7 @@ def reduction(n: int, combine: Any = o.ADD) -> tuple[list[UOp], list[Statement],
 
 @pytest.mark.parametrize("n", RAGGED)
 @pytest.mark.parametrize("tile, lanes", WIDTHS)
-def test_wide(n: int, tile: int, lanes: int, rng: np.random.Generator) -> None:
+def test_a_widened_loop_computes_the_same(n: int, tile: int, lanes: int, rng: np.random.Generator) -> None:
     params, loop = elementwise(n)
     after = moves.wide(loop, tile, lanes)
     compare(params, [loop], [after], rng)
@@ -76,7 +76,7 @@ def test_wide(n: int, tile: int, lanes: int, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("n", RAGGED)
 @pytest.mark.parametrize("step", [1, -1, 3, -3])
-def test_cut_at_gates(n: int, step: int, rng: np.random.Generator) -> None:
+def test_a_loop_cut_at_gates_computes_the_same_without_comparing(n: int, step: int, rng: np.random.Generator) -> None:
     out, x, i = param(0, n), param(1, n), counter("i", n)
     at = multiply(i, step)
     edges = [less(at, index(limit)) for limit in (step * 5 + 1, step * 12)]
@@ -91,7 +91,7 @@ def test_cut_at_gates(n: int, step: int, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("n", RAGGED)
 @pytest.mark.parametrize("tile, lanes", WIDTHS)
 @pytest.mark.parametrize("combine", [o.ADD, o.MAX], ids=str)
-def test_wide_reduce(n: int, tile: int, lanes: int, combine: Any, rng: np.random.Generator) -> None:
+def test_a_widened_reduction_computes_the_same(n: int, tile: int, lanes: int, combine: Any, rng: np.random.Generator) -> None:
     params, body, loop = reduction(n, combine)
     for chunk in (0, 4 * tile * lanes, 1):
         after = sum_moves.wide_reduce(loop, tile, lanes, chunk)
@@ -121,14 +121,14 @@ def test_wide_reduce_refuses_what_depends_on_itself() -> None:
 
 @pytest.mark.parametrize("n", RAGGED)
 @pytest.mark.parametrize("chunk", [1, 2, 7, 64])
-def test_chunks(n: int, chunk: int, rng: np.random.Generator) -> None:
+def test_a_sum_of_chunks_is_the_same_sum(n: int, chunk: int, rng: np.random.Generator) -> None:
     params, body, _ = reduction(n)
     compare(params, body, [sum_moves.chunks(body, chunk)], rng)
 
 
 @pytest.mark.parametrize("sizes", [(2, 3), (40, 30), (3, 5, 7), (13, 1, 17), (2, 200)])
 @pytest.mark.parametrize("chunk", [2, 16, 64])
-def test_chunks_of_nested_loops(sizes: tuple[int, ...], chunk: int, rng: np.random.Generator) -> None:
+def test_nested_sums_in_chunks_are_the_same_sum(sizes: tuple[int, ...], chunk: int, rng: np.random.Generator) -> None:
     n = math.prod(sizes)
     out, x, total = param(0, 1), param(1, n), register("acc", FLOAT)
     counters = [counter(f"k{a}", s) for a, s in enumerate(sizes)]
@@ -144,7 +144,7 @@ def test_chunks_of_nested_loops(sizes: tuple[int, ...], chunk: int, rng: np.rand
 
 @pytest.mark.parametrize("n", RAGGED)
 @pytest.mark.parametrize("count", [1, 2, 3, 16, 5000])
-def test_tasks(n: int, count: int, rng: np.random.Generator) -> None:
+def test_a_loop_spread_over_tasks_computes_the_same(n: int, count: int, rng: np.random.Generator) -> None:
     params, loop = elementwise(n)
     after = moves.tasks(loop, count)
     compare(params, [loop], [[after]], rng)
@@ -154,7 +154,7 @@ def test_tasks(n: int, count: int, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("n", RAGGED)
 @pytest.mark.parametrize("kind", [LOOP, TASK, TILE])
-def test_nested(n: int, kind: str, rng: np.random.Generator) -> None:
+def test_nested_leaves_out_loops_of_one_iteration(n: int, kind: str, rng: np.random.Generator) -> None:
     out, x = param(0, n * 6), param(1, n * 6)
     i, j = counter("i", n), counter("j", 6)
     whole = counter("w", n * 6)
@@ -190,7 +190,7 @@ def test_loops_around_keep_those_of_one_iteration(n: int, rng: np.random.Generat
 
 
 @pytest.mark.parametrize("size, piece", [(10, 5), (11, 5), (4, 5), (5, 5), (1, 1)])
-def test_left_of_a_length(size: int, piece: int) -> None:
+def test_the_last_piece_ends_where_the_length_does(size: int, piece: int) -> None:
     number = counter("b", -(-size // piece))
     stop = left_of(size, piece, number)
     assert (stop is None) == (size % piece == 0)
@@ -201,7 +201,7 @@ def test_left_of_a_length(size: int, piece: int) -> None:
 
 @pytest.mark.parametrize("n", RAGGED)
 @pytest.mark.parametrize("most", [1, 2, 7, 64, 5000])
-def test_share_out(n: int, most: int, rng: np.random.Generator) -> None:
+def test_loops_shared_out_to_few_tasks_compute_the_same(n: int, most: int, rng: np.random.Generator) -> None:
     out, x = param(0, n * 6), param(1, n * 6)
     loops = [counter("i", n), counter("j", 2), counter("k", 3)]
     at = add(multiply(add(multiply(one(loops[0]), 2), loops[1]), 3), loops[2])
@@ -242,7 +242,7 @@ def test_spread_runs_the_rest_where_the_loop_ends_at_once(length: int, count: in
 @pytest.mark.parametrize("n", RAGGED)
 @pytest.mark.parametrize("chunk", [1, 7, 16, 100])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_group(n: int, chunk: int, rows: int, rng: np.random.Generator) -> None:
+def test_a_sum_by_groups_of_rows_is_the_same_sum(n: int, chunk: int, rows: int, rng: np.random.Generator) -> None:
     out, x, k, i = param(0, rows), param(1, n * rows), counter("k", n), counter("i", rows)
     total = register("acc", FLOAT)
     body: list[Statement] = [
@@ -286,7 +286,7 @@ def two_sums(n: int, m: int, other: int = 0, needs: bool = False) -> tuple[list[
 
 @pytest.mark.parametrize("n", [1, 7, 16])
 @pytest.mark.parametrize("m", [1, 5, 33])
-def test_sums_together(n: int, m: int, rng: np.random.Generator) -> None:
+def test_sums_over_the_same_loops_become_one_nest(n: int, m: int, rng: np.random.Generator) -> None:
     params, before = two_sums(n, m)
     after = sum_moves.sums_together(before)
     assert sum(isinstance(s, For) for s in walk(after)) == 3, "one nest of two loops in the loop of results"
@@ -317,7 +317,7 @@ def test_lanes_do_not_go_along_groups_of_which_one_is_shorter(
 
 
 @pytest.mark.parametrize("a, b", [(1, 1), (3, 5), (8, 16), (7, 1), (1, 9)])
-def test_merge(a: int, b: int, rng: np.random.Generator) -> None:
+def test_merged_loops_compute_the_same(a: int, b: int, rng: np.random.Generator) -> None:
     out, x, i, j = param(0, a * b), param(1, a * b), counter("i", a), counter("j", b)
     at = add(multiply(i, b), j)
     nested = For(i, TASK, [For(j, TASK, [Store(out, at, load(x, at) * 2.0)])])

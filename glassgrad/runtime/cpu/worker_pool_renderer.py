@@ -1,6 +1,6 @@
 """Write the worker pool's program as LLVM IR or as C. In: `PROGRAM`. Out: text for a compiler.
 
-Machines without a C compiler compile the IR by llvmlite, those without llvmlite compile the C. One writer walks the
+Machines without a C compiler compile the IR by llvmlite, those without llvmlite compile the C. One writer visits the
 syntax tree, and a table per language has the text of each step. In both, each variable is a stack slot, each value gets
 a name, and control flow is labels and jumps.
 """

@@ -1,9 +1,9 @@
 """A contraction over an image, which is read in place. In: a product. Out: phases, or None.
 
 A convolution multiplies every channel of a pixel with a vector of weights. Done that way, the image needs no copy: its
-elements are read as scalars, from whatever address a tap, a stride or a dilation gives them, and the lanes run along
-the channels of the result, for images of any size and row length. Nor does it need zeros around it: taps outside a
-padded image are skipped (moves/padding_bounds.py), by loop bounds, or by separate tiles along its edges.
+elements are read as scalars, from whatever address a tap, a stride or a dilation gives them. The lanes run along the
+channels of the result, so images may have any size and row length. Nor are zeros needed around an image: taps outside a
+padded one are skipped (moves/padding_bounds.py), by loop bounds, or by separate tiles along its edges.
 
     phase 1   pack the other factor (weights) into panels   [panel of N][K][vectors of the tile]
     phase 2   TASK tiles of M, panels of N: for blocks of K: rows x vectors of sums; each step reads `rows` elements at
