@@ -91,7 +91,8 @@ def test_a_loop_cut_at_gates_computes_the_same_without_comparing(n: int, step: i
 @pytest.mark.parametrize("n", RAGGED)
 @pytest.mark.parametrize("tile, lanes", WIDTHS)
 @pytest.mark.parametrize("combine", [o.ADD, o.MAX], ids=str)
-def test_a_widened_reduction_computes_the_same(n: int, tile: int, lanes: int, combine: Any, rng: np.random.Generator) -> None:
+def test_a_widened_reduction_computes_the_same(n: int, tile: int, lanes: int, combine: Any,
+                                               rng: np.random.Generator) -> None:
     params, body, loop = reduction(n, combine)
     for chunk in (0, 4 * tile * lanes, 1):
         after = sum_moves.wide_reduce(loop, tile, lanes, chunk)

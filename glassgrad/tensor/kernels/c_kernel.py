@@ -9,8 +9,8 @@ a number: as it is declared), then the number of the result's elements. Tensors 
 compiled when first used, by the system's C compiler, and runs at once: the compiler cannot see into it, so nothing is
 fused with it. Inside a jitted function it is launched again by each replay.
 
-On the device CUDA the source is CUDA, and the function is a kernel. It is launched with a thread for each element of the
-result, in blocks of 256; the last block may have idle threads:
+On the device CUDA the source is CUDA, and the function is a kernel. It is launched with a thread for each element of
+the result, in blocks of 256; the last block may have idle threads:
 
     extern "C" __global__ void double_it(float *out, const float *x, long long n) {
         long long i = blockIdx.x * 256ll + threadIdx.x;
