@@ -36,7 +36,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     blocks = transposed(loops, inner, lanes, decisions)
     if blocks is not None:
         return [nest(blocks[0], blocks[1], total, target, decisions)]
-    columns = Columns.of(loops, inner, lanes, target)
+    columns = Columns.of(loops, inner, total, lanes, target)
     tasks = count(f.range for f in loops) if columns is None else columns.tasks
     reduced = divisible_sum(loops, inner) if total >= target.cut_steps and tasks < target.few_tasks else None
     if reduced is not None:
@@ -57,9 +57,10 @@ class Columns(NamedTuple):
     tile: int                     # vectors in flight
     tasks: int                    # the most that there can be
     least_part: int               # elements of a column that are worth a part of its sum
+    in_slices: bool               # whether long columns are summed along rows (columns.py)
 
     @staticmethod
-    def of(loops: list[For], inner: list[Statement], lanes: int, target: Target) -> Columns | None:
+    def of(loops: list[For], inner: list[Statement], total: int, lanes: int, target: Target) -> Columns | None:
         """The best of these loops; None where lanes along rows cost less."""
         free = lane_loops(loops, inner)
         if not free or columns_cost(free, inner, lanes) > rows_cost(inner, lanes):
@@ -67,9 +68,9 @@ class Columns(NamedTuple):
         at, tile = lane_loop(free, inner), vectors_in_flight(inner)
         size = free[at].range.arg.size
         others = count(f.range for f in loops) // max(size, 1)
-        if goes_along_rows(free[at], inner, others, target):
-            return Columns(free, at, tile, others * -(-size // cpu.SLICE), cpu.LEAST_PART)
-        return Columns(free, at, tile, others * -(-size // (tile * lanes)), LEAST_READ)
+        if total * 4 >= target.l2_bytes and goes_along_rows(free[at], inner, others, target):
+            return Columns(free, at, tile, others * -(-size // cpu.SLICE), cpu.LEAST_PART, True)
+        return Columns(free, at, tile, others * -(-size // (tile * lanes)), LEAST_READ, False)
 
 
 def _along_columns(columns: Columns, loops: list[For], inner: list[Statement], total: int, lanes: int, target: Target,
@@ -79,8 +80,8 @@ def _along_columns(columns: Columns, loops: list[For], inner: list[Statement], t
     chosen = ask_lanes(decisions, columns.free, columns.at, columns.tile, lanes)
     loop = next(f for f in columns.free if f.range.arg.name == chosen.loop)
     around = [f for f in loops if f is not loop]
-    others = count(f.range for f in around)
-    slices = along_rows_of_slices(loop, inner, chosen.tile, chosen.lanes, others, target, decisions)
+    slices = along_rows_of_slices(loop, inner, chosen.tile, chosen.lanes, count(f.range for f in around), target,
+                                  decisions) if columns.in_slices else None
     if slices is not None:
         return nest([*around, slices[0]], slices[1], total, target, decisions, independent=False)
     whole = For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop)
