@@ -80,6 +80,23 @@ def test_int64_compares_where_the_difference_overflows() -> None:
     assert Tensor(y).sign().tolist() == [-1, 1, 1]
 
 
+def test_comparisons_whose_sides_change_places_at_the_end_of_int64() -> None:
+    """`x > -1` became `-x < 1`, which is true of the least integer."""
+    least, greatest = -2**63, 2**63 - 1
+    values = [least, least + 1, -2, -1, 0, 1, greatest]
+    x = Tensor(np.array(values))
+    for c in (least, -2, -1, 0, 1, greatest):
+        expected = [[v > c for v in values], [v <= c for v in values], [v < c for v in values], [v >= c for v in values]]
+        assert [y.tolist() for y in (x > c, x <= c, x < c, x >= c)] == expected, c
+
+
+def test_the_quotient_of_a_difference_whose_rest_overflows() -> None:
+    """(x - 5) // 7 is (x + 2) // 7 - 1 only where x + 2 fits."""
+    values = [0, 4, 5, 2**63 - 8, 2**63 - 1]
+    x = Tensor(np.array(values)).maximum(0)
+    assert ((x - 5) // 7).tolist() == [(v - 5) // 7 for v in values]
+
+
 def test_the_remainder_of_a_difference_whose_rest_overflows() -> None:
     x = np.array([0, 3, 2**63 - 1, 2**62])
     np.testing.assert_array_equal(((Tensor.arange(4, dtype="int64") - Tensor(x).maximum(0)) % (2**63 - 1)).numpy(),

@@ -265,11 +265,11 @@ def divide(x: UOp, divisor: int) -> UOp:
         whole = plus(whole, {a: k // divisor for a, k in rest.items()})
         rest = {a: k % divisor for a, k in rest.items()}
         left = build(remainder, rest)
-        if not exact(left):
-            return UOp(o.IDIV, dtypes.index, (x, index(divisor)))
         low, high = bounds(left)
         if low // divisor == high // divisor:
             return build(c // divisor + low // divisor, whole)
+    if not exact(left):                                # x - 5 fits where x + 3, its numerator over 4, may not
+        return UOp(o.IDIV, dtypes.index, (x, index(divisor)))
     g = _common_step(divisor, remainder, rest)
     if g > 1:                                          # (g*y + r) // (g*d) == y // d for 0 <= r < g
         inner = divide(build(remainder // g, {a: k // g for a, k in rest.items() if k % g == 0}), divisor // g)
@@ -331,9 +331,10 @@ def less(x: UOp, y: UOp) -> UOp:
     for g in sorted({math.gcd(*terms.values()), *map(abs, terms.values())} - {1}, reverse=True):
         first, last = ((-1 - r) // g for r in bounds(build(c, {a: k for a, k in terms.items() if k % g})))
         if first == last:                              # g*y + r < 0  is  y < 1 + (-1 - r) // g, the same for any r
-            return UOp(o.CMPLT, dtypes.bool, (build(0, {a: k // g for a, k in terms.items() if k % g == 0}),
-                                              index(first + 1)))
-    return UOp(o.CMPLT, dtypes.bool, (build(0, terms), index(-c)))
+            c, terms = -1 - first, {a: k // g for a, k in terms.items() if k % g == 0}
+            break
+    left = build(0, terms)                             # -1 - x always fits; without its constant, -x may not
+    return UOp(o.CMPLT, dtypes.bool, (left, index(-c)) if exact(left) and -c <= left.dtype.max else (x, y))
 
 
 def both(x: UOp | None, y: UOp | None) -> UOp | None:
