@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from glassgrad.base.errors import GradientError
-from glassgrad.compiler.graph import UOp, ops as o, toposort
-from glassgrad.compiler.graph.gradient import passes_to, reached_from
+from glassgrad.compiler.graph import OwnGradient, UOp, ops as o, toposort
+from glassgrad.compiler.graph.gradient import GRADIENTS, passes_to, reached_from
 from glassgrad.engine.capture import note_written, recording
 from glassgrad.engine.in_place import without_history
 from glassgrad.engine.realize import below_reshapes
@@ -54,6 +54,26 @@ RESET = Leaf()   # in the place of a gradient that was set to None
 def distinct(node: UOp) -> UOp:
     """The same value at a unique node, which no equal expression shares."""
     return UOp(o.DETACH, node.dtype, (node,), Leaf())
+
+
+class _GradientOf:
+    """The gradient of a node, for a node that shows its value. Equal only to itself."""
+    __slots__ = ("node",)
+
+    def __init__(self, node: UOp):
+        self.node = node
+
+    def __call__(self, g: UOp, out: UOp, *inputs: UOp) -> Sequence[UOp | None]:
+        return GRADIENTS[self.node.op](g, self.node, *inputs)
+
+
+def distinct_copy(node: UOp) -> UOp:
+    """The same value at a unique node, which gradients pass as they pass this one: two tensors that were assigned equal
+    expressions are two leaves, and a gradient reaches what both were computed from."""
+    computed = node.arg.written_out(node.src) if node.op is o.FORMULA else node
+    if computed.op.kind is o.Kind.LEAF or computed.op is o.GRADIENT or computed.op not in GRADIENTS:
+        return distinct(node)
+    return UOp(o.DETACH, node.dtype, (node, *computed.src), OwnGradient(_GradientOf(computed)))
 
 
 def hold(tensor: Any) -> None:

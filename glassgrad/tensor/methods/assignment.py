@@ -18,7 +18,8 @@ from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, promote
 from glassgrad.engine.capture import note_replaced
 from glassgrad.engine.in_place import without_history
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.autograd.gradient_leaves import assigned, distinct, has_another_value, hold, is_held, leaf_shared
+from glassgrad.tensor.autograd.gradient_leaves import (assigned, distinct_copy, has_another_value, hold, is_held,
+                                                       leaf_shared)
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.formulas import (add, as_node, ceil, counting, divide, elementary, flatten, in_accumulator, less,
                                        lookup, maximum, mul, replace_part, running as running_total, sub, where)
@@ -131,7 +132,7 @@ class AssignmentMixin(TensorBase):
         if leaf or held:
             # equal values share one node; two leaves do not
             if leaf_shared(node, self):
-                self.uop = distinct(node)
+                self.uop = distinct_copy(node)
             hold(self)
             assigned(self)
         elif node.op is o.BUFFER:
