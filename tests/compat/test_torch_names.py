@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
+import pickle
 import subprocess
 import sys
 from collections import OrderedDict
@@ -442,6 +444,19 @@ def test_devices_that_are_not_here() -> None:
     with pytest.raises(AttributeError, match="torch.frobnicate has no counterpart"):
         _ = ours.frobnicate
     assert Tensor([1]).to(ours.device("cpu")).tolist() == [1] and not ours.backends.mps.is_available()
+
+
+def test_the_device_of_a_tensor_is_a_device_of_pytorch() -> None:
+    """It was a plain name in capitals: `x.device == torch.device("cpu")` was False, and `x.device.type` an error."""
+    x, cpu = ours.ones(2, device="cpu"), ours.device("cpu")
+    assert x.device == cpu and cpu == x.device and not x.device != cpu and x.device != ours.ones(1, device="clang").device
+    assert (x.device.type, x.device.index, str(x.device), f"{x.device}", repr(x.device)) == \
+        ("cpu", None, "cpu", "cpu", "device(type='cpu')")
+    assert {cpu: 1}[x.device] == 1 and x.device == "CPU" == Tensor([1], device="CPU").device
+    assert ours.device(x.device) == cpu and copy.deepcopy(x.device) == pickle.loads(pickle.dumps(x.device)) == cpu
+    moved = [x.to(x.device), ours.zeros(2, device=x.device), x.new_zeros(2), (x * 2).to(cpu), ours.zeros_like(x)]
+    assert all(tensor.device == cpu and (x + tensor).device == cpu for tensor in moved)
+    assert next(ours.nn.Linear(2, 2).to(x.device).parameters()).device == cpu
 
 
 def test_a_script_of_pytorch_runs_as_it_is(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError
+from glassgrad.compat.tinygrad.absent_methods import instead_of
 from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes, wrapped
 from glassgrad.compiler.graph.gradient import passes_to
@@ -41,6 +42,9 @@ class TinygradTensor(Tensor):
             key = id(made)
             _COMPUTED[key] = weakref.ref(made, lambda _: _COMPUTED.pop(key, None))
         return made
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a tensor has no {name!r}: {instead_of(name)}")
 
     # -- integers that do not fit their type wrap around ----------------------------------------------------------
     def _number(self, value: Any, dtype: DType, op: Op = o.ADD) -> UOp:

@@ -8,9 +8,9 @@ tensors that hold the node take the new value, and `after` returns it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from glassgrad.compat.tinygrad.absent_methods import NODE_METHODS
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.autograd.gradient_leaves import holders
 from glassgrad.tensor.tensor import Tensor
@@ -52,7 +52,7 @@ def item(self: UOp, index: Any) -> UOp:
     return Tensor._of_node(self)[index].uop
 
 
-METHODS: dict[str, Callable[..., Any]] = {"store": store, "after": after, "__getitem__": item}
+METHODS: dict[str, Any] = {"store": store, "after": after, "__getitem__": item, **NODE_METHODS}
 
 
 def add_methods() -> None:

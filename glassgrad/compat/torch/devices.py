@@ -15,8 +15,10 @@ __all__ = ["cudnn", "device", "get_num_threads", "mkldnn", "mps", "set_float32_m
 class device(str):
     """A device's name, with PyTorch's parts: `device("cpu").type`. "cuda" is accepted where `cuda.is_available()`.
 
-    >>> device("cpu").type, device("cpu") == "cpu"
-    ('cpu', True)
+    >>> device("cpu").type, device("cpu") == "cpu", device("cpu") == device("cpu:0") == Device.canonicalize("cpu")
+    ('cpu', True, True)
+    >>> print(device("cpu"))
+    cpu
     """
     type: str
     index: Any
@@ -31,9 +33,22 @@ class device(str):
         if index not in (None, 0):
             raise DeviceError("there is one device of a kind here", given=f'torch.device("{type}"), number {index}',
                               expected="no number, or 0", fix=f'write torch.device("{kind}")')
-        made = super().__new__(cls, kind)
-        made.type, made.index = kind, index
+        return cls.named(kind.upper(), index)
+
+    @classmethod
+    def named(cls, name: str, index: int | None = None) -> device:
+        """The device of this name here, which is in capitals: code that knows nothing of this class finds it by that."""
+        made = super().__new__(cls, name)
+        made.type, made.index = name.lower(), index
         return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and str(other).upper() == self.type.upper()
+
+    __hash__ = str.__hash__
+
+    def __str__(self) -> str: return self.type
+    def __format__(self, spec: str) -> str: return format(self.type, spec)
 
     def __repr__(self) -> str:
         return f"device(type={self.type!r}" + (")" if self.index is None else f", index={self.index})")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from glassgrad.compat.torch.devices import device as Device
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.checks import REQUIRED, arguments
 from glassgrad.tensor.tensor import Tensor
 from glassgrad.tensor.tensor_base import Self
+
+_INSTEAD = {"cuda": 'write x.to("cuda")', "is_cuda": 'write x.device.type == "cuda"', "get_device": "write x.device",
+            "register_hook": "hooks are not here; read x.grad after backward, or write an autograd.Function"}
 
 
 class TorchTensor(Tensor):
@@ -18,6 +22,9 @@ class TorchTensor(Tensor):
     ([5, 7], [1, 0], True)
     """
     __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a tensor has no {name!r}: " + _INSTEAD.get(name, "docs/api.md says what to use instead"))
 
     def _sum_dtype(self, dtype: DType) -> DType: return dtype if dtype.kind == "f" else dtypes.int64
 
@@ -41,6 +48,16 @@ class TorchTensor(Tensor):
         if isinstance(axis, int):
             axis, dim = None, axis
         return super().min(axis, keepdim, dim=dim, **spelling)
+
+    @property
+    def device(self) -> Device:
+        """The device that holds or will compute the values, as PyTorch's scripts ask for it.
+
+        >>> x = TorchTensor([1.0], device="CPU")
+        >>> x.device.type, x.device == "CPU", str(x.device)
+        ('cpu', True, 'cpu')
+        """
+        return Device.named(super().device)
 
     @property
     def T(self) -> Self:
