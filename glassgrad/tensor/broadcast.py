@@ -20,7 +20,7 @@ VERBS = {o.ADD: ("add", "+"), o.SUB: ("subtract", "-"), o.MUL: ("multiply", "*")
          o.CMPEQ: ("compare", "=="), o.CMPNE: ("compare", "!="), o.WHERE: ("choose between", "where"),
          o.MAX: ("take the maximum of", "max"), o.MIN: ("take the minimum of", "min"),
          o.AND: ("combine", "&"), o.OR: ("combine", "|"), o.XOR: ("combine", "^"),
-         o.SHL: ("shift", "<<"), o.SHR: ("shift", ">>")}
+         o.SHL: ("shift", "<<"), o.SHR: ("shift", ">>"), o.GATHER: ("index by", "and")}
 _WRAPPING = frozenset({o.ADD, o.SUB, o.MUL, o.AND, o.OR, o.XOR})   # right modulo 2^bits, whatever the sign
 
 

@@ -287,6 +287,11 @@ cannot make a tensor of lists of different lengths
   given:    value[0] has 2 values, value[1] has 1 values
   expected: the same number of values in every row
   fix:      pad the short rows"""),
+    "indices of different lengths": (lambda: Tensor.zeros(3, 4)[[0, 1], [0, 1, 2]], ShapeError, """
+cannot index by tensors of these shapes
+  given:    (2,) and (3,)
+  expected: sizes that are equal, or 1, counted from the last axis; here 2 meets 3
+  fix:      reshape or transpose one side, or insert an axis of size 1 with unsqueeze"""),
     "list beside a number": (lambda: Tensor([[1, 2], 3]), ShapeError, """
 cannot make a tensor of lists of different lengths
   given:    value[0] has 2 values, value[1] has the single value 3

@@ -30,7 +30,7 @@ def lookup(x: UOp, picks: Sequence[tuple[int, UOp]], from_end: bool = True, know
         others = [(axis - sum(g < axis for g in gone), index) for axis, index in picks if index.shape]
         return lookup(lookup(x, single, from_end, known), others, from_end, known)
     axes = [a for a, _ in picks]
-    shape: tuple[int, ...] = functools.reduce(broadcast_shape, [index.shape for _, index in picks])
+    shape: tuple[int, ...] = functools.reduce(lambda a, b: broadcast_shape(a, b, o.GATHER), [i.shape for _, i in picks])
     linear: UOp | None = None
     for axis, index in picks:
         n = x.shape[axis]
