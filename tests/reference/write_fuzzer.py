@@ -2,8 +2,9 @@
 
 Each program is a list of statements that both libraries run as they stand: values computed before a write must keep
 what they read, views must see every write to what they show, and writes through a view must reach the others. Some
-programs read in between, so that a part is computed early. Left out is what PyTorch leaves undefined or we refuse at
-the line: writes to and from overlapping parts, and writes to expanded views.
+programs read in between, so that a part is computed early. What another tensor is written from is read whole before
+the write: there PyTorch is given a copy (`before`), because it may read what it has just written. Left out is what we
+refuse at the line: writes to expanded views.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ WRITES = ("{0}.add_({number})", "{0}.mul_(2)", "{0}.fill_({number})", "{0}.zero_
           "{0}[..., -1] = {number}", "{0}[1:] = {0}[:-1].clone()", "{0}.copy_({0} * 2)", "{0}.clamp_(min=0)",
           "{0}[{0} > 3] = 0", "{0}.neg_()", "{0}.sub_({0})", "{0}.masked_fill_({0} < 0, 7)",
           "{0}[::2] *= 3", "{0}[i] = {number}",
-          "{0}.copy_({1})", "{0}[...] = {1}", "{0}.add_({1})", "{0}.index_add_(0, i, {0}[:2])",
+          "{0}.copy_(before({1}))", "{0}[...] = before({1})", "{0}.add_(before({1}))",
+          "{0}.index_add_(0, i, before({0}[:2]))",
           "{0} -= {0}.sum()")
 READS = ("{0} + {1}", "{0} * 2", "{0}.sum()", "{0}.clone()", "{0}.cumsum(0)", "{0} @ {0}.T", "{0}.flip(0)",
          "{0}.sort(0).values", "torch.cat([{0}, {0}])", "torch.where({0} > 1, {0}, -{0})")
@@ -52,7 +54,8 @@ class WriteProgram:
 
     def scope(self, library: Any) -> dict[str, Any]:
         tensors = {name: library.tensor(values) for name, values in self.start.items()}
-        return {"torch": library, "i": library.tensor([0, 0]), **tensors}
+        before = torch.clone if library is torch else lambda tensor: tensor
+        return {"torch": library, "before": before, "i": library.tensor([0, 0]), **tensors}
 
     def statement(self, name: str, scope: dict[str, Any]) -> str:
         names = [n for n, v in scope.items() if isinstance(v, torch.Tensor) and n != "i"]
@@ -67,7 +70,7 @@ class WriteProgram:
         whole = not scope[first].dtype.is_floating_point
         if kind < 0.75:
             # integers are not written as floats here without a cast
-            writes = [write for write in WRITES if not (whole and write == "{0}[...] = {1}")]
+            writes = [write for write in WRITES if not (whole and write == "{0}[...] = before({1})")]
             return self.random.choice(writes).format(first, second, number=number)
         if kind < 0.9:
             reads = [read for read in READS if not (whole and "@" in read)]    # products of uint8 are int32 here
@@ -91,7 +94,8 @@ class WriteProgram:
 
     def __str__(self) -> str:
         tensors = [f"{name} = torch.tensor({values.tolist()})" for name, values in self.start.items()]
-        return "\n".join([*tensors, "i = torch.tensor([0, 0])", *self.lines])
+        return "\n".join([*tensors, "i = torch.tensor([0, 0])", "before = torch.clone     # here: lambda tensor: tensor",
+                          *self.lines])
 
 
 def check(seed: int) -> str:
