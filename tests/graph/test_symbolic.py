@@ -468,3 +468,12 @@ def test_a_length_from_another_process_is_found_among_those_of_this_one(seed: st
     variable, length = pickle.loads(there)
     assert variable == n and variable in {n} and isinstance(variable, Variable)
     assert length == 2 * n + 1 and length in {2 * n + 1}
+
+
+def test_an_axis_of_no_elements_is_sorted() -> None:
+    """Its rows were counted by a division by its length."""
+    x, n = Tensor.arange(12.0).reshape(3, 4).realize(), Variable("n", 0, 4)
+    for k in (3, 0, 1):
+        rows = x.numpy()[:, :k]
+        assert np.array_equal(x[:, :n.bind(k)].sort(-1, descending=True)[0].numpy(), rows[:, ::-1])
+        assert x[:, :n.bind(k)].argsort(0).shape == (3, n.bind(k)) and int(x[:, :n.bind(k)].unique().numel()) == 3 * k

@@ -292,6 +292,11 @@ cannot index by tensors of these shapes
   given:    (2,) and (3,)
   expected: sizes that are equal, or 1, counted from the last axis; here 2 meets 3
   fix:      reshape or transpose one side, or insert an axis of size 1 with unsqueeze"""),
+    "quantile of nothing": (lambda: Tensor.zeros(3, 0).quantile(0.5, 1), ShapeError, """
+there is no quantile of nothing
+  given:    shape (3, 0)
+  expected: at least one element
+  fix:      check where the elements went"""),
     "list beside a number": (lambda: Tensor([[1, 2], 3]), ShapeError, """
 cannot make a tensor of lists of different lengths
   given:    value[0] has 2 values, value[1] has the single value 3

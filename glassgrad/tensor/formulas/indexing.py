@@ -92,8 +92,8 @@ def rows_of(x: UOp, axis: int) -> UOp:
     """x as (rows, n): one axis last, the others flattened."""
     if not x.shape:
         return x.reshape((1, 1))
-    n = x.shape[axis]
-    return movedim(x, axis, -1).reshape((math.prod(x.shape) // n if n else 0, n))
+    moved = movedim(x, axis, -1)
+    return moved.reshape((math.prod(moved.shape[:-1]), moved.shape[-1]))
 
 
 def unrows(rows: UOp, axis: int, shape: tuple[Any, ...]) -> UOp:

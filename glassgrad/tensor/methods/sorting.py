@@ -190,6 +190,9 @@ class SortingMixin(TensorBase):
                              fix="cast first: x.float()")
         shares = full((), float(q), self.dtype) if isinstance(q, (int, float)) else self._beside(q).uop
         axis = None if dim is None else resolve_axis(dim, self.ndim, "quantile")
+        if 0 in (self.shape if axis is None else self.shape[axis:axis + 1]):
+            raise ShapeError("there is no quantile of nothing", given=f"shape {self.shape}",
+                             expected="at least one element", fix="check where the elements went")
         return self._with(quantile(self.uop, shares, axis, keepdim, interpolation, what == "nanquantile"), q)
 
     # -- finding ---------------------------------------------------------------------------------------------
