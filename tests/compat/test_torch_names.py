@@ -449,7 +449,8 @@ def test_devices_that_are_not_here() -> None:
 def test_the_device_of_a_tensor_is_a_device_of_pytorch() -> None:
     """It was a plain name in capitals: `x.device == torch.device("cpu")` was False, and `x.device.type` an error."""
     x, cpu = ours.ones(2, device="cpu"), ours.device("cpu")
-    assert x.device == cpu and cpu == x.device and not x.device != cpu and x.device != ours.ones(1, device="clang").device
+    assert x.device == cpu and cpu == x.device and not x.device != cpu
+    assert x.device != ours.ones(1, device="clang").device
     assert (x.device.type, x.device.index, str(x.device), f"{x.device}", repr(x.device)) == \
         ("cpu", None, "cpu", "cpu", "device(type='cpu')")
     assert {cpu: 1}[x.device] == 1 and x.device == "CPU" == Tensor([1], device="CPU").device

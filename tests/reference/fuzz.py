@@ -4,6 +4,7 @@
     ./dev fuzz writes                  views and writes in place, against PyTorch
     ./dev fuzz jit                     jitted functions that write and take views, against the same without the jit
     ./dev fuzz programs                longer programs with their gradients, against PyTorch
+    ./dev fuzz training                models, optimizers and schedules, trained for five steps, against PyTorch
     ./dev fuzz sizes                   programs called with other sizes each time, against the NumPy interpreter
     ./dev fuzz lengths                 products, attention, convolutions of other lengths each time, against PyTorch
     ./dev fuzz graphs                  graphs of nodes on CPU, CLANG and PYTHON, against the NumPy interpreter
@@ -32,6 +33,7 @@ import method_fuzzer
 import size_fuzzer
 import tensor_fuzzer
 import torch
+import training_fuzzer
 import write_fuzzer
 
 from glassgrad import Device
@@ -54,7 +56,8 @@ def check_lengths(seed: int) -> str:
 
 KINDS: dict[str, Callable[[int], str]] = {"methods": method_fuzzer.check, "writes": write_fuzzer.check,
                                           "programs": tensor_fuzzer.check, "sizes": size_fuzzer.check,
-                                          "lengths": check_lengths, "graphs": check_graph, "jit": jit_fuzzer.check}
+                                          "lengths": check_lengths, "graphs": check_graph, "jit": jit_fuzzer.check,
+                                          "training": training_fuzzer.check}
 
 
 def main() -> int:

@@ -94,8 +94,8 @@ class WriteProgram:
 
     def __str__(self) -> str:
         tensors = [f"{name} = torch.tensor({values.tolist()})" for name, values in self.start.items()]
-        return "\n".join([*tensors, "i = torch.tensor([0, 0])", "before = torch.clone     # here: lambda tensor: tensor",
-                          *self.lines])
+        before = "before = torch.clone     # here: lambda tensor: tensor"
+        return "\n".join([*tensors, "i = torch.tensor([0, 0])", before, *self.lines])
 
 
 def check(seed: int) -> str:

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch, the reference of gradients and layers, is not installed")
 
 import method_fuzzer  # noqa: E402
+import training_fuzzer  # noqa: E402
 import write_fuzzer  # noqa: E402
 
 from glassgrad import Device  # noqa: E402
@@ -26,6 +27,20 @@ def test_single_methods_give_what_pytorch_gives_in_corners(first: int) -> None:
 def test_views_and_writes_in_place_give_what_pytorch_gives(first: int) -> None:
     reports = [write_fuzzer.check(seed) for seed in range(first, first + 25)]
     assert not any(reports), "\n\n".join(filter(None, reports))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(3))
+def test_models_train_as_in_pytorch(seed: int) -> None:
+    assert not (report := training_fuzzer.check(seed)), report
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_wrong_step_of_training_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    from glassgrad.torch import optim
+    monkeypatch.setattr(optim.SGD, "step", lambda self: None)
+    seed = next(seed for seed in range(99) if training_fuzzer.TrainingProgram(seed).optimizer.startswith("SGD(p, lr"))
+    assert ", PyTorch [" in training_fuzzer.check(seed)
 
 
 def test_a_wrong_result_is_reported_with_its_program(monkeypatch: pytest.MonkeyPatch) -> None:

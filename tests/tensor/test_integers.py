@@ -86,8 +86,8 @@ def test_comparisons_whose_sides_change_places_at_the_end_of_int64() -> None:
     values = [least, least + 1, -2, -1, 0, 1, greatest]
     x = Tensor(np.array(values))
     for c in (least, -2, -1, 0, 1, greatest):
-        expected = [[v > c for v in values], [v <= c for v in values], [v < c for v in values], [v >= c for v in values]]
-        assert [y.tolist() for y in (x > c, x <= c, x < c, x >= c)] == expected, c
+        assert (x > c).tolist() == [v > c for v in values] and (x < c).tolist() == [v < c for v in values], c
+        assert (x <= c).tolist() == [v <= c for v in values] and (x >= c).tolist() == [v >= c for v in values], c
 
 
 def test_the_quotient_of_a_difference_whose_rest_overflows() -> None:

@@ -37,7 +37,7 @@ class device(str):
 
     @classmethod
     def named(cls, name: str, index: int | None = None) -> device:
-        """The device of this name here, which is in capitals: code that knows nothing of this class finds it by that."""
+        """A device by its name here, in capitals: what knows nothing of this class finds it by that."""
         made = super().__new__(cls, name)
         made.type, made.index = name.lower(), index
         return made
