@@ -56,24 +56,14 @@ def distinct(node: UOp) -> UOp:
     return UOp(o.DETACH, node.dtype, (node,), Leaf())
 
 
-class _GradientOf:
-    """The gradient of a node, for a node that shows its value. Equal only to itself."""
-    __slots__ = ("node",)
-
-    def __init__(self, node: UOp):
-        self.node = node
-
-    def __call__(self, g: UOp, out: UOp, *inputs: UOp) -> Sequence[UOp | None]:
-        return GRADIENTS[self.node.op](g, self.node, *inputs)
-
-
 def distinct_copy(node: UOp) -> UOp:
     """The same value at a unique node, which gradients pass as they pass this one: two tensors that were assigned equal
     expressions are two leaves, and a gradient reaches what both were computed from."""
     computed = node.arg.written_out(node.src) if node.op is o.FORMULA else node
     if computed.op.kind is o.Kind.LEAF or computed.op is o.GRADIENT or computed.op not in GRADIENTS:
         return distinct(node)
-    return UOp(o.DETACH, node.dtype, (node, *computed.src), OwnGradient(_GradientOf(computed)))
+    rule = GRADIENTS[computed.op]                        # a function of its own for each copy: equal only to itself
+    return UOp(o.DETACH, node.dtype, (node, *computed.src), OwnGradient(lambda g, out, *src: rule(g, computed, *src)))
 
 
 def hold(tensor: Any) -> None:
