@@ -217,6 +217,8 @@ CASES: list[OpCase] = [
            lambda t, x, k: t.nn.functional.conv2d(x, k, padding=1, groups=8).square(), True),
     OpCase("3x3 of stride 2", [x(8, 16, 56, 56), w(32, 16, 3, 3)],
            lambda t, x, k: t.nn.functional.conv2d(x, k, padding=1, stride=2).square(), True),
+    OpCase("sound of stride 160", [x(2, 1, 16_000), w(64, 1, 400)],
+           lambda t, x, k: t.nn.functional.conv1d(x, k, stride=160).square(), True),
     OpCase("resized", [x(4, 32, 32, 32)], lambda t, x: t.nn.functional.interpolate(x, (64, 64), mode="bilinear"), True),
     OpCase("attention", [x(2, 8, 200, 64)] * 3,
            lambda t, q, k, v: t.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).square(), True),

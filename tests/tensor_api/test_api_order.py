@@ -9,6 +9,7 @@ import pytest
 from torch_reference import TORCH, Tensor, check, dtypes, seeded, torch
 
 from glassgrad import Device, DTypeError, InputError, JitError, ShapeError
+from glassgrad.compiler.graph import ops as o
 from glassgrad.tensor.formulas import sorting
 
 SHAPES = [(0,), (1,), (3, 5), (2, 70), (4, 0)]
@@ -119,6 +120,40 @@ def test_kthvalue_and_msort():
     check(lambda x: x.kthvalue(3, 1)[0], (4, 7))
     check(lambda x: x.kthvalue(3, 0, True)[0], (4, 7))
     check(lambda x: x.msort(), (4, 7))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int64", "uint8"])
+@pytest.mark.parametrize("n", [64, 65, 1001])
+def test_a_rank_of_a_long_axis_is_found_without_a_sort(n, dtype):
+    rng = np.random.default_rng(n)
+    array = rng.integers(0, 50, (3, n)).astype(dtype)              # with equal values
+    if array.dtype.kind == "f":
+        array[1, ::2], array[2, 5], array[2, 7] = np.nan, np.inf, -np.inf
+    x, theirs = Tensor(array), torch.from_numpy(array)
+    for k in (1, n // 3, n):
+        values, places = x.kthvalue(k, 1)
+        same(values, theirs.kthvalue(k, 1)[0])
+        np.testing.assert_array_equal(np.take_along_axis(array, places.numpy()[:, None], 1)[:, 0], values.numpy())
+    same(x.median(1)[0], theirs.median(1)[0])
+    same(x.nanmedian(1)[0], theirs.nanmedian(1)[0])
+    same(x.median(0)[0], theirs.median(0)[0])
+    assert n <= 64 or not any(node.op is o.SCATTER for node in x.median(1)[0].uop.toposort())
+
+
+def test_quantiles_of_infinities_are_those_of_pytorch():
+    """An element that is chosen is not interpolated with itself: infinity less itself is no number."""
+    array = np.array([[1, np.inf, np.inf], [-np.inf, -np.inf, 2]], "float32")
+    for share in (0.0, 0.5, 1.0):
+        for how in ("lower", "higher", "nearest"):
+            same(Tensor(array).quantile(share, 1, interpolation=how),
+                 torch.from_numpy(array).quantile(share, 1, interpolation=how))
+
+
+@pytest.mark.parametrize("shares", [[0.3], [0.1, 0.5], [0.0, 0.2, 0.5, 0.9, 1.0]])
+def test_few_and_many_quantiles_of_long_rows(shares):
+    array = np.random.default_rng(0).standard_normal((3, 301)).astype("float32")
+    theirs = torch.from_numpy(array).quantile(torch.tensor(shares), 1)
+    np.testing.assert_allclose(Tensor(array).quantile(Tensor(shares), 1).numpy(), theirs.numpy(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(1,), (6,), (7,), (4, 5), (3, 100)])

@@ -186,14 +186,14 @@ class TransposedConvolution:
 
     @staticmethod
     def of(total: UOp, known: dict[UOp, AxisSet]) -> TransposedConvolution | None:
-        """A sum as a transposed convolution; refuses (None) weights that vary along positions, or have one column."""
+        """A sum as a transposed convolution; refuses (None) weights that vary along positions."""
         summed, factors = frozenset(total.arg.axes), total.src[0].src
         if total.dtype.kind != "f" or any(f.shape != total.src[0].shape or f.symbolic for f in factors):
             return None
         for image, other in (factors, factors[::-1]):
             axes, along = strided_axes(image, known), varies_along(other, known)
             columns = along - summed - varies_along(image, known)
-            if axes and columns and all(a.position not in summed | along and (a.tap in summed or a.taps == 1)
+            if axes and all(a.position not in summed | along and (a.tap in summed or a.taps == 1)
                                         for a in axes):
                 count = math.prod(other.shape[a] for a in columns)
                 return TransposedConvolution(total, image, other, axes, along, count)

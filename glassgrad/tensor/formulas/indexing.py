@@ -11,12 +11,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.compiler.graph import Scan, Scatter, UOp, const, dtypes, full, ops as o
+from glassgrad.compiler.graph import Scan, Scatter, UOp, const, dtypes, full, most, ops as o
 from glassgrad.tensor import index_range_check
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas.bitcast import reread
 from glassgrad.tensor.formulas.movement import along, counting, movedim, pad_axis, part
-from glassgrad.tensor.formulas.sorting import FEW, SHORT, few_largest_of, key_of, largest_of, order_of
+from glassgrad.tensor.formulas.reductions import arg_extreme
+from glassgrad.tensor.formulas.sorting import FEW, SHORT, few_largest_of, key_of, kth_largest_of, largest_of, order_of
 from glassgrad.tensor.memory.storage import Step, applied, refuse_repeated
 
 
@@ -131,6 +132,20 @@ def topk(x: UOp, k: int, axis: int, largest: bool) -> tuple[UOp, UOp]:
         return values, chosen
     order = argsort(values, axis, largest)
     return gather_known(values, axis, order), gather_known(chosen, axis, order)
+
+
+def ranked(x: UOp, axis: int, rank: Any) -> tuple[UOp, UOp]:
+    """The value of a rank along an axis, which stays with size 1, and the first index that has it. Rank 0 is the
+    smallest, NaN is the greatest; each row may have its own rank. Nothing is sorted where the axis is long."""
+    rows, n = rows_of(x.detach(), axis), x.shape[axis]
+    rank = (rows_of(rank, axis) if isinstance(rank, UOp) else const(rank, dtypes.int32)).broadcast((rows.shape[0], 1))
+    if most(n) <= SHORT:
+        index = gather_known(argsort(rows, 1), 1, rank)
+    else:
+        key = key_of(rows).contiguous()
+        index = arg_extreme(o.AMAX, key.eq(kth_largest_of(key, n - rank)), 1, True)
+    index = unrows(index, axis, x.shape)
+    return gather_known(x, axis, index), index
 
 
 def true_indices(mask: UOp, size: int) -> UOp:

@@ -203,20 +203,29 @@ def few_largest_of(key: UOp, k: int) -> UOp:
     return (last - (cat(found, 1) & last).cast(dtypes.int64)).cast(dtypes.int32)
 
 
-def largest_of(key: UOp, k: int) -> UOp:
-    """The indices of each row's k largest keys, in ascending order of index (rows, k), int32.
+def kth_largest_of(key: UOp, k: Any) -> UOp:
+    """The k-th largest key of each row (rows, 1); k is a number, or one for each row (rows, 1).
 
-    The k-th largest key is found bit by bit, from the top: a bit belongs to it if at least k keys reach the value with
-    that bit set. (A GPU finds two at once.) Keys above it, and the first of those equal to it, are taken: running
-    counts say where each is.
+    It is found bit by bit, from the top: a bit belongs to it if at least k keys reach the value with that bit set. (A
+    GPU finds two at once.) So it takes as many passes over a row as a key has bits; a sort moves every element.
     """
     rows, n = key.shape
-    key = key.contiguous()
-    word = key.dtype
+    key, word = key.contiguous(), key.dtype
     limit = full((rows, 1), 0, word)
     raised, width = (_by_three_counts, 2) if _has_groups(key) and most(n) < 1 << _FIELD else (_by_one_count, 1)
     for bit in range(word.bits - width, -1, -width):
         limit = raised(key, limit, UOp(o.SCALAR, word, (), Cell(1 << bit)), k).contiguous()
+    return limit
+
+
+def largest_of(key: UOp, k: int) -> UOp:
+    """The indices of each row's k largest keys, in ascending order of index (rows, k), int32.
+
+    Keys above the k-th largest, and the first of those equal to it, are taken: running counts say where each is.
+    """
+    rows, n = key.shape
+    key = key.contiguous()
+    limit = kth_largest_of(key, k)
     above, level = limit < key, key.eq(limit)
     left = k - above.cast(dtypes.int32).sum((1,)).contiguous()      # how many of the equal ones are taken
     # both running counts share an integer: those above in its high half
@@ -229,14 +238,14 @@ def largest_of(key: UOp, k: int) -> UOp:
     return passing_prefix(counts, (rows, k), before, row=counting(rows, _index_dtype(rows * n)).reshape((rows, 1)))
 
 
-def _by_one_count(key: UOp, limit: UOp, bit: UOp, k: int) -> UOp:
+def _by_one_count(key: UOp, limit: UOp, bit: UOp, k: Any) -> UOp:
     """The limit with a bit, if at least k keys of the row reach it so."""
     tried = (limit | bit).contiguous()
     reach = (key < tried).logical_not().cast(dtypes.int32).sum((1,))
     return (reach < k).where(limit, tried)
 
 
-def _by_three_counts(key: UOp, limit: UOp, bit: UOp, k: int) -> UOp:
+def _by_three_counts(key: UOp, limit: UOp, bit: UOp, k: Any) -> UOp:
     """The limit with a bit, the next, both or none: as large as at least k keys of the row reach. How many reach each
     is counted in a field of one number."""
     digit = full(limit.shape, 0, key.dtype)

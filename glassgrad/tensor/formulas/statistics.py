@@ -1,6 +1,6 @@
 """Statistics of nodes: the most frequent value, histograms, areas, covariances, medians, quantiles. In, out: UOps.
 
-Where values are sorted, NaN counts as greater than every number. Does not know tensors.
+Among ranks, NaN counts as greater than every number. Does not know tensors.
 """
 
 from __future__ import annotations
@@ -8,14 +8,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
+from glassgrad.compiler.graph import UOp, dtypes, ops as o
 from glassgrad.compiler.graph.binary_search import passing_prefix
-from glassgrad.tensor.formulas import (add, all_true, along, any_true, arg_extreme, as_float, at_most, ceil, clamp,
+from glassgrad.tensor.formulas import (add, all_true, along, any_true, arg_extreme, as_float, at_most, cat, ceil, clamp,
                                        counting, diagonal, divide, flatten, floor, gather_known, is_nan, lerp, less,
-                                       matrix_transpose, maximum, mean, movedim, mul, pad_axis, part, round_half_even,
-                                       rows_of, running, sort, total, unsqueeze)
+                                       matrix_transpose, maximum, mean, movedim, mul, pad_axis, part, ranked,
+                                       round_half_even, rows_of, running, sort, total, unsqueeze)
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.special_functions import differences
+
+FEW_SHARES = 4             # up to so many quantiles are found one by one; for more, rows are sorted
 
 
 def mode(x: UOp, axis: int) -> tuple[UOp, UOp]:
@@ -72,18 +74,16 @@ def correlation(x: UOp) -> UOp:
     return clamp(found / unsqueeze(size, 1) / unsqueeze(size, 0), -1, 1)
 
 
-# -- of sorted axes ------------------------------------------------------------------------------------------
+# -- of ranks ------------------------------------------------------------------------------------------
 def median(x: UOp, axis: int, skip_nan: bool) -> tuple[UOp, UOp]:
     """The lower of the middle values along an axis, which stays with size 1, and its index. If there is a NaN, the
     median is the first one, unless `skip_nan` leaves them out."""
     n = x.shape[axis]
-    values, indices = sort(x, axis)
-    at: Any = const((n - 1) // 2, dtypes.int32)
+    rank: Any = (n - 1) // 2
     if x.dtype.kind == "f":
         counted = total(is_nan(x).logical_not().cast(dtypes.int32), axis, keepdim=True, dtype=dtypes.int32)
-        at = maximum((counted - 1) // 2, 0) if skip_nan else (counted < n).where(counted, (n - 1) // 2)
-    at = at.broadcast(tuple(1 if a == axis else m for a, m in enumerate(x.shape)))
-    return gather_known(values, axis, at), gather_known(indices, axis, at)
+        rank = maximum((counted - 1) // 2, 0) if skip_nan else (counted < n).where(counted, rank)
+    return ranked(x, axis, rank)
 
 
 def quantile(x: UOp, shares: UOp, axis: int | None, keepdim: bool, interpolation: str, skip_nan: bool) -> UOp:
@@ -92,7 +92,6 @@ def quantile(x: UOp, shares: UOp, axis: int | None, keepdim: bool, interpolation
     whole = axis is None
     x, axis = (flatten(x), 0) if axis is None else (x, axis)
     rows = rows_of(x, axis)
-    ordered = sort(rows, 1)[0]                                          # NaN comes last
     nan = is_nan(rows)
     last: Any = rows.shape[-1] - 1
     if skip_nan:
@@ -103,9 +102,14 @@ def quantile(x: UOp, shares: UOp, axis: int | None, keepdim: bool, interpolation
         at = (low + high) / 2
     elif interpolation != "linear":
         at = low = high = {"lower": low, "higher": high, "nearest": round_half_even(at)}[interpolation]
-    shape = (rows.shape[0], shares.elements)
-    below, above = (gather_known(ordered, 1, index.cast(dtypes.int32).broadcast(shape)) for index in (low, high))
-    found = lerp(below, above, at - low)
+    count = shares.elements
+    ranks = cat([index.cast(dtypes.int32).broadcast((rows.shape[0], count)) for index in (low, high)], 1)
+    if count > FEW_SHARES:
+        both = gather_known(sort(rows, 1)[0], 1, ranks)                 # NaN comes last
+    else:
+        both = cat([ranked(rows, 1, part(ranks, 1, i, i + 1))[0] for i in range(2 * count)], 1)
+    below, above = part(both, 1, 0, count), part(both, 1, count, 2 * count)
+    found = below if low is high else lerp(below, above, at - low)         # infinity less itself is no number
     found = (all_true if skip_nan else any_true)(nan, 1, keepdim=True).where(math.nan, found)
     others = () if whole else x.shape[:axis] + x.shape[axis + 1:]
     kept = (1,) * rank if whole else x.shape[:axis] + (1,) + x.shape[axis + 1:]

@@ -13,8 +13,8 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import Scatter, UOp, dtypes, full, ops as o
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (arg_extreme, argsort, both, cat, flatten, gather_known, largest, maximum,
-                                       minimum, part, running as running_total, smallest, sort, squeeze, stack, take,
-                                       topk, total, true_indices, where)
+                                       minimum, part, ranked, running as running_total, smallest, sort, squeeze, stack,
+                                       take, topk, total, true_indices, where)
 from glassgrad.tensor.formulas.statistics import median, mode, quantile, search_sorted
 from glassgrad.tensor.methods import (Found, Self, TensorBase, arguments, broadcast_shape, choice, of_kind,
                                       plain_number, resolve_axis, share)
@@ -86,7 +86,7 @@ class SortingMixin(TensorBase):
         if not 1 <= k <= n:
             raise InputError("there is no such value", given=f"k={k} of an axis of {n}", expected=f"k from 1 to {n}",
                              fix="count from 1: k=1 is the smallest")
-        return self._found((part(node, axis, k - 1, k) for node in sort(x, axis)), axis, keepdim)
+        return self._found(ranked(x, axis, k - 1), axis, keepdim)
 
     # -- extremes --------------------------------------------------------------------------------------------
     def max(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None, **spelling: Any) -> Any:
