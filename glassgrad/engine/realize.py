@@ -80,7 +80,8 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         state = state or current_state()
         normal, compiled, values = _find_schedule(normal, device, trace is None or trace.any_size, state)
         # the buffer of a value that is only reshaped gets that shape, so that the node is a BUFFER
-        shapes = {} if sinks == nodes or values or trace is not None else {
+        are_sinks = sinks == nodes
+        shapes = None if are_sinks or values or trace is not None else {
             below_reshapes(node): node.shape for node in reversed(nodes) if not node.symbolic}
         with _running:
             results = compiled.run(normal, state, values, free, shapes=shapes)
@@ -90,7 +91,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
             # memory is large enough for the longest of symbolic sizes
             results = [made if made.shape == sink.shape else made.shrink([(0, n) for n in sink.shape])
                        for sink, made in zip(sinks, results)]
-        if sinks == nodes:
+        if are_sinks:
             return results
         stored.update(zip(sinks, results))
     return [_rebased(n, stored) for n in nodes]

@@ -64,15 +64,14 @@ class _Walk(NormalizedGraph):
         self.order = self.places = places        # the number of each node's row
         self.pieces: dict[UOp, int] = {}         # slices that are one piece, and where each begins
         self.symbols: dict[Symbol, Symbol] = {}  # variables, renamed by the order in which they occur
-        self.targets: set[UOp] = set()           # of gradients
+        self.targets: Collection[UOp] = ()       # of gradients
         for sink in sinks:
-            if sink.src and sink not in places:
-                self.add(sink, _DEEP)
-            elif sink not in places:
-                self.add_leaf(sink)
-        for sink in sinks:
-            self.rows.append(places[sink])
-        self.key = tuple(self.rows)
+            if sink not in places:
+                if sink.src:
+                    self.add(sink, _DEEP)
+                else:
+                    self.add_leaf(sink)
+        self.key = (*self.rows, *map(places.__getitem__, sinks))
 
     def add(self, node: UOp, depth: int) -> None:
         """Add the nodes under a node that are not there yet, then the node; `depth` is how many more calls may nest."""
@@ -103,7 +102,8 @@ class _Walk(NormalizedGraph):
 
     def add_leaf(self, node: UOp) -> None:
         """Add a node without sources."""
-        op, dtype = node.op, node.dtype
+        op, dtype, places = node.op, node.dtype, self.places
+        places[node] = len(places)
         if op is _BUFFER:
             self.buffers.append(node)
             self.addresses.append(node.arg.address)
@@ -113,7 +113,6 @@ class _Walk(NormalizedGraph):
             self.rows.append((op, dtype))
         else:
             self.rows.append(self.special_row(node))
-        self.places[node] = len(self.places)
 
     def special_row(self, node: UOp) -> tuple[Any, ...]:
         """The row of a node whose row is not just its fields."""
@@ -127,7 +126,7 @@ class _Walk(NormalizedGraph):
             arg = arg.name if len(src) > 1 else ""
             src = src if arg else src[:1]
         elif op is o.GRADIENT:
-            self.targets.add(src[0])
+            self.targets = {*self.targets, src[0]}
         elif op in (o.SHRINK, o.RESHAPE) and src[0] not in self.whole:
             begin = _piece(node, self.pieces)
             if begin is not None:

@@ -132,7 +132,9 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
 def realize_alone(node: UOp, device: str) -> UOp:
     """Compute one node, and with it the gradients that belong to it, whose values are cached. Few calls are made where
     no `backward` is left to compute."""
-    gradients = gradients_beside(node, device) if registry.losses else []
+    if not registry.losses:
+        return realize([node], device)[0]
+    gradients = gradients_beside(node, device)
     value, *others = realize([node, *gradients], device)
     for each, found in zip(gradients, others):
         _remember(each, found)
