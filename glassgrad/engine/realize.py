@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +48,8 @@ from glassgrad.runtime.schedule_cache import can_be_kept, keep_schedule, kept_sc
 _VIEWS = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH))
 _RESHAPES = frozenset((o.RESHAPE, o.DETACH))
 _IN_MEMORY = frozenset((*o.MOVEMENT, o.BUFFER))       # what may be no more than memory
+_BUFFER, _WHERE = o.BUFFER, o.WHERE
+_NONE: Collection[UOp] = ()
 _REDUCING = frozenset((*o.REDUCE, o.FORMULA))         # a formula may have a reduction inside
 _MOST_SCHEDULES = 1024
 _running = held_at_fork(threading.RLock(), "schedule")      # a schedule's launches are bound to one run's addresses
@@ -69,13 +71,15 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         nodes = with_known_values(nodes, device)
         normal = normalize(_sinks(nodes))
     stored: dict[UOp, UOp] = {}
-    results: list[UOp] = []
-    updated = [s for s in normal.sinks if s.op is o.WHERE] if trace is None else ()       # a part of a value, perhaps
-    free = free_sources(updated, normal.sinks) if updated else ()
+    sinks, free = normal.sinks, _NONE
+    for sink in sinks if trace is None else _NONE:
+        if sink.op is _WHERE:                             # a part of a value, perhaps
+            free = free_sources([s for s in sinks if s.op is _WHERE], sinks)
+            break
     if free:
-        stored = _write_pieces([s for s in updated if s.src[2] in free], device)
-        normal = normalize([s for s in normal.sinks if s not in stored])
-    sinks = normal.sinks
+        stored = _write_pieces([s for s in sinks if s.op is _WHERE and s.src[2] in free], device)
+        normal = normalize([s for s in sinks if s not in stored])
+        sinks = normal.sinks
     if sinks:
         state = state or current_state()
         normal, compiled, values = _find_schedule(normal, device, trace is None or trace.any_size, state)
@@ -136,7 +140,7 @@ def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
     for node in nodes:
         while node.op in _VIEWS and not _is_permuted_lookup(node):
             node = node.src[0]
-        if node.op not in _IN_MEMORY or node.base.op is not o.BUFFER:
+        if node.op not in _IN_MEMORY or node.base.op is not _BUFFER:
             found[node] = None
     return [*found]
 

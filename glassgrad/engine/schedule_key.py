@@ -40,6 +40,8 @@ class NormalizedGraph:
 
 _BUFFER, _CONST, _DETACH = o.BUFFER, o.CONST, o.DETACH
 _SPECIAL = frozenset((o.DETACH, o.GRADIENT, o.SHRINK))      # whose row is not just op, dtype, argument and sources
+_NONE: Any = ()
+_NOTHING: dict[Any, Any] = {}
 _DEEP = 200                 # nested calls; Python allows 1000
 
 
@@ -58,13 +60,14 @@ class _Walk(NormalizedGraph):
 
     def __init__(self, sinks: Sequence[UOp], whole: Collection[UOp] = ()):
         self.sinks, self.whole, self.special = sinks, whole, _SPECIAL
-        self.buffers, self.addresses, self.cells, self.constants = [], [], [], []
         self.rows: list[Any] = []
         places: dict[UOp, int] = {}
         self.order = self.places = places        # the number of each node's row
-        self.pieces: dict[UOp, int] = {}         # slices that are one piece, and where each begins
-        self.symbols: dict[Symbol, Symbol] = {}  # variables, renamed by the order in which they occur
-        self.targets: Collection[UOp] = ()       # of gradients
+        self.buffers, self.addresses, self.constants = [], [], []
+        # most graphs have none of these: they are empty until `special_row` finds one
+        self.cells = _NONE
+        self.symbols = self.pieces = _NOTHING    # variables, renamed by their order; slices that are one piece: where
+        self.targets: Collection[UOp] = _NONE    # of gradients
         for sink in sinks:
             if sink not in places:
                 if sink.src:
@@ -120,7 +123,7 @@ class _Walk(NormalizedGraph):
         if op is _CONST:
             return (op, dtype, type(arg), struct.pack("d", arg) if dtype.kind == "f" else arg)
         if op is o.SCALAR:
-            self.cells.append(node)
+            self.cells = [*self.cells, node]
             return (op, dtype)
         if op is _DETACH:             # of its argument (a token, a gradient) only a formula's name is structure
             arg = arg.name if len(src) > 1 else ""
@@ -130,11 +133,13 @@ class _Walk(NormalizedGraph):
         elif op in (o.SHRINK, o.RESHAPE) and src[0] not in self.whole:
             begin = _piece(node, self.pieces)
             if begin is not None:
-                self.pieces[node], self.special = begin, _SPECIAL | {o.RESHAPE}
+                self.pieces, self.special = {**self.pieces, node: begin}, _SPECIAL | {o.RESHAPE}
                 self.buffers.append(node)
                 self.addresses.append(begin)
                 return (_BUFFER, dtype, node.shape, node.device)
-        arg = _renamed(arg, self.symbols) if node.symbolic and op is not _DETACH else arg
+        if node.symbolic and op is not _DETACH:
+            self.symbols = self.symbols or {}
+            arg = _renamed(arg, self.symbols)
         return (op, dtype, arg, *[self.places[s] for s in src])
 
 
