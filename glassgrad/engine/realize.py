@@ -48,7 +48,7 @@ from glassgrad.runtime.schedule_cache import can_be_kept, keep_schedule, kept_sc
 _VIEWS = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH))
 _RESHAPES = frozenset((o.RESHAPE, o.DETACH))
 _IN_MEMORY = frozenset((*o.MOVEMENT, o.BUFFER))       # what may be no more than memory
-_BUFFER, _WHERE = o.BUFFER, o.WHERE
+_BUFFER, _PERMUTE, _WHERE = o.BUFFER, o.PERMUTE, o.WHERE
 _NONE: Collection[UOp] = ()
 _REDUCING = frozenset((*o.REDUCE, o.FORMULA))         # a formula may have a reduction inside
 _MOST_SCHEDULES = 1024
@@ -138,7 +138,7 @@ def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
     """What must be computed for these nodes, each once: the values below their views that are not in memory yet."""
     found: dict[UOp, None] = {}
     for node in nodes:
-        while node.op in _VIEWS and not _is_permuted_lookup(node):
+        while node.op in _VIEWS and (node.op is not _PERMUTE or not _is_permuted_lookup(node)):
             node = node.src[0]
         if node.op not in _IN_MEMORY or node.base.op is not _BUFFER:
             found[node] = None
@@ -160,6 +160,9 @@ def _is_permuted_lookup(view: UOp) -> bool:
 
 def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
     """The node's views over its stored value; the node, if it was in memory before."""
+    out = stored.get(below_reshapes(node))
+    if out is not None and out.shape == node.shape and not node.symbolic:
+        return out
     views, below = [], node
     while below.op in _VIEWS and not _is_permuted_lookup(below):
         views.append(below)
@@ -168,8 +171,6 @@ def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
     if out is None:
         return node
     if not node.symbolic:
-        if out.shape == node.shape and all([view.op in _RESHAPES for view in views]):
-            return out
         out = out.reshape(below.shape)
     for view in reversed(views):
         out = out if view.op is o.DETACH else UOp(view.op, view.dtype, (out,), view.arg, view.place)
