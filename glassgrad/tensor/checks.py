@@ -260,8 +260,8 @@ def _annotations(method: str) -> dict[str, str]:
 def _checks(method: str) -> dict[str, tuple[Callable[[Any], Any], str, bool]]:
     """For each of a method's parameters that `KINDS` has, by name: the reader of its plain value, its kind, and whether
     that may be None."""
-    return {name: (KINDS[kind.removesuffix(" | None")][1], kind, kind.endswith(" | None")) for name, kind in _annotations(method).items()
-            if kind.removesuffix(" | None") in KINDS and name not in _AXES}
+    return {name: (KINDS[plain][1], kind, plain is not kind) for name, kind in _annotations(method).items()
+            if (plain := kind.removesuffix(" | None")) in KINDS and name not in _AXES}
 
 
 def arguments(method: str, spelling: dict[str, Any] | None = None, /, **own: Any) -> list[Any]:

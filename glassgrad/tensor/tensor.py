@@ -52,7 +52,6 @@ from glassgrad.tensor.methods.special_functions import SpecialFunctionsMixin
 from glassgrad.tensor.printing import as_text
 from glassgrad.tensor.tinygrad_methods import TinygradNamesMixin
 
-
 _BUFFER = o.BUFFER
 
 
