@@ -68,54 +68,45 @@ class _Walk(NormalizedGraph):
         self.cells = _NONE
         self.symbols = self.pieces = _NOTHING    # variables, renamed by their order; slices that are one piece: where
         self.targets: Collection[UOp] = _NONE    # of gradients
-        for sink in sinks:
-            if sink not in places:
-                if sink.src:
-                    self.add(sink, _DEEP)
-                else:
-                    self.add_leaf(sink)
+        self.add(sinks, _DEEP)
         self.key = (*self.rows, *map(places.__getitem__, sinks))
 
-    def add(self, node: UOp, depth: int) -> None:
-        """Add the nodes under a node that are not there yet, then the node; `depth` is how many more calls may nest."""
-        places, op, src = self.places, node.op, node.src
-        for source in src:
-            if source not in places:
-                if not source.src:
-                    self.add_leaf(source)
-                elif depth:
-                    self.add(source, depth - 1)
+    def add(self, nodes: Sequence[UOp], depth: int) -> None:
+        """Add the nodes that are not there yet, each after those under it; `depth` is how many more calls may nest."""
+        places = self.places
+        for node in nodes:
+            if node in places:
+                continue
+            op, dtype, src = node.op, node.dtype, node.src
+            if op is _BUFFER:
+                self.buffers.append(node)
+                self.addresses.append(node.arg.address)
+                row: tuple[Any, ...] = (op, dtype, node.shape, node.device)
+            elif src:
+                if depth:
+                    self.add(src, depth - 1)
                 else:
-                    self.add_deep(source)
-        if op in self.special or node.symbolic:
-            row = self.special_row(node)
-        elif len(src) == 2:                      # most have one or two; to go over all sources of a node costs more
-            row = (op, node.dtype, node.arg, places[src[0]], places[src[1]])
-        elif len(src) == 1:
-            row = (op, node.dtype, node.arg, places[src[0]])
-        else:
-            row = (op, node.dtype, node.arg, *[places[s] for s in src])
-        self.rows.append(row)
-        places[node] = len(places)
+                    self.add_deep(src)
+                if op in self.special or node.symbolic:
+                    row = self.special_row(node)
+                elif len(src) == 2:                  # most have one or two; to go over all sources of a node costs more
+                    row = (op, dtype, node.arg, places[src[0]], places[src[1]])
+                elif len(src) == 1:
+                    row = (op, dtype, node.arg, places[src[0]])
+                else:
+                    row = (op, dtype, node.arg, *[places[s] for s in src])
+            elif op is _CONST and dtype.kind == "f" and dtype.bits >= 32:        # a cell holds no narrower float
+                self.constants.append(node)
+                row = (op, dtype)
+            else:
+                row = self.special_row(node)
+            self.rows.append(row)
+            places[node] = len(places)
 
-    def add_deep(self, root: UOp) -> None:
+    def add_deep(self, nodes: Sequence[UOp]) -> None:
         """The same without recursion, for a graph of any depth."""
-        for node in toposort([root], lambda n: [s for s in n.src if s.src and s not in self.places]):
-            self.add(node, 0)
-
-    def add_leaf(self, node: UOp) -> None:
-        """Add a node without sources."""
-        op, dtype, places = node.op, node.dtype, self.places
-        places[node] = len(places)
-        if op is _BUFFER:
-            self.buffers.append(node)
-            self.addresses.append(node.arg.address)
-            self.rows.append((op, dtype, node.shape, node.device))
-        elif op is _CONST and dtype.kind == "f" and dtype.bits >= 32:        # a cell holds no narrower float
-            self.constants.append(node)
-            self.rows.append((op, dtype))
-        else:
-            self.rows.append(self.special_row(node))
+        for node in toposort(nodes, lambda n: [s for s in n.src if s not in self.places]):
+            self.add((node,), 1)
 
     def special_row(self, node: UOp) -> tuple[Any, ...]:
         """The row of a node whose row is not just its fields."""
