@@ -66,7 +66,8 @@ class _Walk(NormalizedGraph):
         self.buffers, self.addresses, self.constants = [], [], []
         # most graphs have none of these: they are empty until `special_row` finds one
         self.cells = _NONE
-        self.symbols = self.pieces = _NOTHING    # variables, renamed by their order; slices that are one piece: where
+        self.symbols: dict[Symbol, Symbol] = _NOTHING      # variables, renamed by the order in which they occur
+        self.pieces: dict[UOp, int] = _NOTHING   # slices that are one piece, and where each begins
         self.targets: Collection[UOp] = _NONE    # of gradients
         self.add(sinks, _DEEP)
         self.key = (*self.rows, *map(places.__getitem__, sinks))
