@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from glassgrad.base.settings import State
 from glassgrad.compiler.graph import Shape, UOp, ops as o
 from glassgrad.compiler.graph.symbolic import lengths_in, memory_size, replaced
+from glassgrad.compiler.graph.uop import new_node
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.counters import count_run
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from glassgrad.runtime.backend import DevicePlan, Stopwatch
 
 
+_BUFFER = o.BUFFER
 MOST_ARENAS = 64          # layouts that are kept, by the values of the variables
 
 Arena = tuple[str, int, list[tuple[int, int]]]       # a device, a size in bytes, and each slot's offset
@@ -62,8 +64,8 @@ class CompiledSchedule:
         self.cells = (ctypes.c_char * (8 * max(1, len(self.cell_types))))()
         self.copied = (ctypes.c_int64 * max(1, len(planned.updates)))(*[u.size for u in planned.updates])
         self._unbound = [0] * (self.slots - buffers)           # addresses that are not a graph's inputs
-        self._results = [(number, slot, self.shapes[slot], s.dtype, s.device or "", Device[s.device or ""].memory)
-                         for number, slot in enumerate(planned.sinks) for s in (planned.slots[slot],)]
+        self._results = [(slot, self.shapes[slot], s.dtype, s.device or "", Device[s.device or ""].memory)
+                         for slot in planned.sinks for s in (planned.slots[slot],)]
 
     # -- what the schedule needs, once -----------------------------------------------------------------------
     def _lifetimes(self) -> dict[str, list[tuple[int, Lifetime]]]:
@@ -174,22 +176,23 @@ class CompiledSchedule:
                                            *[normal.constants[i].arg for i in self.scalars]])
         results: list[UOp] = []
         known = self._write_in_place(addresses, normal, free) if self.planned.updates else {}
-        for number, slot, shape, dtype, device, memory in self._results:
-            if slot not in known:                # equal results share one
+        for sink, (slot, shape, dtype, device, memory) in zip(normal.sinks, self._results):
+            made = known.get(slot)
+            if made is None:                     # equal results share one
                 if slot in self.exact:
                     shape = self._shape(slot, values)
-                sink = normal.sinks[number]
-                shape = shapes.get(sink, shape) if shapes else shape
+                if shapes:
+                    shape = shapes.get(sink, shape)
                 place = sink.place               # the line of the expression says more than that of realize()
                 buffer = into or Buffer(shape, dtype, device, place, memory)
                 addresses[slot] = buffer.address
-                known[slot] = UOp(o.BUFFER, dtype, (), buffer, place)
-            results.append(known[slot])
+                known[slot] = made = new_node(UOp, _BUFFER, dtype, (), buffer, place)
+            results.append(made)
         blocks: list[Any] = []
         try:
             if self.lives or self.pieces:
                 self.place(addresses, values, blocks)
-            if state.debug or state.check or observers:
+            if state.is_watched or observers:
                 self._launch_watched(addresses, normal, values, state)
             else:
                 start = perf_counter()

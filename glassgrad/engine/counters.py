@@ -30,8 +30,9 @@ GlobalCounters = Counters()        # an instance: class attributes are slower to
 
 def count_run(work: tuple[int, int, int], seconds: float) -> None:
     """One more run of a schedule or of a replay: of so many kernels, operations and bytes."""
+    totals = GlobalCounters
     kernels, operations, nbytes = work
-    GlobalCounters.kernel_count += kernels
-    GlobalCounters.global_ops += operations
-    GlobalCounters.global_mem += nbytes
-    GlobalCounters.time_sum_s += seconds
+    totals.kernel_count += kernels
+    totals.global_ops += operations
+    totals.global_mem += nbytes
+    totals.time_sum_s += seconds

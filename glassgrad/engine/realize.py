@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +48,8 @@ from glassgrad.runtime.schedule_cache import can_be_kept, keep_schedule, kept_sc
 _VIEWS = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH))
 _RESHAPES = frozenset((o.RESHAPE, o.DETACH))
 _IN_MEMORY = frozenset((*o.MOVEMENT, o.BUFFER))       # what may be no more than memory
+_BUFFER, _PERMUTE, _WHERE = o.BUFFER, o.PERMUTE, o.WHERE
+_NONE: Collection[UOp] = ()
 _REDUCING = frozenset((*o.REDUCE, o.FORMULA))         # a formula may have a reduction inside
 _MOST_SCHEDULES = 1024
 _running = held_at_fork(threading.RLock(), "schedule")      # a schedule's launches are bound to one run's addresses
@@ -69,18 +71,21 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         nodes = with_known_values(nodes, device)
         normal = normalize(_sinks(nodes))
     stored: dict[UOp, UOp] = {}
-    results: list[UOp] = []
-    updated = [s for s in normal.sinks if s.op is o.WHERE] if trace is None else ()       # a part of a value, perhaps
-    free = free_sources(updated, normal.sinks) if updated else ()
+    sinks, free = normal.sinks, _NONE
+    for sink in sinks if trace is None else _NONE:
+        if sink.op is _WHERE:                             # a part of a value, perhaps
+            free = free_sources([s for s in sinks if s.op is _WHERE], sinks)
+            break
     if free:
-        stored = _write_pieces([s for s in updated if s.src[2] in free], device)
-        normal = normalize([s for s in normal.sinks if s not in stored])
-    sinks = normal.sinks
+        stored = _write_pieces([s for s in sinks if s.op is _WHERE and s.src[2] in free], device)
+        normal = normalize([s for s in sinks if s not in stored])
+        sinks = normal.sinks
     if sinks:
         state = state or current_state()
         normal, compiled, values = _find_schedule(normal, device, trace is None or trace.any_size, state)
         # the buffer of a value that is only reshaped gets that shape, so that the node is a BUFFER
-        shapes = {} if sinks == nodes or values or trace is not None else {
+        are_sinks = sinks == nodes
+        shapes = None if are_sinks or values or trace is not None else {
             below_reshapes(node): node.shape for node in reversed(nodes) if not node.symbolic}
         with _running:
             results = compiled.run(normal, state, values, free, shapes=shapes)
@@ -90,7 +95,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
             # memory is large enough for the longest of symbolic sizes
             results = [made if made.shape == sink.shape else made.shrink([(0, n) for n in sink.shape])
                        for sink, made in zip(sinks, results)]
-        if sinks == nodes:
+        if are_sinks:
             return results
         stored.update(zip(sinks, results))
     return [_rebased(n, stored) for n in nodes]
@@ -133,9 +138,9 @@ def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
     """What must be computed for these nodes, each once: the values below their views that are not in memory yet."""
     found: dict[UOp, None] = {}
     for node in nodes:
-        while node.op in _VIEWS and not _is_permuted_lookup(node):
+        while node.op in _VIEWS and (node.op is not _PERMUTE or not _is_permuted_lookup(node)):
             node = node.src[0]
-        if node.op not in _IN_MEMORY or node.base.op is not o.BUFFER:
+        if node.op not in _IN_MEMORY or node.base.op is not _BUFFER:
             found[node] = None
     return [*found]
 
@@ -155,6 +160,9 @@ def _is_permuted_lookup(view: UOp) -> bool:
 
 def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
     """The node's views over its stored value; the node, if it was in memory before."""
+    out = stored.get(below_reshapes(node))
+    if out is not None and out.shape == node.shape and not node.symbolic:
+        return out
     views, below = [], node
     while below.op in _VIEWS and not _is_permuted_lookup(below):
         views.append(below)
@@ -163,8 +171,6 @@ def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
     if out is None:
         return node
     if not node.symbolic:
-        if out.shape == node.shape and all([view.op in _RESHAPES for view in views]):
-            return out
         out = out.reshape(below.shape)
     for view in reversed(views):
         out = out if view.op is o.DETACH else UOp(view.op, view.dtype, (out,), view.arg, view.place)

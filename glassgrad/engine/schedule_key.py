@@ -40,6 +40,8 @@ class NormalizedGraph:
 
 _BUFFER, _CONST, _DETACH = o.BUFFER, o.CONST, o.DETACH
 _SPECIAL = frozenset((o.DETACH, o.GRADIENT, o.SHRINK))      # whose row is not just op, dtype, argument and sources
+_NONE: Any = ()
+_NOTHING: dict[Any, Any] = {}
 _DEEP = 200                 # nested calls; Python allows 1000
 
 
@@ -58,62 +60,54 @@ class _Walk(NormalizedGraph):
 
     def __init__(self, sinks: Sequence[UOp], whole: Collection[UOp] = ()):
         self.sinks, self.whole, self.special = sinks, whole, _SPECIAL
-        self.buffers, self.addresses, self.cells, self.constants = [], [], [], []
         self.rows: list[Any] = []
         places: dict[UOp, int] = {}
         self.order = self.places = places        # the number of each node's row
-        self.pieces: dict[UOp, int] = {}         # slices that are one piece, and where each begins
-        self.symbols: dict[Symbol, Symbol] = {}  # variables, renamed by the order in which they occur
-        self.targets: set[UOp] = set()           # of gradients
-        for sink in sinks:
-            if sink.src and sink not in places:
-                self.add(sink, _DEEP)
-            elif sink not in places:
-                self.add_leaf(sink)
-        for sink in sinks:
-            self.rows.append(places[sink])
-        self.key = tuple(self.rows)
+        self.buffers, self.addresses, self.constants = [], [], []
+        # most graphs have none of these: they are empty until `special_row` finds one
+        self.cells = _NONE
+        self.symbols: dict[Symbol, Symbol] = _NOTHING      # variables, renamed by the order in which they occur
+        self.pieces: dict[UOp, int] = _NOTHING   # slices that are one piece, and where each begins
+        self.targets: Collection[UOp] = _NONE    # of gradients
+        self.add(sinks, _DEEP)
+        self.key = (*self.rows, *map(places.__getitem__, sinks))
 
-    def add(self, node: UOp, depth: int) -> None:
-        """Add the nodes under a node that are not there yet, then the node; `depth` is how many more calls may nest."""
-        places, op, src = self.places, node.op, node.src
-        for source in src:
-            if source not in places:
-                if not source.src:
-                    self.add_leaf(source)
-                elif depth:
-                    self.add(source, depth - 1)
+    def add(self, nodes: Sequence[UOp], depth: int) -> None:
+        """Add the nodes that are not there yet, each after those under it; `depth` is how many more calls may nest."""
+        places = self.places
+        for node in nodes:
+            if node in places:
+                continue
+            op, dtype, src = node.op, node.dtype, node.src
+            if op is _BUFFER:
+                self.buffers.append(node)
+                self.addresses.append(node.arg.address)
+                row: tuple[Any, ...] = (op, dtype, node.shape, node.device)
+            elif src:
+                if depth:
+                    self.add(src, depth - 1)
                 else:
-                    self.add_deep(source)
-        if op in self.special or node.symbolic:
-            row = self.special_row(node)
-        elif len(src) == 2:                      # most have one or two; to go over all sources of a node costs more
-            row = (op, node.dtype, node.arg, places[src[0]], places[src[1]])
-        elif len(src) == 1:
-            row = (op, node.dtype, node.arg, places[src[0]])
-        else:
-            row = (op, node.dtype, node.arg, *[places[s] for s in src])
-        self.rows.append(row)
-        places[node] = len(places)
+                    self.add_deep(src)
+                if op in self.special or node.symbolic:
+                    row = self.special_row(node)
+                elif len(src) == 2:                  # most have one or two; to go over all sources of a node costs more
+                    row = (op, dtype, node.arg, places[src[0]], places[src[1]])
+                elif len(src) == 1:
+                    row = (op, dtype, node.arg, places[src[0]])
+                else:
+                    row = (op, dtype, node.arg, *[places[s] for s in src])
+            elif op is _CONST and dtype.kind == "f" and dtype.bits >= 32:        # a cell holds no narrower float
+                self.constants.append(node)
+                row = (op, dtype)
+            else:
+                row = self.special_row(node)
+            self.rows.append(row)
+            places[node] = len(places)
 
-    def add_deep(self, root: UOp) -> None:
+    def add_deep(self, nodes: Sequence[UOp]) -> None:
         """The same without recursion, for a graph of any depth."""
-        for node in toposort([root], lambda n: [s for s in n.src if s.src and s not in self.places]):
-            self.add(node, 0)
-
-    def add_leaf(self, node: UOp) -> None:
-        """Add a node without sources."""
-        op, dtype = node.op, node.dtype
-        if op is _BUFFER:
-            self.buffers.append(node)
-            self.addresses.append(node.arg.address)
-            self.rows.append((op, dtype, node.shape, node.device))
-        elif op is _CONST and dtype.kind == "f" and dtype.bits >= 32:        # a cell holds no narrower float
-            self.constants.append(node)
-            self.rows.append((op, dtype))
-        else:
-            self.rows.append(self.special_row(node))
-        self.places[node] = len(self.places)
+        for node in toposort(nodes, lambda n: [s for s in n.src if s not in self.places]):
+            self.add((node,), 1)
 
     def special_row(self, node: UOp) -> tuple[Any, ...]:
         """The row of a node whose row is not just its fields."""
@@ -121,21 +115,23 @@ class _Walk(NormalizedGraph):
         if op is _CONST:
             return (op, dtype, type(arg), struct.pack("d", arg) if dtype.kind == "f" else arg)
         if op is o.SCALAR:
-            self.cells.append(node)
+            self.cells = [*self.cells, node]
             return (op, dtype)
         if op is _DETACH:             # of its argument (a token, a gradient) only a formula's name is structure
             arg = arg.name if len(src) > 1 else ""
             src = src if arg else src[:1]
         elif op is o.GRADIENT:
-            self.targets.add(src[0])
+            self.targets = {*self.targets, src[0]}
         elif op in (o.SHRINK, o.RESHAPE) and src[0] not in self.whole:
             begin = _piece(node, self.pieces)
             if begin is not None:
-                self.pieces[node], self.special = begin, _SPECIAL | {o.RESHAPE}
+                self.pieces, self.special = {**self.pieces, node: begin}, _SPECIAL | {o.RESHAPE}
                 self.buffers.append(node)
                 self.addresses.append(begin)
                 return (_BUFFER, dtype, node.shape, node.device)
-        arg = _renamed(arg, self.symbols) if node.symbolic and op is not _DETACH else arg
+        if node.symbolic and op is not _DETACH:
+            self.symbols = self.symbols or {}
+            arg = _renamed(arg, self.symbols)
         return (op, dtype, arg, *[self.places[s] for s in src])
 
 

@@ -257,10 +257,11 @@ def _annotations(method: str) -> dict[str, str]:
 
 
 @cache
-def _checks(method: str) -> dict[str, tuple[Callable[[Any], Any], str]]:
-    """For each of a method's parameters that `KINDS` has, by name: the reader of its plain value, and its kind."""
-    return {name: (KINDS[kind.removesuffix(" | None")][1], kind) for name, kind in _annotations(method).items()
-            if kind.removesuffix(" | None") in KINDS and name not in _AXES}
+def _checks(method: str) -> dict[str, tuple[Callable[[Any], Any], str, bool]]:
+    """For each of a method's parameters that `KINDS` has, by name: the reader of its plain value, its kind, and whether
+    that may be None."""
+    return {name: (KINDS[plain][1], kind, plain is not kind) for name, kind in _annotations(method).items()
+            if (plain := kind.removesuffix(" | None")) in KINDS and name not in _AXES}
 
 
 def arguments(method: str, spelling: dict[str, Any] | None = None, /, **own: Any) -> list[Any]:
@@ -277,9 +278,10 @@ def arguments(method: str, spelling: dict[str, Any] | None = None, /, **own: Any
         if value is REQUIRED:
             spelled(method, {}, **own)                                # which refuses it
         if name in known:
-            read, kind = known[name]
-            plain = None if value is None else read(value)
-            own[name] = checked(method, kind, name, value) if plain is None else plain
+            read, kind, may_be_none = known[name]
+            if value is not None or not may_be_none:
+                plain = None if value is None else read(value)
+                own[name] = checked(method, kind, name, value) if plain is None else plain
     return list(own.values())
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
-from glassgrad.base.settings import current_state
+from glassgrad.base.settings import State, current_state
 from glassgrad.compiler.graph import DType, UOp, ops as o, sizes_now, substitute
 from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.schedule.kernels import Item
@@ -98,7 +98,7 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     the way are cached. Along with them, checks compute a number each: whether an index is in range and, under
     SANITIZE=1, whether a result is finite."""
     state = current_state()
-    if not (index_range_check.watched_nodes.rows or registry.assigned or state.sanitize):
+    if not _is_watched(state):
         return compute(nodes, device, state)
     checks: list[Any] = index_range_check.sinks(nodes)
     tensors = assigned_within(nodes, device)
@@ -129,10 +129,18 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     return made[:len(nodes)]
 
 
+def _is_watched(state: State) -> Any:
+    """Whether more may have to be computed than what was asked for: checks, and values assigned to tensors."""
+    return index_range_check.watched_nodes.rows or registry.assigned or state.sanitize
+
+
 def realize_alone(node: UOp, device: str) -> UOp:
     """Compute one node, and with it the gradients that belong to it, whose values are cached. Few calls are made where
     no `backward` is left to compute."""
-    gradients = gradients_beside(node, device) if registry.losses else []
+    state = current_state()
+    if not registry.losses and not _is_watched(state):
+        return compute([node], device, state)[0]
+    gradients = gradients_beside(node, device)
     value, *others = realize([node, *gradients], device)
     for each, found in zip(gradients, others):
         _remember(each, found)

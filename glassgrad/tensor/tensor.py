@@ -52,6 +52,8 @@ from glassgrad.tensor.methods.special_functions import SpecialFunctionsMixin
 from glassgrad.tensor.printing import as_text
 from glassgrad.tensor.tinygrad_methods import TinygradNamesMixin
 
+_BUFFER = o.BUFFER
+
 
 class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, ElementwiseMixin, FactorizationsMixin,
              ProductsMixin, ActivationsMixin, AttentionMixin, ConvolutionMixin, ImagesMixin, LossesMixin,
@@ -82,7 +84,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
             of_kind("list[Tensor]", "realize", others=others)
         elif self._storage is None:
             node = self.uop
-            if node.op is not o.BUFFER or not is_only_leaf(self):
+            if node.op is not _BUFFER or not is_only_leaf(self):
                 computed_at(running.realize_alone(node, node.device or self.device), self)
             return self
         tensors, views = _owners_first((self, *others))

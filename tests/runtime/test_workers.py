@@ -26,7 +26,7 @@ from glassgrad.runtime.cpu.elf_loader import ElfObject, Image
 from glassgrad.runtime.cpu.processor import host_description
 from glassgrad.runtime.cpu.worker_pool import Command, Native, WorkerPool, worker_pool
 from glassgrad.runtime.cpu.worker_pool_renderer import c_text, ir_text
-from glassgrad.runtime.cpu.worker_pool_source import MOST_TASKS
+from glassgrad.runtime.cpu.worker_pool_source import MOST_TASKS, OFFSETS, SHARE
 
 pytest.importorskip("llvmlite", reason="the kernels of these tests are LLVM IR")
 
@@ -58,6 +58,16 @@ def address(array: np.ndarray) -> int:
 
 def test_every_task_runs_once_and_commands_follow_each_other(pool: WorkerPool, seed: int) -> None:
     _follow(pool, random.Random(seed))
+
+
+def test_each_worker_claims_its_tasks_in_a_cache_line_of_its_own(native: Native) -> None:
+    pool = WorkerPool(3, native=native)
+    _follow(pool, random.Random(0))
+    assert pool._crew is not None
+    words = (ctypes.c_int64 * (3 * SHARE // 8)).from_address(pool._crew.address + OFFSETS["SHARES"])
+    used = {8 * at // 64 for at, word in enumerate(words) if word}
+    pool.close()
+    assert len(used) == 3
 
 
 @pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="it reads the clock of x86-64")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+import sys
 
 import numpy as np
 import pytest
@@ -422,3 +424,18 @@ def test_shrinking_keeps_nan() -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 def test_logsumexp_of_nothing(axis: int) -> None:
     check(lambda x: x.logsumexp(axis), (0, 3), grad=False)
+
+
+def test_however_an_operator_is_written_its_node_has_the_line_of_the_user():
+    x, y = Tensor([1.0, 2.0]), Tensor([3.0, 4.0])
+    here = sys._getframe().f_lineno
+    nodes = [
+        (x + y).uop,
+        (2.5 - x).uop,
+        x.add(y * 3.5).uop,
+        x.sub(y, alpha=4.5).uop,
+        operator.mul(x, 5.5).uop,
+        sum([x * 6.5], y).uop]
+    assert [node.line and node.line.number - here for node in nodes] == [2, 3, 4, 5, 6, 7]
+    x += 7.5
+    assert x.uop.line and x.uop.line.number == here + 9

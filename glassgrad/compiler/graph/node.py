@@ -13,12 +13,12 @@ from __future__ import annotations
 import math
 import struct
 import threading
-import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import compress
 from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from weakref import ref
 
 from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.source_lines import Line, line_of, one_place, user_place
@@ -42,7 +42,7 @@ _SIZED = frozenset((o.RESHAPE, o.EXPAND, o.PAD, o.SHRINK, o.WINDOW, o.UNWINDOW, 
 _lock = held_at_fork(threading.RLock(), "node")    # re-entrant: the garbage collector may make nodes while it is held
 
 
-class _Entry(weakref.ref):  # type: ignore[type-arg]
+class _Entry(ref):  # type: ignore[type-arg]
     __slots__ = ("remove",)
     remove: Callable[[], Any]            # takes the entry out of the table; set once it is the one in there
 
@@ -107,7 +107,7 @@ class Node:
         entry = _Entry(node, _forget)
         for source in src:
             if source.op is _BUFFER:                    # before anything else can reach the node: engine/buffer.py
-                source.arg.add_reader(weakref.ref(node))
+                source.arg.add_reader(ref(node))
         if _table.setdefault(key, entry) is not entry:
             with _lock:
                 existing = _table.setdefault(key, entry)
@@ -320,7 +320,7 @@ class WeakNodeDict(Generic[V]):
     __slots__ = ("rows",)
 
     def __init__(self) -> None:
-        self.rows: dict[int, tuple[weakref.ref[Any], V]] = {}
+        self.rows: dict[int, tuple[ref[Any], V]] = {}
 
     def get(self, node: Any) -> V | None:
         """The fact about a node, or None."""
@@ -333,7 +333,7 @@ class WeakNodeDict(Generic[V]):
         row = rows.get(key)
         # the callback is written in C: Python drops what a callback raises, a Ctrl-C too. It runs before the node's
         # memory is freed, so no other node has its id by then
-        rows[key] = (weakref.ref(node, partial(rows.pop, key)) if row is None else row[0], fact)
+        rows[key] = (ref(node, partial(rows.pop, key)) if row is None else row[0], fact)
 
     def pop(self, node: Any) -> None:
         """Drop the fact about a node, if there is one."""

@@ -84,7 +84,7 @@ class UOp(Node, Operators["UOp"]):
         return const(value, self.dtype if type(value) is not float or self.dtype.kind == "f" else None)
 
     def alu(self, op: Op, *others: UOp) -> UOp:
-        return UOp(op, dtypes.bool if op.compares else self.dtype, (self, *others))
+        return new_node(UOp, op, dtypes.bool if op.compares else self.dtype, (self, *others))
 
     def _binary(self, op: Op, x: UOp, y: UOp) -> UOp:  # type: ignore[override]
         """One op of two nodes; types that differ are promoted, shapes broadcast."""
@@ -92,7 +92,7 @@ class UOp(Node, Operators["UOp"]):
             x, y = promoted(x, y)
         if x.shape != y.shape and x.shape and y.shape:
             x, y = broadcast_together(x, y)
-        return UOp(op, dtypes.bool if op.compares else x.dtype, (x, y))
+        return new_node(UOp, op, dtypes.bool if op.compares else x.dtype, (x, y))
 
     def ge(self, y: Any) -> UOp: return (self > y) | self.eq(y)   # not "not <": NaN is neither
     def le(self, y: Any) -> UOp: return (self < y) | self.eq(y)
@@ -102,12 +102,12 @@ class UOp(Node, Operators["UOp"]):
         if not isinstance(yes, UOp):
             yes = no._wrap(yes)
         yes, no = promoted(yes, yes._wrap(no))
-        return UOp(o.WHERE, yes.dtype, broadcast_together(self, yes, no))
+        return new_node(UOp, o.WHERE, yes.dtype, broadcast_together(self, yes, no))
 
     def cast(self, dtype: DType) -> UOp:
         if dtype is self.dtype:
             return self
-        return const(self.arg, dtype) if self.op is o.CONST else UOp(o.CAST, dtype, (self,))
+        return const(self.arg, dtype) if self.op is o.CONST else new_node(UOp, o.CAST, dtype, (self,))
 
     def bitcast(self, dtype: DType) -> UOp:
         return self if dtype is self.dtype else UOp(o.BITCAST, dtype, (self,))
@@ -115,7 +115,7 @@ class UOp(Node, Operators["UOp"]):
     # -- reductions ------------------------------------------------------------------------------------------
     def reduce(self, op: Op, axes: Iterable[int]) -> UOp:
         axes = tuple(sorted([a for a in axes if self.shape[a] != 1]))
-        return UOp(op, self.dtype, (self,), Axes(axes)) if axes else self
+        return new_node(UOp, op, self.dtype, (self,), Axes(axes)) if axes else self
 
     def sum(self, axes: Iterable[int]) -> UOp: return self.reduce(o.SUM, axes)
 
@@ -126,7 +126,7 @@ class UOp(Node, Operators["UOp"]):
             return self
         # a reshape below this one stays: a tensor may stand for it, whose gradient or value is wanted later; the rules
         # of algebra merge the two when the graph is scheduled
-        return UOp(o.RESHAPE, self.dtype, (self,), Reshape(shape))
+        return new_node(UOp, o.RESHAPE, self.dtype, (self,), Reshape(shape))
 
     def reshaped(self, shape: Sequence[Dimension]) -> UOp:
         """As `reshape`, merged with reshapes below: for passes of the compiler, whose nodes no tensor stands for."""
@@ -139,11 +139,11 @@ class UOp(Node, Operators["UOp"]):
         order = tuple(order)
         if order == tuple(range(len(order))):
             return self
-        return UOp(o.PERMUTE, self.dtype, (self,), Permute(order))
+        return new_node(UOp, o.PERMUTE, self.dtype, (self,), Permute(order))
 
     def expand(self, shape: Sequence[Dimension]) -> UOp:
         shape = tuple(shape)
-        return self if shape == self.shape else UOp(o.EXPAND, self.dtype, (self,), Expand(shape))
+        return self if shape == self.shape else new_node(UOp, o.EXPAND, self.dtype, (self,), Expand(shape))
 
     def pad(self, padding: Sequence[tuple[int, int]]) -> UOp:
         padding = tuple((before, after) for before, after in padding)
@@ -153,7 +153,7 @@ class UOp(Node, Operators["UOp"]):
         bounds = tuple((start, stop) for start, stop in bounds)
         if all(b == (0, n) for b, n in zip(bounds, self.shape)):
             return self
-        return UOp(o.SHRINK, self.dtype, (self,), Shrink(bounds))
+        return new_node(UOp, o.SHRINK, self.dtype, (self,), Shrink(bounds))
 
     def flip(self, axes: Iterable[int]) -> UOp:
         axes = tuple(sorted(axes))
@@ -173,10 +173,10 @@ class UOp(Node, Operators["UOp"]):
 
     # -- memory ----------------------------------------------------------------------------------------------
     def contiguous(self) -> UOp:
-        return self if self.op in (o.BUFFER, o.CONTIGUOUS) else UOp(o.CONTIGUOUS, self.dtype, (self,))
+        return self if self.op in (o.BUFFER, o.CONTIGUOUS) else new_node(UOp, o.CONTIGUOUS, self.dtype, (self,))
 
     def detach(self) -> UOp:
-        return self if self.op is o.DETACH and self.arg is None else UOp(o.DETACH, self.dtype, (self,))
+        return self if self.op is o.DETACH and self.arg is None else new_node(UOp, o.DETACH, self.dtype, (self,))
 
     def copy_to(self, device: str) -> UOp:
         return UOp(o.COPY, self.dtype, (self,), OnDevice(device))
@@ -224,6 +224,9 @@ class UOp(Node, Operators["UOp"]):
             raise InputError("this node has no memory yet", given=f"{self.op.name} of shape {self.shape}",
                              expected="a computed tensor", fix="call realize() on the tensor first")
         return memory
+
+
+new_node = UOp.__new__       # makes what UOp(..) makes: Python calls a function sooner than a class
 
 
 def promoted(x: UOp, y: UOp) -> tuple[UOp, UOp]:

@@ -186,8 +186,9 @@ class NativePlan(DevicePlan):
     def bind(self, addresses: Sequence[int]) -> None:
         """Point every launch at the memory of its slots."""
         self._pack(*self._gather(addresses))
-        for slot, cuts in self._by_value.items():
-            self._set_task_counts(cuts, slot, ctypes.c_int64.from_address(addresses[slot]).value)
+        if self._by_value:
+            for slot, cuts in self._by_value.items():
+                self._set_task_counts(cuts, slot, ctypes.c_int64.from_address(addresses[slot]).value)
 
     def _set_task_counts(self, cuts: list[tuple[int, TasksByValue]], slot: int, value: int) -> None:
         """Set the task counts of commands that depend on the scalar in `slot`, so that idle tasks are not started."""

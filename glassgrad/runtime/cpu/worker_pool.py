@@ -28,7 +28,7 @@ from glassgrad.base.settings import settings
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.processor import available_cores, host_description
-from glassgrad.runtime.cpu.worker_pool_source import OFFSETS
+from glassgrad.runtime.cpu.worker_pool_source import OFFSETS, SHARE
 from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.kernel_key import source_digest
 from glassgrad.runtime.os_pages import HUGE_PAGE, PAGE, advise_huge, map_pages, round_up, unmap_pages
@@ -129,7 +129,7 @@ class _Crew:
 
     def __init__(self, native: Native, count: int, inside: set[int]):
         self.native, self.count = native, count
-        self._memory = ctypes.create_string_buffer(OFFSETS["SHARES"] + 8 * count + 128)
+        self._memory = ctypes.create_string_buffer(OFFSETS["SHARES"] + SHARE * count + 128)
         self.address = round_up(ctypes.addressof(self._memory), 128)
         self._bells = Bells()
         self._table = (ctypes.c_int64 * count)()

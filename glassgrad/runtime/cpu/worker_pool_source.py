@@ -40,12 +40,13 @@ from __future__ import annotations
 OFFSETS = {
     "WORD": 0, "DONE": 128, "FUNCTION": 256, "ARGS": 264, "SLEEPERS": 384, "WAITING": 512,
     "STOP": 640, "SPINS": 648, "WORKERS": 656, "WAIT": 664, "POST": 672, "YIELD": 680, "BELL": 688,
-    "CALLER_BELL": 696, "SCRATCH": 704, "SHARES": 768,      # of every worker, 8 bytes each
+    "CALLER_BELL": 696, "SCRATCH": 704, "SHARES": 768,      # of every worker, `SHARE` bytes apart
 }
+SHARE = 64                         # a cache line, which other workers write only to steal
 TASK_BITS = 20
 MOST_TASKS = (1 << TASK_BITS) - 1  # a command with more runs on the caller alone
-CONSTANTS = {**OFFSETS, "TASK_BITS": TASK_BITS, "MOST_TASKS": MOST_TASKS, "ONE_COMMAND": 1 << 2 * TASK_BITS,
-             "COMMANDS": 1 << 64 - 2 * TASK_BITS}
+CONSTANTS = {**OFFSETS, "SHARE": SHARE, "TASK_BITS": TASK_BITS, "MOST_TASKS": MOST_TASKS,
+             "ONE_COMMAND": 1 << 2 * TASK_BITS, "COMMANDS": 1 << 64 - 2 * TASK_BITS}
 
 PROGRAM = """
 def take(pool, limit):                     # take up to limit sleepers off the count; how many
@@ -76,7 +77,7 @@ def wake_two(pool, tasks):                 # or fewer, while there are more task
     return 0
 
 def claim(pool, whose, seen, back):        # a task of a worker's share of the command that was seen; -1: none is left
-    at = pool + SHARES + 8 * whose
+    at = pool + SHARES + SHARE * whose
     now = load(at)
     while 1:
         age = (seen >> 2 * TASK_BITS) - (now >> 2 * TASK_BITS) & COMMANDS - 1
@@ -157,7 +158,7 @@ def renew(pool, seen):                     # before a command: all shares become
     whose = load(pool + WORKERS)
     while whose > 0:
         whose = whose - 1
-        store(pool + SHARES + 8 * whose, seen - ONE_COMMAND & -ONE_COMMAND)
+        store(pool + SHARES + SHARE * whose, seen - ONE_COMMAND & -ONE_COMMAND)
     return 0
 
 def glassgrad_run(pool, command, count):   # run a command list; how many commands it did not come to

@@ -48,6 +48,7 @@ class UnreadGradient:
         return made
 
 
+_BUFFER = o.BUFFER
 RESET = Leaf()   # in the place of a gradient that was set to None
 
 
@@ -71,7 +72,7 @@ def hold(tensor: Any) -> None:
     if no_grad.open_blocks:
         note_written(tensor)
     node = tensor.uop
-    if node.op is o.BUFFER:
+    if node.op is _BUFFER:
         node.arg.add_leaf(weakref.ref(tensor))
         return
     if node.op is o.DETACH and node.arg is None:         # what every `detach` of that value is: no leaf's own
@@ -83,7 +84,7 @@ def hold(tensor: Any) -> None:
 def is_held(tensor: Any) -> bool:
     """Whether this tensor is a leaf."""
     node = tensor.uop
-    if node.op is not o.BUFFER and id(node) not in registry.leaves.rows:         # most nodes are computed
+    if node.op is not _BUFFER and id(node) not in registry.leaves.rows:          # most nodes are computed
         return False
     return any([r() is tensor for r in registry.leaves_of(node) or ()])
 
@@ -113,7 +114,7 @@ def computed_at(node: UOp, tensor: Any) -> None:
     earlier = tensor.uop
     if tensor._requires_grad is not False:
         # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
-        if (node.op is not o.BUFFER or node.arg.leaves) and leaf_shared(node, tensor):
+        if (node.op is not _BUFFER or node.arg.leaves) and leaf_shared(node, tensor):
             node = distinct(node)
         if node is not earlier and is_held(tensor):
             still_a_leaf(tensor, earlier)

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import DTypeError
+from glassgrad.base.source_lines import Place
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, promote
+from glassgrad.compiler.graph.uop import new_node
 from glassgrad.tensor.broadcast import VERBS, broadcast_all, broadcast_pair, broadcast_shape, number
 from glassgrad.tensor.formulas import elementary, float_remainder, powers
 
@@ -62,8 +64,8 @@ def in_accumulator(formula: Callable[..., UOp], *operands: UOp) -> UOp:
 
 
 # -- two operands --------------------------------------------------------------------------------------------
-def binary(op: o.Op, x: Any, y: Any) -> UOp:
-    """One op of two operands, at least one of which is a node."""
+def binary(op: o.Op, x: Any, y: Any, place: Place | None = None) -> UOp:
+    """One op of two operands, at least one of which is a node; written at a place, if the caller knows it."""
     if not isinstance(y, UOp):
         y = number(y, x.dtype, op)
         x = x.cast(y.dtype)
@@ -82,7 +84,7 @@ def binary(op: o.Op, x: Any, y: Any) -> UOp:
         raise DTypeError(f"{VERBS[op][1]} works on integers and truth values",
                          given=f"{dtype.name} {VERBS[op][1]} {dtype.name}", expected="integer or bool tensors",
                          fix="cast first: x.int(); or compare: (x > 0) & (y > 0)")
-    return UOp(op, _bool if op.compares else dtype, (x, y))
+    return new_node(UOp, op, _bool if op.compares else dtype, (x, y), None, place)
 
 
 def add(x: Any, y: Any) -> UOp: return binary(o.ADD, x, y)

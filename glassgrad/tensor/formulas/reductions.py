@@ -32,7 +32,7 @@ def reduce(op: o.Op, x: UOp, axis: Axis = None, keepdim: bool = False, dtype: DT
     out = dtype or x.dtype
     wide = out.accumulator if op is o.SUM or op is o.PROD else out
     y = x.cast(wide).reduce(op, axes).cast(out)
-    return y if keepdim else y.reshape(tuple(n for i, n in enumerate(x.shape) if i not in axes))
+    return y if keepdim else y.reshape(tuple([n for i, n in enumerate(x.shape) if i not in axes]))
 
 
 def count(x: UOp, axis: Axis, what: str) -> Any:

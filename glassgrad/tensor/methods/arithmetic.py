@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import DivisionError, DTypeError, InputError
+from glassgrad.base.source_lines import user_place
 from glassgrad.compiler.graph import UOp, dtypes, ops as o
 from glassgrad.tensor.formulas import arithmetic
 from glassgrad.tensor.formulas.arithmetic import as_node, binary
@@ -32,18 +33,18 @@ class ArithmeticMixin(TensorBase):
     # -- two operands ----------------------------------------------------------------------------------------
     def _binary(self, op: o.Op, other: Any, swapped: bool = False) -> Self:
         """One op of this and another operand."""
-        x = self.uop
+        x, place = self.uop, user_place(3)          # it is our caller that the user calls
         if isinstance(other, TensorBase):
-            y, place = other.uop, self._device
-            if other._device is not place:
-                place = self._shared_device(other)
-            node = binary(op, y, x) if swapped else binary(op, x, y)
+            y, device = other.uop, self._device
+            if other._device is not device:
+                device = self._shared_device(other)
+            node = binary(op, y, x, place) if swapped else binary(op, x, y, place)
             made = (self if other.__class__ is self.__class__ else self._kin(other))._with(node)
-            made._device = place
+            made._device = device
             return made
         y = other if type(other) in _NUMBERS else self._operand(other, f"beside a tensor in {VERBS[op][1]}")
         y = y if isinstance(y, UOp) else self._number(y, x.dtype, op)
-        return self._with(binary(op, y, x) if swapped else binary(op, x, y))
+        return self._with(binary(op, y, x, place) if swapped else binary(op, x, y, place))
 
     def _divided(self, formula: Callable[[Any, Any], UOp], other: Any, swapped: bool = False) -> Self:
         """A quotient or remainder."""
