@@ -408,8 +408,8 @@ def _plain(terms: Terms) -> Any:
 
 
 def _quotient(terms: Terms, divisor: int) -> Any:
-    """terms // divisor in one form, for factors below the divisor: of x // d and -((d - 1 - x) // d) the one whose factors
-    are smaller, so that equal quotients are equal lengths."""
+    """terms // divisor in one form, for factors below the divisor: of x // d and -((d - 1 - x) // d) the one whose
+    factors are smaller, so that equal quotients are equal lengths."""
     common = math.gcd(divisor, *[k for m, k in terms.items() if m])
     divisor, terms = divisor // common, {m: k // common for m, k in terms.items()}
     upper = {m: divisor - k for m, k in terms.items() if m}

@@ -25,8 +25,8 @@ from glassgrad.compiler.schedule.attention_backward import in_kernel
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.changing_sizes.key_without_sizes import (SizesOf, argument_at, some_ops, split, with_sizes,
                                                                with_sources)
-from glassgrad.engine.changing_sizes.symbolic_graph import (Formula, Rounded, SymbolicGraph, depends_on_n, fit, fit_rounded,
-                                                            grown_from_one, has_rounded, with_variable)
+from glassgrad.engine.changing_sizes.symbolic_graph import (Formula, Rounded, SymbolicGraph, depends_on_n, fit,
+                                                            fit_rounded, grown_from_one, has_rounded, with_variable)
 from glassgrad.engine.debug_report import report_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph
 

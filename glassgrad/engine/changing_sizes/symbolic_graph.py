@@ -6,7 +6,7 @@ its shapes are checked as it is built, so formulas that fit by chance and mean n
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,8 +18,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.changing_sizes.key_without_sizes import SizesOf, node_with_sizes, with_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph
 
-DIVISORS = range(2, 17), range(17, 65)       # of sizes that are quotients: any formula with a divisor of the first is
-# tried before those of the second, of which some fit a few sizes by chance
+MOST_DIVISOR = 64        # of sizes that are quotients, and what such a quotient is multiplied with at most
 
 
 # -- sizes as formulas ------------------------------------------------------------------------------------------
@@ -88,20 +87,27 @@ Polynomial(constant=1, linear=1, square=0), Polynomial(constant=0, linear=0, squ
 
 
 def fit_rounded(seen: Sequence[tuple[int, ...]], of_leaves: Sequence[bool]) -> tuple[int, list[Formula]] | None:
-    """As `fit`, where sizes may also be quotients of n that are rounded down. Of the sizes for which that holds, n is one
-    that is not such a quotient itself: one of a leaf, if there is one, and the one that differs most.
+    """As `fit`, where sizes may also be quotients of n that are rounded down, all with one divisor: few sizes fit some
+    formula by chance, but not all of them the same divisor. Of the sizes for which that holds, n is one of a leaf, if
+    there is one, and the one that differs most.
 
     >>> fit_rounded([(4, 9), (2, 4), (3, 7)], [False, True])
-    (1, [Rounded(constant=0, linear=0, times=1, factor=1, offset=0, divisor=2), Polynomial(constant=0, linear=1, square=0)])
+    (1, [Rounded(constant=0, linear=0, times=1, factor=1, offset=0, divisor=2), \
+Polynomial(constant=0, linear=1, square=0)])
     """
     each = list(zip(*seen))
-    apart = {values: i for i, values in sorted(enumerate(each), key=lambda pair: of_leaves[pair[0]])
-             if len(set(values)) == len(seen)}
-    for points in sorted(apart, key=lambda values: (not of_leaves[apart[values]], min(values) - max(values))):
-        known = {values: _polynomial_or_rounded(points, values) for values in set(each)}
-        found = [formula for values in each if (formula := known[values]) is not None]
-        if len(found) == len(each):
-            return apart[points], found
+    apart = [i for i, values in enumerate(each) if len(set(values)) == len(seen)]
+    bases = {each[i]: i for i in [i for i in apart if of_leaves[i]] or apart}
+    for points in sorted(bases, key=lambda values: min(values) - max(values)):
+        for divisor in range(2, MOST_DIVISOR + 1):
+            known: dict[tuple[int, ...], Formula] = {}
+            for values in dict.fromkeys(each):
+                formula = _polynomial_or_rounded(points, values, divisor)
+                if formula is None:
+                    break
+                known[values] = formula
+            else:
+                return bases[points], [known[values] for values in each]
     return None
 
 
@@ -109,29 +115,28 @@ def has_rounded(formulas: Sequence[Formula]) -> bool:
     return any([isinstance(f, Rounded) for f in formulas])
 
 
-def _polynomial_or_rounded(points: tuple[int, ...], values: tuple[int, ...]) -> Formula | None:
+def _polynomial_or_rounded(points: tuple[int, ...], values: tuple[int, ...], divisor: int) -> Formula | None:
+    """A polynomial, or else a quotient with this divisor, through all points."""
     found = Polynomial(values[0]) if len(set(values)) == 1 else _through_three(points[-3:], values[-3:])
     if found is not None and all(found.at(x) == u for x, u in zip(points, values)):
         return found
     low, high = min(range(len(points)), key=points.__getitem__), max(range(len(points)), key=points.__getitem__)
-    for divisors, linear in itertools.product(DIVISORS, (0, -1, 1)):
+    for linear in (0, -1, 1):                            # with -1, what is missing to a multiple; with 1, a remainder
         rest = [u - linear * x for x, u in zip(points, values)]
-        over, up = points[high] - points[low], rest[high] - rest[low]
-        for divisor in divisors:
-            steps = [n for n in (over // divisor, over // divisor + 1) if n and up and not up % n]
-            slope = divisor * up // over
-            for times, factor in (*[(up // n, 1) for n in steps], (1, slope), (1, slope + 1)):
-                found = _rounded(points, rest, times, factor, divisor) if factor > 0 else None
-                if found is not None:
-                    return found._replace(linear=linear)
+        over, up, common = points[high] - points[low], rest[high] - rest[low], math.gcd(*[u - rest[0] for u in rest])
+        factors = [n for n in range(min(common, MOST_DIVISOR), 0, -1) if not common % n]
+        for times in [sign * n for n in factors for sign in (1, -1)]:
+            slope = divisor * up // (times * over)
+            for factor in (slope, slope + 1):
+                rounded = _rounded(points, rest, times, factor, divisor) if factor > 0 else None
+                if rounded is not None:
+                    return rounded._replace(linear=linear)
     return None
 
 
 def _rounded(points: Sequence[int], values: Sequence[int], times: int, factor: int, divisor: int) -> Rounded | None:
     """constant + times * ((factor * n + offset) // divisor) through all points, with the least offset."""
     first = values[0]
-    if any((u - first) % times for u in values):
-        return None
     least = [divisor * ((u - first) // times) - factor * x for x, u in zip(points, values)]
     low, high = max(least), min(least) + divisor - 1
     if low > high:

@@ -125,8 +125,8 @@ def _by_merging(key: UOp, order: UOp | None) -> UOp:
     rows, n = key.shape
     if order is not None:
         key = _taken(key, order)
-    blocks = 1 << (n // (SHORT - 1)).bit_length()
-    width = n // blocks + 1
+    blocks = 1 << (-(-n // SHORT) - 1).bit_length()
+    width = min(n // blocks + 1, SHORT)
     # the padding sorts last; it is cut to what blocks need, by one or more, so that each length has the same nodes
     key = part(pad_axis(key, 1, 0, blocks + 1, key.dtype.max), 1, 0, blocks * width)
     # key and index share a word, so no two are equal

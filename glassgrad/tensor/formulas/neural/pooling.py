@@ -46,8 +46,8 @@ class PoolOptions(NamedTuple):
 
 
 def _ceil_pair(n: int, pair: tuple[int, int], k: int, s: int, d: int) -> tuple[int, int]:
-    """Padding for the last, partial window, if it starts inside the input or its front padding. It may be more than that
-    window needs, so that it is the same for each length."""
+    """Padding for the last, partial window, if it starts inside the input or its front padding. It may be more than
+    that window needs, so that it is the same for each length."""
     before, after = pair
     last = (n + before + after - d * (k - 1) - 2 + s) // s * s              # where a partial window would start
     return before, after + (s - 1 if last < n + before else 0)
