@@ -13,8 +13,8 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_515, "check": 890, "engine and runtime": 5_530, "tensor": 8_880, "nn": 5_435, "jit": 1_850,
-         "package": 37_820, "new capabilities": 15_810, "package with them": 53_590}
+LINES = {"compiler": 12_520, "check": 890, "engine and runtime": 5_530, "tensor": 8_880, "nn": 5_435, "jit": 1_850,
+         "package": 37_820, "new capabilities": 15_830, "package with them": 53_625}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
