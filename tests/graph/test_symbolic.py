@@ -90,6 +90,24 @@ def test_lengths_compute_as_numbers_do(a: int, b: int, steps: list[tuple[str, in
         assert length == plain
 
 
+@given(st.integers(2, 9), st.integers(-9, 9), st.integers(1, 5), st.integers(2, 5))
+def test_equal_quotients_are_one_length(divisor: int, more: int, times: int, other: int) -> None:
+    v = Variable("v", 20, 90).bind(30)
+    up = -(-(times * v + more) // divisor)
+    assert up == (times * v + more + divisor - 1) // divisor
+    assert -(-up // other) == -(-(times * v + more) // (divisor * other))
+    assert (other * times * v + more) // (other * divisor) == (times * v + more // other) // divisor
+    assert v // 2 + (v + 1) // 2 == v
+
+
+@given(st.integers(2, 9), st.integers(-9, 9), st.integers(0, 9))
+def test_bounds_know_what_a_quotient_times_its_divisor_leaves(divisor: int, more: int, wider: int) -> None:
+    v = Variable("v", 20, 9000)
+    left = v + more - (v + more) // divisor * divisor
+    assert (left.min, left.max) == (0, divisor - 1)
+    assert (-(-(v + wider) // divisor) - v // divisor) >= 0 and v // divisor * divisor <= v
+
+
 def test_comparisons_follow_from_the_bounds_or_the_value() -> None:
     v = Variable("v", 2, 9).bind(5)
     assert v > 1 and v >= 2 and v < 10 and v <= 9 and not v > 9 and 1 < v and v < v + 1 and bool(v)

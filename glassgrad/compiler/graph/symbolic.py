@@ -41,6 +41,7 @@ Monomial = tuple                      # of Atoms, sorted
 Terms = dict[Monomial, int]           # the constant is the term of ()
 
 _MOST_LENGTHS = 4096                  # whose products and bounds are cached
+_UNBOUNDED = 1 << 200
 
 SIGNS: dict[str, Callable[[int, int], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt,
                                                 ">=": operator.ge, "!=": operator.ne}
@@ -117,12 +118,12 @@ class Length:
     @property
     def min(self) -> int:
         """The least value it can take."""
-        return sum(_bounds(m, k)[0] for m, k in self.terms)
+        return max(sum(_bounds(m, k)[0] for m, k in self.terms), _without_quotients(self)[0])
 
     @property
     def max(self) -> int:
         """The greatest value it can take."""
-        return sum(_bounds(m, k)[1] for m, k in self.terms)
+        return min(sum(_bounds(m, k)[1] for m, k in self.terms), _without_quotients(self)[1])
 
     vmin, vmax = min, max      # tinygrad's names
 
@@ -148,13 +149,15 @@ class Length:
             raise ShapeError("a length cannot be divided by this", given=f"{self} // {other}",
                              expected="a positive integer, or a length that divides it for every value",
                              fix="divide the plain number: v.val, outside of jitted functions")
-        inner = [m[0] for m, k in self.terms if k == 1 and len(m) == 1 and isinstance(m[0], Quotient)]
-        if inner and len(dict(self.terms).keys() - {()}) == 1:         # (x // a + c) // b = (x + a * c) // (a * b)
-            [(length, divisor)] = inner
-            return (length + dict(self.terms).get((), 0) * divisor) // (divisor * other)
-        whole = {m: k // other for m, k in self.terms if k % other == 0 or not m}
-        rest = {m: k if m else k % other for m, k in self.terms if k % other}
-        return _plain({**whole, (Quotient(Length(rest), other),): 1} if any(rest) else whole)
+        inner = [(m[0], k) for m, k in self.terms if len(m) == 1 and isinstance(m[0], Quotient)]
+        if len(inner) == 1 and inner[0][1] in (1, -1):                 # (x // a + y) // b = (x + a * y) // (a * b)
+            [(quotient, sign)] = inner
+            length, divisor = quotient                                 # and -(x // a) = (a - 1 - x) // a
+            upper = length if sign == 1 else divisor - 1 - length
+            return (upper + (self - sign * Length({(quotient,): 1})) * divisor) // (divisor * other)
+        whole = _plain({m: k // other for m, k in self.terms})
+        rest = {m: k % other for m, k in self.terms if k % other}
+        return whole + _quotient(rest, other) if any(rest) else whole
 
     def __mod__(self, other: Any) -> Any:
         return self - self // other * other
@@ -374,6 +377,21 @@ def _bounds(monomial: Monomial, k: int) -> tuple[int, int]:
     return low, high
 
 
+def _without_quotients(x: Length) -> tuple[int, int]:
+    """Bounds of a length by x - (d - 1) <= d * (x // d) <= x: n - n // 2 * 2 is 0 or 1, whatever n is."""
+    quotients = [(m[0], k) for m, k in x.terms if len(m) == 1 and isinstance(m[0], Quotient)]
+    if not quotients:
+        return -_UNBOUNDED, _UNBOUNDED
+    common = math.lcm(*[quotient.divisor for quotient, _ in quotients])
+    scaled: Any = _plain({m: k * common for m, k in x.terms if len(m) != 1 or not isinstance(m[0], Quotient)})
+    low = high = 0                                     # of what the quotients leave
+    for (length, divisor), k in quotients:
+        factor = k * common // divisor
+        scaled = scaled + factor * length
+        low, high = low - max(factor, 0) * (divisor - 1), high - min(factor, 0) * (divisor - 1)
+    return -(-(least(scaled) + low) // common), (most(scaled) + high) // common
+
+
 def _terms(value: Any) -> Terms | None:
     if isinstance(value, Length):
         return dict(value.terms)
@@ -387,6 +405,19 @@ def _plain(terms: Terms) -> Any:
     """The length of these terms, or the int where there is no variable left."""
     terms = {m: k for m, k in terms.items() if k}
     return Length(terms) if any(terms) else terms.get((), 0)
+
+
+def _quotient(terms: Terms, divisor: int) -> Any:
+    """terms // divisor in one form, for factors below the divisor: of x // d and -((d - 1 - x) // d) the one whose
+    factors are smaller, so that equal quotients are equal lengths."""
+    common = math.gcd(divisor, *[k for m, k in terms.items() if m])
+    divisor, terms = divisor // common, {m: k // common for m, k in terms.items()}
+    upper = {m: divisor - k for m, k in terms.items() if m}
+    upper[()] = divisor - 1 - terms.get((), 0)
+    one, other = Length(terms), Length(upper)
+    if [k for _, k in one.terms] + [terms.get((), 0)] <= [k for _, k in other.terms] + [upper[()]]:
+        return Length({(Quotient(one, divisor),): 1})
+    return _plain({**{m: 1 for m in terms if m}, (Quotient(other, divisor),): -1})
 
 
 def _combined(x: Length, y: Any, sign: int) -> Any:

@@ -12,8 +12,9 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
-from operator import itemgetter, ne
+from operator import itemgetter, le, ne
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug, ShapeError
@@ -24,8 +25,8 @@ from glassgrad.compiler.schedule.attention_backward import in_kernel
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.changing_sizes.key_without_sizes import (SizesOf, argument_at, some_ops, split, with_sizes,
                                                                with_sources)
-from glassgrad.engine.changing_sizes.symbolic_graph import (Formula, SymbolicGraph, depends_on_n, fit, fit_rounded,
-                                                            grown_from_one, has_rounded, with_variable)
+from glassgrad.engine.changing_sizes.symbolic_graph import (Formula, Rounded, SymbolicGraph, depends_on_n, fit,
+                                                            fit_rounded, grown_from_one, has_rounded, with_variable)
 from glassgrad.engine.debug_report import report_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph
 
@@ -129,7 +130,6 @@ class SizeFamily:
     constants: dict[int, set[bytes]] = field(default_factory=dict)     # what each float was
     grown: Any = None                        # the row of a leaf that was 1 long in the graph before, and is 2 now
     made: list[GeneralGraph] = field(default_factory=list)
-    may_round: bool = True                   # whether formulas that round may be tried
     given_up: str = ""
 
     def see(self, normal: NormalizedGraph, parts: list[SizesOf]) -> None:
@@ -148,10 +148,8 @@ class SizeFamily:
 
     def refuse(self, sizes: SizeFormulas, why: str) -> None:
         """No graph could be made with these formulas. After three sizes that is final, if no others of the skeleton
-        have one; but where formulas round, later sizes may follow polynomials."""
-        if self.may_round and has_rounded(sizes.formulas):
-            self.may_round = False
-        elif len(self.seen) >= SEEN and not self.made:
+        have one; but of formulas that round, others fit when there are more sizes."""
+        if len(self.seen) >= SEEN and not self.made and not has_rounded(sizes.formulas):
             self._give_up(why)
 
     def _give_up(self, why: str) -> None:
@@ -162,9 +160,10 @@ class SizeFamily:
         """The formulas of the sizes, fitted to the last sizes seen; None where too few were, or no variable fits."""
         found, last = None, self.seen
         if len(last) >= SEEN_GROWING:
-            groups = _alike(last)
-            tried: list[Any] = [(fit, sizes[-SEEN:]) for sizes in groups]
-            tried += [(fit_rounded, sizes) for sizes in groups if len(sizes) >= SEEN and self.may_round]
+            tried: list[Any] = [(fit, sizes[-SEEN:]) for sizes in _alike(last)]
+            of_leaves = [part.rest[0][0] is o.BUFFER for part in self.parts for _ in part.sizes]
+            rounded = partial(fit_rounded, of_leaves=of_leaves)
+            tried += [(rounded, sizes) for sizes in _alike(last, True) if len(sizes) >= SEEN]
             found, last = next(((fitted, sizes) for fits, sizes in tried if (fitted := fits(sizes))), (None, last))
         elif self.grown is not None:
             found = grown_from_one(normal.key, self.parts, self.grown)
@@ -249,10 +248,10 @@ class SizeFamilies:
         self._general.setdefault((where, some_ops(normal.key)), []).append(general)
 
 
-def _alike(seen: list[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
+def _alike(seen: list[tuple[int, ...]], rounded: bool = False) -> list[list[tuple[int, ...]]]:
     """The sizes to fit a variable to: all that were seen, if they are few; else the last ones after two or more that
     differ from them in the same places, the fewest places first. (Layers of several widths, each for many lengths, are
-    one skeleton.)
+    one skeleton.) Sizes that are `rounded` may be equal for other lengths: then in some of these places.
 
     >>> _alike([(30, 8), (30, 16), (7, 8), (7, 16), (12, 8)])
     [[(30, 8), (7, 8), (12, 8)], [(30, 16), (7, 16), (12, 8)]]
@@ -260,10 +259,11 @@ def _alike(seen: list[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
     if len(seen) < SEEN:
         return [seen]
     *earlier, last = seen
-    groups: dict[tuple[bool, ...], list[tuple[int, ...]]] = {}
-    for sizes in earlier:
-        groups.setdefault(tuple(map(ne, sizes, last)), []).append(sizes)
-    return [[*groups[places], last] for places in sorted(groups, key=sum) if len(groups[places]) >= SEEN - 1]
+    places = [tuple(map(ne, sizes, last)) for sizes in earlier]
+    groups = [[*[sizes for sizes, other in zip(earlier, places)
+                 if other == chosen or rounded and all(map(le, other, chosen))], last]
+              for chosen in sorted(dict.fromkeys(places), key=sum)]
+    return [group for group in groups if len(group) >= SEEN]
 
 
 def _grown(before: set[Any], leaves: set[Any]) -> Any:
@@ -287,8 +287,10 @@ def _bits(values: Sequence[float]) -> bytes:
 
 
 def _limits(formulas: Sequence[Formula], least: Sequence[int | None], low: int, high: int) -> tuple[int, int]:
-    """The widest bounds of a variable that was seen from `low` to `high` within which all sizes are valid."""
-    conditions = {(f, n) for f, n in zip(formulas, least) if n is not None and depends_on_n(f)}
+    """The widest bounds of a variable that was seen from `low` to `high` within which all sizes are valid that grow or
+    shrink with it; where a remainder is not, the guard refuses the graph."""
+    conditions = {(f, n) for f, n in zip(formulas, least) if n is not None and depends_on_n(f) and not (
+        isinstance(f, Rounded) and f.linear)}
 
     def holds(value: int) -> bool:
         return all(formula.at(value) >= n for formula, n in conditions)

@@ -6,6 +6,7 @@ its shapes are checked as it is built, so formulas that fit by chance and mean n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.changing_sizes.key_without_sizes import SizesOf, node_with_sizes, with_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph
 
-MOST_DIVISOR = 16        # of sizes that are quotients
+MOST_DIVISOR = 64        # of sizes that are quotients, and what such a quotient is multiplied with at most
 
 
 # -- sizes as formulas ------------------------------------------------------------------------------------------
@@ -33,15 +34,17 @@ class Polynomial(NamedTuple):
 
 
 class Rounded(NamedTuple):
-    """constant + times * ((n + offset) // divisor)"""
+    """constant + linear * n + times * ((factor * n + offset) // divisor)"""
     constant: int
+    linear: int
     times: int
+    factor: int
     offset: int
     divisor: int
 
     def at(self, n: Any) -> Any:
         """Its value at n: an integer for an integer, a `Length` for a `Length`."""
-        return self.constant + self.times * ((n + self.offset) // self.divisor)
+        return self.constant + self.linear * n + self.times * ((self.factor * n + self.offset) // self.divisor)
 
 
 class Inferred(NamedTuple):
@@ -83,39 +86,63 @@ Polynomial(constant=1, linear=1, square=0), Polynomial(constant=0, linear=0, squ
     return (base, found) if len(found) == len(each) else None
 
 
-def fit_rounded(seen: Sequence[tuple[int, ...]]) -> tuple[int, list[Formula]] | None:
-    """As `fit`, where sizes may also be quotients of n that are rounded down; n is the size that differs most.
+def fit_rounded(seen: Sequence[tuple[int, ...]], of_leaves: Sequence[bool]) -> tuple[int, list[Formula]] | None:
+    """As `fit`, where sizes may also be quotients of n that are rounded down, all with one divisor: few sizes fit some
+    formula by chance, but not all of them the same divisor. Of the sizes for which that holds, n is one of a leaf, if
+    there is one, and the one that differs most.
 
-    >>> fit_rounded([(9, 4), (4, 2), (7, 3)])
-    (0, [Polynomial(constant=0, linear=1, square=0), Rounded(constant=0, times=1, offset=0, divisor=2)])
+    >>> fit_rounded([(4, 9), (2, 4), (3, 7)], [False, True])
+    (1, [Rounded(constant=0, linear=0, times=1, factor=1, offset=0, divisor=2), \
+Polynomial(constant=0, linear=1, square=0)])
     """
     each = list(zip(*seen))
-    base = max(range(len(each)), key=lambda i: (len(set(each[i])), max(each[i]) - min(each[i])))
-    if len(set(each[base])) < len(seen):
-        return None
-    known = {values: _polynomial_or_rounded(each[base], values) for values in set(each)}
-    found = [formula for values in each if (formula := known[values]) is not None]
-    return (base, found) if len(found) == len(each) else None
+    apart = [i for i, values in enumerate(each) if len(set(values)) == len(seen)]
+    bases = {each[i]: i for i in [i for i in apart if of_leaves[i]] or apart}
+    for points in sorted(bases, key=lambda values: min(values) - max(values)):
+        for divisor in range(2, MOST_DIVISOR + 1):
+            known: dict[tuple[int, ...], Formula] = {}
+            for values in dict.fromkeys(each):
+                formula = _polynomial_or_rounded(points, values, divisor)
+                if formula is None:
+                    break
+                known[values] = formula
+            else:
+                return bases[points], [known[values] for values in each]
+    return None
 
 
 def has_rounded(formulas: Sequence[Formula]) -> bool:
     return any([isinstance(f, Rounded) for f in formulas])
 
 
-def _polynomial_or_rounded(points: tuple[int, ...], values: tuple[int, ...]) -> Formula | None:
+def _polynomial_or_rounded(points: tuple[int, ...], values: tuple[int, ...], divisor: int) -> Formula | None:
+    """A polynomial, or else a quotient with this divisor, through all points."""
     found = Polynomial(values[0]) if len(set(values)) == 1 else _through_three(points[-3:], values[-3:])
     if found is not None and all(found.at(x) == u for x, u in zip(points, values)):
         return found
     low, high = min(range(len(points)), key=points.__getitem__), max(range(len(points)), key=points.__getitem__)
-    for divisor in range(2, MOST_DIVISOR + 1):
-        for offset in range(divisor):
-            quotients = [(x + offset) // divisor for x in points]
-            times, over = divmod(values[high] - values[low], quotients[high] - quotients[low] or 1)
-            if times and not over:
-                rounded = Rounded(values[low] - times * quotients[low], times, offset, divisor)
-                if all(rounded.at(x) == u for x, u in zip(points, values)):
-                    return rounded
+    for linear in (0, -1, 1):                            # with -1, what is missing to a multiple; with 1, a remainder
+        rest = [u - linear * x for x, u in zip(points, values)]
+        over, up, common = points[high] - points[low], rest[high] - rest[low], math.gcd(*[u - rest[0] for u in rest])
+        factors = [n for n in range(min(common, MOST_DIVISOR), 0, -1) if not common % n]
+        for times in [sign * n for n in factors for sign in (1, -1)]:
+            slope = divisor * up // (times * over)
+            for factor in (slope, slope + 1):
+                rounded = _rounded(points, rest, times, factor, divisor) if factor > 0 else None
+                if rounded is not None:
+                    return rounded._replace(linear=linear)
     return None
+
+
+def _rounded(points: Sequence[int], values: Sequence[int], times: int, factor: int, divisor: int) -> Rounded | None:
+    """constant + times * ((factor * n + offset) // divisor) through all points, with the least offset."""
+    first = values[0]
+    least = [divisor * ((u - first) // times) - factor * x for x, u in zip(points, values)]
+    low, high = max(least), min(least) + divisor - 1
+    if low > high:
+        return None
+    offset = max(low, high // divisor * divisor)         # a multiple of the divisor, if there is one
+    return Rounded(first + times * (offset // divisor), 0, times, factor, offset % divisor, divisor)
 
 
 def _through_two(points: tuple[int, ...], values: tuple[int, ...]) -> Polynomial | None:

@@ -215,7 +215,7 @@ def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Size
                          fix="check kernel_size, dilation and padding")
     single = input.ndim == 3
     x = (input.unsqueeze(0) if single else input).pad((around[1], around[1], around[0], around[0]))
-    seen = x._with(Windows(kernel, step, apart).of(x.uop))              # (batch, channels, rows, columns, ...window)
+    seen = x._with(Windows(kernel, step, apart).seen(x.uop))              # (batch, channels, rows, columns, ...window)
     found = seen.permute(0, 1, 4, 5, 2, 3).flatten(4).flatten(1, 3)
     return found.squeeze(0) if single else found
 

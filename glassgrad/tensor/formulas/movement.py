@@ -105,14 +105,11 @@ def repeat_interleave(x: UOp, times: int, axis: int) -> UOp:
 
 
 def every(x: UOp, axis: int, step: int) -> UOp:
-    """Each step-th element along an axis: pad to a multiple, split, keep the first of each."""
+    """Each step-th element along an axis: windows of one element."""
     if step == 1:
         return x
-    n = x.shape[axis]
-    count = -(-n // step)
-    padded = x.pad([(0, count * step - n) if i == axis else (0, 0) for i in range(len(x.shape))])
-    before, after = x.shape[:axis], x.shape[axis + 1:]
-    return part(padded.reshape((*before, count, step, *after)), axis + 1, 0, 1).reshape((*before, count, *after))
+    seen = x.window(axis, 1, step)
+    return seen.reshape(seen.shape[:-1])
 
 
 # -- together ------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from glassgrad.compiler.graph import Cell, DType, Scan, Scatter, UOp, const, dty
 from glassgrad.compiler.graph.binary_search import passing_prefix
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.formulas.bitcast import WORDS
-from glassgrad.tensor.formulas.movement import cat, counting, pad_axis
+from glassgrad.tensor.formulas.movement import cat, counting, pad_axis, part
 
 SHORT = 64                 # rows up to here are ordered by counting
 MERGED, WAYS = 4096, 4     # rows up to here are merge sorted, WAYS blocks at a time,
@@ -126,8 +126,9 @@ def _by_merging(key: UOp, order: UOp | None) -> UOp:
     if order is not None:
         key = _taken(key, order)
     blocks = 1 << (-(-n // SHORT) - 1).bit_length()
-    width = -(-n // blocks)
-    key = pad_axis(key, 1, 0, blocks * width - n, key.dtype.max)             # the padding sorts last
+    width = min(n // blocks + 1, SHORT)
+    # the padding sorts last; it is cut to what blocks need, by one or more, so that each length has the same nodes
+    key = part(pad_axis(key, 1, 0, blocks + 1, key.dtype.max), 1, 0, blocks * width)
     # key and index share a word, so no two are equal
     packed = (key.cast(dtypes.uint64) << 32) | counting(blocks * width, dtypes.int64).cast(dtypes.uint64)
     packed = packed.contiguous().reshape((rows * blocks, width))

@@ -258,6 +258,14 @@ def _expand_last(root: UOp) -> UOp | None:
         root.shape)
 
 
+def _side_by_side(root: UOp, x: UOp) -> UOp:
+    axis, size, rank = root.arg.axis, root.arg.size, len(x.shape)
+    count = root.shape[axis]
+    x = x.shrink([(0, count * size if a == axis else n) for a, n in enumerate(x.shape)])
+    x = x.reshape((*x.shape[:axis], count, size, *x.shape[axis + 1:]))
+    return x.permute([a for a in range(rank + 1) if a != axis + 1] + [axis + 1])
+
+
 def _unwindow_one(root: UOp, x: UOp) -> UOp:
     axis, more = root.arg.axis, root.shape[root.arg.axis] - x.shape[root.arg.axis]
     x = x.shrink([(0, min(n, m)) for n, m in zip(x.shape, root.shape)])
@@ -296,6 +304,8 @@ MOVES = [
          when=lambda root, x: any(x.shape[a] == 1 for a in root.arg.axes), why="one element has no order"),
     Rule("window-one", node(o.WINDOW, x), lambda root, x: x.reshape(root.shape),
          when=lambda root: root.arg.size == 1 and root.arg.stride == 1, why="a window of one element is the element"),
+    Rule("window-side-by-side", node(o.WINDOW, x), _side_by_side, why="windows without overlap are a reshape",
+         when=lambda root: root.arg.size == root.arg.stride and root.arg.dilation == 1),
     Rule("unwindow-one", node(o.UNWINDOW, x), _unwindow_one, why="one tap of stride 1 reads the element itself",
          when=lambda root: root.shape[-1] == 1 and root.arg.stride == 1),
     Rule("spread-zeros", node((o.PAD, o.UNWINDOW), _broadcast), 0, when=lambda c: c == 0 and not negative(c),

@@ -44,16 +44,6 @@ class Windows(NamedTuple):
             x = x.window(first + i, self.size[i], self.stride[i], self.dilation[i])
         return x
 
-    def of(self, x: UOp) -> UOp:
-        """`seen`, as a mere reshape if the windows are side by side: no overlap, no gaps."""
-        if not self.side_by_side:
-            return self.seen(x)
-        lead, counts = x.shape[:-self.rank], [n // k for n, k in zip(x.shape[-self.rank:], self.size)]
-        x = x.shrink([*[(0, n) for n in lead], *[(0, c * k) for c, k in zip(counts, self.size)]])
-        x = x.reshape((*lead, *[m for c, k in zip(counts, self.size) for m in (c, k)]))
-        first, end = len(lead), len(lead) + 2 * self.rank
-        return x.permute((*range(first), *range(first, end, 2), *range(first + 1, end, 2)))
-
     def spread(self, value: UOp, x: UOp) -> UOp:
         """(.., o1, o2, k1, k2), values per window of x, to (.., s1, s2, k1, k2): for element s and tap k, the value of
         the window that has s as its tap k, or 0 if there is none."""

@@ -46,13 +46,11 @@ class PoolOptions(NamedTuple):
 
 
 def _ceil_pair(n: int, pair: tuple[int, int], k: int, s: int, d: int) -> tuple[int, int]:
-    """Padding for the last, partial window, if it starts inside the input or its front padding."""
+    """Padding for the last, partial window, if it starts inside the input or its front padding. It may be more than
+    that window needs, so that it is the same for each length."""
     before, after = pair
-    reach = d * (k - 1) + 1
-    count = -(-(n + before + after - reach) // s) + 1
-    if (count - 1) * s >= n + before:
-        count -= 1
-    return before, after + max(0, (count - 1) * s + reach - (n + before + after))
+    last = (n + before + after - d * (k - 1) - 2 + s) // s * s              # where a partial window would start
+    return before, after + (s - 1 if last < n + before else 0)
 
 
 # -- pools over windows --------------------------------------------------------------------------------------
@@ -60,7 +58,7 @@ def mean_pool(x: UOp, options: PoolOptions, count_padding: bool = True, divisor:
     """The mean of each window."""
     x = as_float(x)
     padded, windows = options.padded("avg_pool2d", x, 0)
-    seen, rank = windows.of(padded), windows.rank
+    seen, rank = windows.seen(padded), windows.rank
     sums = total(seen, windows.taps(seen))
     if divisor is not None:
         return divide(sums, divisor)
@@ -70,14 +68,14 @@ def mean_pool(x: UOp, options: PoolOptions, count_padding: bool = True, divisor:
     space, pairs = x.shape[len(x.shape) - rank:], space_padding(options.padding, rank)
     starts, ends = zip(*((0, b + n + a) if count_padding else (b, b + n) for n, (b, a) in zip(space, pairs)))
     ones = full(tuple(end - start for start, end in zip(starts, ends)), 1, x.dtype)
-    counted = windows.of(ones.pad([(start, n - end) for start, end, n in zip(starts, ends, padded.shape[-rank:])]))
+    counted = windows.seen(ones.pad([(start, n - end) for start, end, n in zip(starts, ends, padded.shape[-rank:])]))
     return divide(sums, total(counted, tuple(range(rank, 2 * rank))))
 
 
 def max_pool(x: UOp, options: PoolOptions, with_indices: bool = False) -> tuple[UOp, UOp | None]:
     """The largest value of each window, and where it was found, counted over the flattened space axes."""
     padded, windows = options.padded("max_pool2d", x, x.dtype.min)
-    seen, rank = windows.of(padded), windows.rank
+    seen, rank = windows.seen(padded), windows.rank
     axes = windows.taps(seen)
     most = seen.reduce(o.AMAX, axes)
     shape = seen.shape[:-rank]
@@ -86,7 +84,7 @@ def max_pool(x: UOp, options: PoolOptions, with_indices: bool = False) -> tuple[
         return found, None
     space = x.shape[len(x.shape) - rank:]
     index = counting(math.prod(space)).reshape(space)
-    indices = windows.of(options.padded("max_pool2d", index, dtypes.int32.max)[0])      # padding has no index
+    indices = windows.seen(options.padded("max_pool2d", index, dtypes.int32.max)[0])      # padding has no index
     reached = seen.eq(most) | seen.ne(seen)
     first = reached.where(indices, dtypes.int32.max).reduce(o.AMIN, axes)
     return found, first.reshape(shape)

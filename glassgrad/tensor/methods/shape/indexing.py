@@ -165,13 +165,9 @@ class IndexingMixin(TensorBase):
         if any(isinstance(end, Length) for end in (p.start, p.stop, n)):
             return self._symbolic_slice(p, n)
         start, stop, step = p.indices(n)
-        count = len(range(start, stop, step))
-        if count == 0:
+        if not range(start, stop, step):
             return 0, 0, 1
-        if step > 0:
-            return start, stop, step
-        last = start + (count - 1) * step
-        return last, start + 1, step
+        return (start, stop, step) if step > 0 else (stop + 1, start + 1, step)
 
     def _symbolic_slice(self, p: slice, n: Any) -> tuple[Any, Any, int]:
         """A slice with a symbolic end, or of a symbolic axis."""
