@@ -22,6 +22,8 @@ from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 
 _ALIGNED = 64                 # bytes: non-temporal stores need it,
+_WHOLE = frozenset((o.DETACH, o.GRADIENT))       # whose sources stay
+_FEW = 64                     # nodes of one operation
 _LARGE = 256 * 1024           # and only results larger than this are stored so
 
 
@@ -98,10 +100,29 @@ def without_history(node: UOp) -> UOp:
     made = {n: n for n in gradients}
     [found] = _replaced_by_values([node], value_in_memory, made)
     if registry.kept.rows:
-        for before, new in made.items():
-            if new is not before and new.op is not o.BUFFER:
-                registry.copies.set(new, registry.copies.get(before) or weakref.ref(before))
+        _note_copies(made)
     return found
+
+
+def over_known_values(node: UOp) -> UOp:
+    """A value that was just made and that no gradient passes, over the known values that it reads directly, so that
+    these do not keep what they were computed from."""
+    new: dict[UOp, UOp] = {}
+    for below in toposort([node], lambda n: () if n.op in _WHOLE or value_in_memory(n) is not None else n.src):
+        if len(new) == _FEW:                   # an expression that was made before, and is walked each time
+            return node
+        known = value_in_memory(below.src[0] if below.op is o.DETACH else below)
+        new[below] = known.reshape(below.shape) if known is not None else below if below.op in _WHOLE else \
+            below.over(tuple([new[s] for s in below.src]))
+    _note_copies(new)
+    return new[node]
+
+
+def _note_copies(new: dict[UOp, UOp]) -> None:
+    """Record which nodes are others over known values: a value that is kept for one is that of the other too."""
+    for before, made in new.items():
+        if made is not before and made.src:
+            registry.copies.set(made, registry.copies.get(before) or weakref.ref(before))
 
 
 def value_in_memory(node: UOp) -> UOp | None:
@@ -113,10 +134,17 @@ def value_in_memory(node: UOp) -> UOp | None:
 def _replaced_by_values(roots: Sequence[UOp], value: Callable[[UOp], UOp | None], new: dict[UOp, UOp]) -> list[UOp]:
     """The roots with every node that has a value replaced by it. `new` is filled: what each node became; what is in it
     already stays."""
-    for node in toposort(roots, lambda n: () if n in new or value(n) is not None else n.src):
-        found = value(node)
-        if found is not None:
-            new[node] = found.reshape(node.shape)
+    found: dict[UOp, UOp] = {}                # asked once: another thread may drop a value meanwhile
+
+    def sources(node: UOp) -> Sequence[UOp]:
+        known = None if node in new else value(node)
+        if known is not None:
+            found[node] = known
+        return () if node in new or known is not None else node.src
+
+    for node in toposort(roots, sources):
+        if node in found:
+            new[node] = found[node].reshape(node.shape)
         elif node not in new:
             new[node] = node.over(tuple([new[s] for s in node.src]))
     return [new[r] for r in roots]

@@ -109,6 +109,13 @@ def keep(graph: ScheduledGraph, normal: NormalizedGraph, values: Sequence[UOp], 
                 _drop(before)
 
 
+def never_drop(value: UOp) -> None:
+    """A value that was read: reading it again must not compute it again."""
+    kept = registry.kept.get(value.base)
+    if kept is not None:
+        registry.kept.set(value.base, kept._replace(nodes=[]))
+
+
 def _drop(buffer: UOp) -> None:
     kept = registry.kept.get(buffer)
     for reference in kept.nodes if kept is not None else ():
