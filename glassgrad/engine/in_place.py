@@ -80,7 +80,7 @@ def with_known_values(roots: Sequence[UOp], device: str, original: dict[UOp, UOp
     gradients = {n for n in order if n.op is o.GRADIENT}
     if gradients:         # one that is known is not written out; of what others are computed from, some may be known
         kept = {n for n in gradients if value(n) is not None}
-        if registry.kept.rows:                  # the history of a kept value is long: only gradients that pass it need it
+        if registry.kept.rows:                  # the history of a kept value is long: only what passes it is walked
             passed = set(toposort([s for n in gradients - kept for s in n.src], passes_to))
             kept |= {n for n in order if n not in passed and value(n) is not None}
         roots = written_out(roots, replaced, kept=kept)

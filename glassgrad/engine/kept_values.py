@@ -4,14 +4,16 @@
         h = cell(x, h)                    # lazy: computed from all the steps before
         print(h.mean().item())            # computes a mean, and does not ask for h
 
-Each run would have a longer graph. Only graphs without a schedule are looked at here: in the steady state there are none.
+Each run would have a longer graph. Only graphs without a schedule are looked at here, and for each schedule the first
+that reads a kept value: in the steady state there are none.
 
     start      what this graph has in common with earlier ones. Where new nodes read it are the values that a step
                starts from: here the h of the step before.
     successor  the value that is to this graph what such a start was to its own; both graphs are compared from their
                sinks down. A value that is its own successor makes no graph longer, and is left alone.
-    keep       at the third graph in a row, and from then on, a successor is one more result of the run. It is remembered
-               for its node, as a value that was read is: the next step starts from memory, and gradients pass as before.
+    keep       at the third graph in a row, and from then on, a successor is one more result of the run. It is
+               remembered for its node, as a value that was read is: the next step starts from memory, and gradients
+               pass as before.
 
 A schedule knows which of its rows are kept, so that each run of it keeps them. A value is dropped when the one after
 the next was computed without it. An elementwise value that is larger than what it is computed from is not kept, but
@@ -59,6 +61,16 @@ class KeptValue(NamedTuple):
 
 
 _computed: WeakNodeDict[_Row] = WeakNodeDict()       # by node: where it was computed, the last time that was scheduled
+
+
+def reads_kept(normal: NormalizedGraph) -> bool:
+    """Whether a graph reads kept values."""
+    return bool(registry.kept.rows) and any([n.base in registry.kept for n in normal.buffers])
+
+
+def shares(normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> bool:
+    """Whether a graph may have nodes that were computed before."""
+    return len(registry.copies) > 0 or not _computed.rows.keys().isdisjoint(map(id, original.values() or normal.order))
 
 
 def values_to_keep(normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> ScheduledGraph | None:

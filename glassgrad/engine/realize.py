@@ -38,7 +38,7 @@ from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.custom_calls import UserCall
 from glassgrad.engine.debug_report import report_sizes
 from glassgrad.engine.in_place import free_sources, piece_of, with_known_values
-from glassgrad.engine.kept_values import ScheduledGraph, keep, values_to_keep
+from glassgrad.engine.kept_values import ScheduledGraph, keep, reads_kept, shares, values_to_keep
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.observer import observers, prepare_observed
 from glassgrad.engine.registry import registry
@@ -217,6 +217,7 @@ class _ScheduleVariants:
     constants: list[UOp]         # equal numbers are one node, to the bit
     first: CompiledSchedule
     keeps: ScheduledGraph | None = None        # the values that each run keeps
+    is_noted: bool = False                     # whether it was asked for values to keep where some are kept
     varying: tuple[int, ...] = ()
     general: CompiledSchedule | None = None
 
@@ -253,8 +254,9 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: 
         tuple[NormalizedGraph, CompiledSchedule, tuple[int, ...], ScheduledGraph | None]:
     """The compiled schedule of a graph, made once for its structure and constants, and the values of its variables;
     before them the graph to run it with, in which a loop in Python may be a recurrence. With `any_size`, it may be one
-    that serves graphs of other sizes too. `state` are the settings. With `original` (the node that each node stands for,
-    where the graph was rebuilt), it may keep values, which are then the last sinks; what they are comes last."""
+    that serves graphs of other sizes too. `state` are the settings. With `original` (the node that each node stands
+    for, where the graph was rebuilt), it may keep values: these are then the last sinks, and what they are comes last.
+    """
     # what the names of devices mean is a part: a plan runs on the device it was made for, within its limits of fusion,
     # which an open device does not change
     key = (state.kernel_mode, device, Device.registered, normal.key)
@@ -262,20 +264,26 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: 
     if variants is not None and variants.keeps is not None and original is None:
         key = (*key, None)                      # nothing is to be kept here
         variants = _schedules.get(key)
-    graph = None
-    if variants is not None:
-        graph = variants.keeps
-    elif original is not None:
-        graph = values_to_keep(normal, original)
+    graph = None if variants is None else variants.keeps
+    is_noted = original is None or variants is not None and (graph is not None or variants.is_noted)
+    if not is_noted and original is not None and (reads_kept(normal) or variants is None and shares(normal, original)):
+        graph, is_noted = values_to_keep(normal, original), True
+        if variants is not None:
+            variants.is_noted = True
+            variants = variants if graph is None else None
     if graph is not None:
         normal = normal.with_sinks(graph.kept)
     if variants is None:
         other = _with_recurrences(normal)
-        if other is not None:
-            return *_find_schedule(other, device, any_size, state)[:3], graph
-        found = _find_general(normal, key[:3]) if any_size and settings.DYNAMIC and not normal.symbols else None
+        found = None
+        if other is None and any_size and settings.DYNAMIC and not normal.symbols:
+            found = _find_general(normal, key[:3])
         if found is not None:
             return normal, *found, graph
+        if not is_noted and original is not None:
+            values_to_keep(normal, original)
+        if other is not None:
+            return *_find_schedule(other, device, any_size, state)[:3], graph
         if len(_schedules) >= _MOST_SCHEDULES:
             _schedules.pop(next(iter(_schedules)))
         variants = _schedules[key] = _ScheduleVariants(normal.constants, _compile(normal, (), device), graph)

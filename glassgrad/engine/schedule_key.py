@@ -35,8 +35,8 @@ class NormalizedGraph:
     def with_sinks(self, rows: Sequence[int]) -> NormalizedGraph:
         """The same graph, with the values of these rows as sinks too."""
         order = list(self.order)
-        return NormalizedGraph((*self.key, *rows), self.order, [*self.sinks, *[order[row] for row in rows]], self.buffers,
-                               self.addresses, self.cells, self.symbols, self.constants)
+        return NormalizedGraph((*self.key, *rows), self.order, [*self.sinks, *[order[row] for row in rows]],
+                               self.buffers, self.addresses, self.cells, self.symbols, self.constants)
 
     @property
     def values(self) -> tuple[int, ...]:

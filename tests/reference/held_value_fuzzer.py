@@ -1,4 +1,5 @@
-"""Random loops that hold lazy values from step to step, checked against PyTorch. In: a seed. Out: nothing, or the program.
+"""Random loops that hold lazy values from step to step, checked against PyTorch. In: a seed. Out: nothing, or the
+program.
 
 A program is a list of statements that both libraries run as they stand, once for each step: states that follow from
 the step before, views of them, writes in place, gradients, `detach`, `no_grad`, earlier states in a list; and reads of
@@ -19,25 +20,29 @@ STEPS, LARGE = 7, 1e4            # larger values are not compared
 SHAPES = {"w": (4, 4), "u": (4, 4), "b": (4,), "s": (3, 4), "c": (3, 4), "p": (3, 4), "m": (4,)}
 TRAINED = ("w", "b")
 STATES = (
-    "s = (x + s @ w).tanh()", "s = (x @ u + s @ w + b).relu()", "s = 0.9 * s + 0.1 * x", "s = (s @ u).sin()", "s = s + p",
-    "s = torch.cat([s[1:], x[:1]])", "s = s.flip(0)", "s = s - s.mean()", "s = torch.where(x > 0, s, p)",
-    "c = 0.5 * c + s", "c = c.tanh() * s", "c = (c + x).softmax(-1)", "p, c = c, (c + p) * 0.5", "p = s", "p = s * c",
-    "m = 0.9 * m + 0.1 * x.mean(0)", "m = 0.5 * m + s.sum(0) * 0.1", "m = (c @ u).max(0).values", "m = m.cumsum(0) * 0.2",
+    "s = (x + s @ w).tanh()", "s = (x @ u + s @ w + b).relu()", "s = 0.9 * s + 0.1 * x", "s = (s @ u).sin()",
+    "s = s + p", "s = torch.cat([s[1:], x[:1]])", "s = s.flip(0)", "s = s - s.mean()",
+    "s = torch.where(x > 0, s, p)", "c = 0.5 * c + s", "c = c.tanh() * s", "c = (c + x).softmax(-1)",
+    "p, c = c, (c + p) * 0.5", "p = s", "p = s * c", "m = 0.9 * m + 0.1 * x.mean(0)",
+    "m = 0.5 * m + s.sum(0) * 0.1", "m = (c @ u).max(0).values", "m = m.cumsum(0) * 0.2",
     "s = s.reshape(2, 6).reshape(3, 4)", "s = (s.T @ x).T[:3]", "k = torch.cat([k, s[:1]])", "k = k[-4:]")
-WRITES = ("c += x", "c.mul_(0.5).add_(x)", "c[0] = x[0]", "c[t % 3] = 1.0", "m.mul_(0.9)", "m[1:] += x[0, 1:]", "c.copy_(s)",
-          "p.zero_()", "v = c[1]; v += 1", "s.clamp_(-1, 1)", "u.mul_(0.99)", "u[0] = x[0]", "k[0] = 0.5",
-          "with torch.no_grad(): w.mul_(0.9)", "with torch.no_grad(): b.add_(m, alpha=0.1)")
-GRADIENTS = ("s = s.detach()", "c = c.detach()", "with torch.no_grad(): s = s * 0.5 + x", "loss = (s * x).sum()",
-             "loss = ((x @ w + m) ** 2).mean()", "loss = (c * s).mean() + (s ** 2).mean()",
-             "loss.backward(retain_graph=True)", "loss.backward(retain_graph=True); loss.backward(retain_graph=True)",
-             "g = torch.autograd.grad((s * s).sum(), w, retain_graph=True)[0]", "m = 0.9 * m + g.sum(0) * 0.1",
-             "w.grad = None; b.grad = None", "m = 0.9 * m + (0 if w.grad is None else w.grad.mean(0).detach())",
-             "with torch.no_grad(): w -= 0.05 * (0 if w.grad is None else w.grad)",
-             "with torch.no_grad(): b -= 0.05 * m", "c = c.clone().requires_grad_() if not c.requires_grad else c")
-READS = ("out(s.mean())", "out((s * s).sum())", "out(c.sum())", "out(((x - m) ** 2).sum())", "out((p * c).mean())",
-         "out(loss)", "out(s.max())", "out(k.sum())", "out((k @ x.T).softmax(0).std())", "out(w.sum())", "out(m)",
-         "out(held[0].sum())", "out(held[-1].mean())", "out(held[len(held) // 2].mean())", "out(s)",
-         "out(w.grad.sum() if w.grad is not None else m)", "out((s * u[0]).sum()); out((c + s).std())")
+WRITES = (
+    "c += x", "c.mul_(0.5).add_(x)", "c[0] = x[0]", "c[t % 3] = 1.0", "m.mul_(0.9)", "m[1:] += x[0, 1:]",
+    "c.copy_(s)", "p.zero_()", "v = c[1]; v += 1", "s.clamp_(-1, 1)", "u.mul_(0.99)", "u[0] = x[0]",
+    "k[0] = 0.5", "with torch.no_grad(): w.mul_(0.9)", "with torch.no_grad(): b.add_(m, alpha=0.1)")
+GRADIENTS = (
+    "s = s.detach()", "c = c.detach()", "with torch.no_grad(): s = s * 0.5 + x", "loss = (s * x).sum()",
+    "loss = ((x @ w + m) ** 2).mean()", "loss = (c * s).mean() + (s ** 2).mean()",
+    "loss.backward(retain_graph=True)", "loss.backward(retain_graph=True); loss.backward(retain_graph=True)",
+    "g = torch.autograd.grad((s * s).sum(), w, retain_graph=True)[0]", "m = 0.9 * m + g.sum(0) * 0.1",
+    "w.grad = None; b.grad = None", "m = 0.9 * m + (0 if w.grad is None else w.grad.mean(0).detach())",
+    "with torch.no_grad(): w -= 0.05 * (0 if w.grad is None else w.grad)",
+    "with torch.no_grad(): b -= 0.05 * m", "c = c.clone().requires_grad_() if not c.requires_grad else c")
+READS = (
+    "out(s.mean())", "out((s * s).sum())", "out(c.sum())", "out(((x - m) ** 2).sum())", "out((p * c).mean())",
+    "out(loss)", "out(s.max())", "out(k.sum())", "out((k @ x.T).softmax(0).std())", "out(w.sum())", "out(m)",
+    "out(held[0].sum())", "out(held[-1].mean())", "out(held[len(held) // 2].mean())", "out(s)",
+    "out(w.grad.sum() if w.grad is not None else m)", "out((s * u[0]).sum()); out((c + s).std())")
 
 
 class HeldValueProgram:
@@ -55,7 +60,7 @@ class HeldValueProgram:
         self.lines.insert(0, first)
         if pick.random() < 0.15:
             self.lines.append("if t == 4: u = u * 0.5")
-        for line in list(self.lines[1:]):
+        for _ in list(self.lines[1:]):
             wrong = self.run(torch)[1]
             if not wrong:
                 break
