@@ -35,6 +35,7 @@ from glassgrad.engine.registry import registry
 from glassgrad.engine.schedule_key import NormalizedGraph
 
 _SEEN = 2                # how many graphs came before the first that keeps values
+_LINES = 4               # of how many lines that read something of one value the graphs are compared
 _VIEWS = frozenset((*o.MOVEMENT, o.DETACH))
 _ELEMENTWISE = frozenset((o.Kind.UNARY, o.Kind.BINARY, o.Kind.TERNARY))
 
@@ -60,7 +61,7 @@ class KeptValue(NamedTuple):
     read: list[weakref.ref[UOp]]
 
 
-_computed: WeakNodeDict[_Row] = WeakNodeDict()       # by node: where it was computed, the last time that was scheduled
+_computed: WeakNodeDict[tuple[_Row, ...]] = WeakNodeDict()       # by node: where it was computed, the last one first
 
 
 def reads_kept(normal: NormalizedGraph) -> bool:
@@ -84,16 +85,16 @@ def values_to_keep(normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> Sche
                            [row_of[n] for n in normal.sinks])
     starts = _starts(graph, order, original)
     found: dict[int, None] = {}
-    for earlier in dict.fromkeys([start.graph for start in starts.values()]):
+    for earlier in dict.fromkeys([at.graph for places in starts.values() for at in places]):
         same = _same_rows(earlier, graph)
-        moved = [same[start.row] for row, start in starts.items()
-                 if start.graph is earlier and same.get(start.row, row) != row]
+        moved = [same[at.row] for row, places in starts.items() for at in places
+                 if at.graph is earlier and same.get(at.row, row) != row]
         if moved:
             graph.earlier = max(graph.earlier, earlier.earlier + 1)
             found.update(dict.fromkeys([row for at in moved for row in _storable(graph, order, at)]))
     for node, (_, src) in zip(order, graph.rows):
         for each in _nodes_of(node, original) if src else ():
-            _computed.set(each, _Row(graph, row_of[node]))
+            _computed.set(each, (_Row(graph, row_of[node]), *(_computed.get(each) or ())[:_LINES - 1]))
     if graph.earlier < _SEEN:
         return None
     graph.kept = [row for row in found if row not in graph.sinks and any(_nodes_of(order[row], original))]
@@ -149,15 +150,15 @@ def _nodes_of(node: UOp, original: Mapping[UOp, UOp]) -> Iterator[UOp]:
             yield second
 
 
-def _starts(graph: ScheduledGraph, order: Sequence[UOp], original: Mapping[UOp, UOp]) -> dict[int, _Row]:
-    """The rows at which new nodes read what was computed before, each with the row of the earlier graph."""
-    before: dict[int, _Row] = {}
+def _starts(graph: ScheduledGraph, order: Sequence[UOp], original: Mapping[UOp, UOp]) -> dict[int, tuple[_Row, ...]]:
+    """The rows at which new nodes read what was computed before, each with the rows of earlier graphs."""
+    before: dict[int, tuple[_Row, ...]] = {}
     for row, node in enumerate(order):
         if graph.rows[row][1]:
             known = next((f for n in _nodes_of(node, original) if (f := _computed.get(n)) is not None), None)
         else:
             kept = registry.kept.get(node.base)
-            known = None if kept is None else kept.computed
+            known = None if kept is None else (kept.computed,)
         if known is not None:
             before[row] = known
     return {s: before[s] for row, (_, src) in enumerate(graph.rows) if row not in before for s in src if s in before}
