@@ -34,7 +34,6 @@ CAPABILITIES = {
     "WebGPU": ("compiler/render/wgsl", "compiler/render/gpu/loop_iteration_limit.py", "runtime/gpu/webgpu.py"),
     "AMD and Metal": ("runtime/gpu/hip.py", "runtime/gpu/metal.py"),
     "sizes that change": ("engine/changing_sizes",),
-    "loops that hold lazy values": ("engine/kept_values.py",),
     "recurrences of any length": (
         "compiler/graph/recurrence.py", "compiler/schedule/recurrent_steps.py", "tensor/recurrence.py"),
     "ONNX models": ("onnx", "cli/onnx.py"),

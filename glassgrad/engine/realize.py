@@ -29,6 +29,7 @@ from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.compiler.schedule.recurrent_steps import unrolled
 from glassgrad.engine.capture import Record, recording
 from glassgrad.engine.changing_sizes.equal_steps import LEAST_STEPS
+from glassgrad.engine.changing_sizes.kept_values import ScheduledGraph, keep, reads_kept, shares, values_to_keep
 from glassgrad.engine.changing_sizes.python_loops import KnownLoops
 from glassgrad.engine.changing_sizes.recurrent_schedule import RecurrentSchedule
 from glassgrad.engine.changing_sizes.size_families import (FIXED_AFTER, GeneralGraph, SizeFamilies, SizeFamily,
@@ -38,7 +39,6 @@ from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.custom_calls import UserCall
 from glassgrad.engine.debug_report import report_sizes
 from glassgrad.engine.in_place import free_sources, piece_of, with_known_values
-from glassgrad.engine.kept_values import ScheduledGraph, keep, reads_kept, shares, values_to_keep
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.observer import observers, prepare_observed
 from glassgrad.engine.registry import registry
@@ -60,10 +60,12 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
     if the caller has them. Values that are known are not computed again, unless `recompute`."""
     device = device or Device.DEFAULT
     trace, original = recording(), dict[UOp, UOp]()
-    normal = normalize(_sinks(nodes)) if trace is not None or recompute or not registry.kept.rows else None
+    if trace is None and registry.kept.rows and not recompute:        # what is below kept values may be long
+        nodes = with_known_values(nodes, device, original)
+    normal = normalize(_sinks(nodes))
     # in a trace only its own values count as known: a replay would reuse a value from before
-    if normal is None:                                    # what is below kept values may be long, and is not walked
-        has_known_values = True
+    if original:
+        has_known_values = False
     elif trace is None:
         known = registry.values.rows
         has_known_values = bool(known) and not known.keys().isdisjoint(map(id, normal.order))
@@ -259,7 +261,7 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: 
     """
     # what the names of devices mean is a part: a plan runs on the device it was made for, within its limits of fusion,
     # which an open device does not change
-    key = (state.kernel_mode, device, Device.registered, normal.key)
+    key: tuple[Any, ...] = (state.kernel_mode, device, Device.registered, normal.key)
     variants = _schedules.get(key)
     if variants is not None and variants.keeps is not None and original is None:
         key = (*key, None)                      # nothing is to be kept here
@@ -277,7 +279,7 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: 
         other = _with_recurrences(normal)
         found = None
         if other is None and any_size and settings.DYNAMIC and not normal.symbols:
-            found = _find_general(normal, key[:3])
+            found = _find_general(normal, (state.kernel_mode, device, Device.registered))
         if found is not None:
             return normal, *found, graph
         if not is_noted and original is not None:

@@ -19,8 +19,8 @@ from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import note_data, recording, refuse_reading
+from glassgrad.engine.changing_sizes.kept_values import never_drop
 from glassgrad.engine.in_place import with_known_values
-from glassgrad.engine.kept_values import never_drop
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.realize import below_reshapes, is_result, memory_of, realize as compute, schedule_of
 from glassgrad.engine.registry import registry
