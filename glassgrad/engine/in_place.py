@@ -8,12 +8,13 @@ Does not know tensors.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Sequence
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import start_of_piece
-from glassgrad.compiler.graph.gradient import written_out
+from glassgrad.compiler.graph.gradient import passes_to, written_out
 from glassgrad.compiler.schedule.partial_updates import replacement
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import recording
@@ -21,6 +22,8 @@ from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 
 _ALIGNED = 64                 # bytes: non-temporal stores need it,
+_WHOLE = frozenset((o.DETACH, o.GRADIENT))       # whose sources stay
+_FEW = 64                     # nodes of one operation
 _LARGE = 256 * 1024           # and only results larger than this are stored so
 
 
@@ -59,13 +62,14 @@ def piece_of(sink: UOp) -> tuple[UOp, Buffer] | None:
 
 
 # -- values that are known -----------------------------------------------------------------------------------
-def with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
+def with_known_values(roots: Sequence[UOp], device: str, original: dict[UOp, UOp] | None = None) -> list[UOp]:
     """The roots with every node whose value is known replaced by it. What has no device of its own (random numbers,
-    counts) may have been read on another one; there, and where values go from device to device, it is computed anew."""
+    counts) may have been read on another one; there, and where values go from device to device, it is computed anew.
+    `original` is filled: a node of the result -> the node under the roots that it stands for."""
     trace = recording()
     known: Callable[[UOp], UOp | None] = registry.values.get if trace is None else trace.values.get
     replaced: dict[UOp, UOp] = {}
-    order = toposort(roots)
+    order = toposort(roots, lambda n: () if known(n) is not None else n.src) if registry.kept.rows else toposort(roots)
     devices = {n.device for n in order} - {None} | {r.device or device for r in roots}
     common = devices.pop() if len(devices) == 1 else None
 
@@ -75,15 +79,50 @@ def with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
 
     gradients = {n for n in order if n.op is o.GRADIENT}
     if gradients:         # one that is known is not written out; of what others are computed from, some may be known
-        roots = written_out(roots, replaced, kept={n for n in gradients if value(n) is not None})
-    return _replaced_by_values(roots, value)
+        kept = {n for n in gradients if value(n) is not None}
+        if registry.kept.rows:                  # the history of a kept value is long: only what passes it is walked
+            passed = set(toposort([s for n in gradients - kept for s in n.src], passes_to))
+            kept |= {n for n in order if n not in passed and value(n) is not None}
+        roots = written_out(roots, replaced, kept=kept)
+    made: dict[UOp, UOp] = {}
+    found = _replaced_by_values(roots, value, made)
+    if original is not None:
+        mine = set(order)
+        original.update((new, before) for node, new in made.items() if (before := replaced.get(node, node)) in mine)
+    return found
 
 
 def without_history(node: UOp) -> UOp:
     """A value that no gradient passes, over the known values of what it is computed from: the whole expression of
     `w -= rate * w.grad` would keep the graphs of all steps before, if the loss was read before the update."""
-    gradients = {n for n in toposort([node], lambda n: () if n.op is o.GRADIENT else n.src) if n.op is o.GRADIENT}
-    return _replaced_by_values([node], value_in_memory, gradients)[0]
+    below = toposort([node], lambda n: () if n.op is o.GRADIENT or value_in_memory(n) is not None else n.src)
+    gradients = [n for n in below if n.op is o.GRADIENT]
+    made = {n: n for n in gradients}
+    [found] = _replaced_by_values([node], value_in_memory, made)
+    if registry.kept.rows:
+        _note_copies(made)
+    return found
+
+
+def over_known_values(node: UOp) -> UOp:
+    """A value that was just made and that no gradient passes, over the known values that it reads directly, so that
+    these do not keep what they were computed from."""
+    new: dict[UOp, UOp] = {}
+    for below in toposort([node], lambda n: () if n.op in _WHOLE or value_in_memory(n) is not None else n.src):
+        if len(new) == _FEW:                   # an expression that was made before, and is walked each time
+            return node
+        known = value_in_memory(below.src[0] if below.op is o.DETACH else below)
+        new[below] = known.reshape(below.shape) if known is not None else below if below.op in _WHOLE else \
+            below.over(tuple([new[s] for s in below.src]))
+    _note_copies(new)
+    return new[node]
+
+
+def _note_copies(new: dict[UOp, UOp]) -> None:
+    """Record which nodes are others over known values: a value that is kept for one is that of the other too."""
+    for before, made in new.items():
+        if made is not before and made.src:
+            registry.copies.set(made, registry.copies.get(before) or weakref.ref(before))
 
 
 def value_in_memory(node: UOp) -> UOp | None:
@@ -92,14 +131,20 @@ def value_in_memory(node: UOp) -> UOp | None:
     return found if found is not None and found.device == node.device and not node.symbolic else None
 
 
-def _replaced_by_values(roots: Sequence[UOp], value: Callable[[UOp], UOp | None],
-                        whole: Collection[UOp] = ()) -> list[UOp]:
-    """The roots with every node that has a value replaced by it; what is below `whole` nodes stays."""
-    new: dict[UOp, UOp] = {node: node for node in whole}
-    for node in toposort(roots, lambda n: () if n in whole or value(n) is not None else n.src):
-        found = value(node)
-        if found is not None:
-            new[node] = found.reshape(node.shape)
-        elif node not in whole:
+def _replaced_by_values(roots: Sequence[UOp], value: Callable[[UOp], UOp | None], new: dict[UOp, UOp]) -> list[UOp]:
+    """The roots with every node that has a value replaced by it. `new` is filled: what each node became; what is in it
+    already stays."""
+    found: dict[UOp, UOp] = {}                # asked once: another thread may drop a value meanwhile
+
+    def sources(node: UOp) -> Sequence[UOp]:
+        known = None if node in new else value(node)
+        if known is not None:
+            found[node] = known
+        return () if node in new or known is not None else node.src
+
+    for node in toposort(roots, sources):
+        if node in found:
+            new[node] = found[node].reshape(node.shape)
+        elif node not in new:
             new[node] = node.over(tuple([new[s] for s in node.src]))
     return [new[r] for r in roots]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +29,7 @@ from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.compiler.schedule.recurrent_steps import unrolled
 from glassgrad.engine.capture import Record, recording
 from glassgrad.engine.changing_sizes.equal_steps import LEAST_STEPS
+from glassgrad.engine.changing_sizes.kept_values import ScheduledGraph, keep, reads_kept, shares, values_to_keep
 from glassgrad.engine.changing_sizes.python_loops import KnownLoops
 from glassgrad.engine.changing_sizes.recurrent_schedule import RecurrentSchedule
 from glassgrad.engine.changing_sizes.size_families import (FIXED_AFTER, GeneralGraph, SizeFamilies, SizeFamily,
@@ -60,15 +61,20 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
     """Compute all of these nodes together, and return each as a view of a BUFFER. `state` are the current settings,
     if the caller has them. Values that are known are not computed again, unless `recompute`."""
     device = device or Device.DEFAULT
-    normal, trace = normalize(_sinks(nodes)), recording()
+    trace, original = recording(), dict[UOp, UOp]()
+    if trace is None and registry.kept.rows and not recompute:        # what is below kept values may be long
+        nodes = with_known_values(nodes, device, original)
+    normal = normalize(_sinks(nodes))
     # in a trace only its own values count as known: a replay would reuse a value from before
-    if trace is None:
+    if original:
+        has_known_values = False
+    elif trace is None:
         known = registry.values.rows
         has_known_values = bool(known) and not known.keys().isdisjoint(map(id, normal.order))
     else:
         has_known_values = not trace.values.keys().isdisjoint(normal.order)
     if has_known_values and not recompute:
-        nodes = with_known_values(nodes, device)
+        nodes = with_known_values(nodes, device, original)
         normal = normalize(_sinks(nodes))
     stored: dict[UOp, UOp] = {}
     sinks, free = normal.sinks, _NONE
@@ -82,7 +88,9 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         sinks = normal.sinks
     if sinks:
         state = state or current_state()
-        normal, compiled, values = _find_schedule(normal, device, trace is None or trace.any_size, state)
+        may_keep = trace is None and not free and not recompute
+        normal, compiled, values, graph = _find_schedule(normal, device, trace is None or trace.any_size, state,
+                                                         original if may_keep else None)
         # the buffer of a value that is only reshaped gets that shape, so that the node is a BUFFER
         are_sinks = sinks == nodes
         shapes = None if are_sinks or values or trace is not None else {
@@ -94,7 +102,10 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         if values:
             # memory is large enough for the longest of symbolic sizes
             results = [made if made.shape == sink.shape else made.shrink([(0, n) for n in sink.shape])
-                       for sink, made in zip(sinks, results)]
+                       for sink, made in zip(normal.sinks, results)]
+        if graph is not None:
+            keep(graph, normal, results[len(sinks):], original)
+            results = results[:len(sinks)]
         if are_sinks:
             return results
         stored.update(zip(sinks, results))
@@ -108,7 +119,7 @@ def _write_pieces(sinks: Sequence[UOp], device: str) -> dict[UOp, UOp]:
         piece = piece_of(sink)
         if piece is not None:
             normal, state = normalize([piece[0]]), current_state()
-            normal, compiled, values = _find_schedule(normal, device, True, state)
+            normal, compiled, values, _ = _find_schedule(normal, device, True, state)
             with _running:
                 compiled.run(normal, state, values, into=piece[1])
             stored[sink] = registry.rewritten(sink.src[2])
@@ -213,6 +224,8 @@ class _ScheduleVariants:
     the constants that were seen to change."""
     constants: list[UOp]         # equal numbers are one node, to the bit
     first: CompiledSchedule
+    keeps: ScheduledGraph | None = None        # the values that each run keeps
+    is_noted: bool = False                     # whether it was asked for values to keep where some are kept
     varying: tuple[int, ...] = ()
     general: CompiledSchedule | None = None
 
@@ -244,28 +257,47 @@ def forgotten_schedules() -> Iterator[None]:
         _schedules, _size_families, _ignore_disk = before
 
 
-def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: State) -> \
-        tuple[NormalizedGraph, CompiledSchedule, tuple[int, ...]]:
+def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: State,
+                   original: Mapping[UOp, UOp] | None = None) -> \
+        tuple[NormalizedGraph, CompiledSchedule, tuple[int, ...], ScheduledGraph | None]:
     """The compiled schedule of a graph, made once for its structure and constants, and the values of its variables;
     before them the graph to run it with, in which a loop in Python may be a recurrence. With `any_size`, it may be one
-    that serves graphs of other sizes too. `state` are the settings."""
+    that serves graphs of other sizes too. `state` are the settings. With `original` (the node that each node stands
+    for, where the graph was rebuilt), it may keep values: these are then the last sinks, and what they are comes last.
+    """
     # what the names of devices mean is a part: a plan runs on the device it was made for, within its limits of fusion,
     # which an open device does not change
-    key = (state.kernel_mode, device, Device.registered, normal.key)
+    key: tuple[Any, ...] = (state.kernel_mode, device, Device.registered, normal.key)
     variants = _schedules.get(key)
+    if variants is not None and variants.keeps is not None and original is None:
+        key = (*key, None)                      # nothing is to be kept here
+        variants = _schedules.get(key)
+    graph = None if variants is None else variants.keeps
+    is_noted = original is None or variants is not None and (graph is not None or variants.is_noted)
+    if not is_noted and original is not None and (reads_kept(normal) or variants is None and shares(normal, original)):
+        graph, is_noted = values_to_keep(normal, original), True
+        if variants is not None:
+            variants.is_noted = True
+            variants = variants if graph is None else None
+    if graph is not None:
+        normal = normal.with_sinks(graph.kept)
     if variants is None:
         other = _with_recurrences(normal)
-        if other is not None:
-            return _find_schedule(other, device, any_size, state)
-        found = _find_general(normal, key[:3]) if any_size and settings.DYNAMIC and not normal.symbols else None
+        found = None
+        if other is None and any_size and settings.DYNAMIC and not normal.symbols:
+            found = _find_general(normal, (state.kernel_mode, device, Device.registered))
         if found is not None:
-            return normal, *found
+            return normal, *found, graph
+        if not is_noted and original is not None:
+            values_to_keep(normal, original)
+        if other is not None:
+            return *_find_schedule(other, device, any_size, state)[:3], graph
         if len(_schedules) >= _MOST_SCHEDULES:
             _schedules.pop(next(iter(_schedules)))
-        variants = _schedules[key] = _ScheduleVariants(normal.constants, _compile(normal, (), device))
+        variants = _schedules[key] = _ScheduleVariants(normal.constants, _compile(normal, (), device), graph)
     is_first = normal.constants == variants.constants
     compiled = variants.first if is_first else variants.with_arguments(normal, device)
-    return normal, compiled, normal.values if normal.symbols else ()
+    return normal, compiled, normal.values if normal.symbols else (), graph
 
 
 def _with_recurrences(normal: NormalizedGraph) -> NormalizedGraph | None:

@@ -41,6 +41,8 @@ class Registry:
         self.replaced: WeakNodeDict[Tensors] = WeakNodeDict()     # whose node it was, and which got another value
         self.jitted: WeakNodeDict[bool] = WeakNodeDict()          # made by a jitted call: no gradient passes
         self.foreign: WeakNodeDict[bool] = WeakNodeDict()         # memory that another library may write to
+        self.kept: WeakNodeDict[Any] = WeakNodeDict()             # by BUFFER: what a kept value is (kept_values.py)
+        self.copies: WeakNodeDict[weakref.ref[UOp]] = WeakNodeDict()      # which node another one, over values, copies
         self.losses: Tensors = []                           # where `backward` started since they were last taken
         self.assigned: dict[int, weakref.ref[Any]] = {}     # tensors with a new value that is not computed yet
 
@@ -72,13 +74,14 @@ class Registry:
     def rewritten(self, node: UOp) -> UOp:
         """Drop all facts but the leaves of a BUFFER whose contents are overwritten; return the node."""
         node.arg.version += 1
-        for table in (self.values, self.replaced, self.jitted):
+        for table in (self.values, self.replaced, self.jitted, self.kept):
             table.pop(node)
         return node
 
     def reads_foreign(self, node: UOp) -> bool:
         """Whether a value depends on memory that others may write to."""
-        return any(n in self.foreign for n in toposort([node]) if n.op is _BUFFER)
+        below = toposort([node], lambda n: () if n in self.values else n.src)      # no such value is remembered
+        return any(n in self.foreign for n in below if n.op is _BUFFER)
 
 
 registry = Registry()

@@ -32,6 +32,12 @@ class NormalizedGraph:
     symbols: Collection[Symbol]  # variables in shapes
     constants: list[UOp]         # CONST nodes of float type
 
+    def with_sinks(self, rows: Sequence[int]) -> NormalizedGraph:
+        """The same graph, with the values of these rows as sinks too."""
+        order = list(self.order)
+        return NormalizedGraph((*self.key, *rows), self.order, [*self.sinks, *[order[row] for row in rows]],
+                               self.buffers, self.addresses, self.cells, self.symbols, self.constants)
+
     @property
     def values(self) -> tuple[int, ...]:
         """What the variables are now."""
@@ -68,7 +74,7 @@ class _Walk(NormalizedGraph):
         self.cells = _NONE
         self.symbols: dict[Symbol, Symbol] = _NOTHING      # variables, renamed by the order in which they occur
         self.pieces: dict[UOp, int] = _NOTHING   # slices that are one piece, and where each begins
-        self.targets: Collection[UOp] = _NONE    # of gradients
+        self.targets: set[UOp] = _NONE           # of gradients
         self.add(sinks, _DEEP)
         self.key = (*self.rows, *map(places.__getitem__, sinks))
 
@@ -121,11 +127,13 @@ class _Walk(NormalizedGraph):
             arg = arg.name if len(src) > 1 else ""
             src = src if arg else src[:1]
         elif op is o.GRADIENT:
-            self.targets = {*self.targets, src[0]}
+            self.targets = self.targets or set()
+            self.targets.add(src[0])
         elif op in (o.SHRINK, o.RESHAPE) and src[0] not in self.whole:
             begin = _piece(node, self.pieces)
             if begin is not None:
-                self.pieces, self.special = {**self.pieces, node: begin}, _SPECIAL | {o.RESHAPE}
+                self.pieces, self.special = self.pieces or {}, _SPECIAL | {o.RESHAPE}
+                self.pieces[node] = begin
                 self.buffers.append(node)
                 self.addresses.append(begin)
                 return (_BUFFER, dtype, node.shape, node.device)

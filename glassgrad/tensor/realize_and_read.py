@@ -19,6 +19,7 @@ from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import note_data, recording, refuse_reading
+from glassgrad.engine.changing_sizes.kept_values import never_drop
 from glassgrad.engine.in_place import with_known_values
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.realize import below_reshapes, is_result, memory_of, realize as compute, schedule_of
@@ -235,6 +236,8 @@ def value_of(node: UOp, device: str) -> UOp:
         return base
     known = _known(base)
     if known is not None and known.device == (base.device or device):
+        if registry.kept.rows:
+            never_drop(known)
         return known
     if on_disk(base.device):
         return taken(base, "CPU")

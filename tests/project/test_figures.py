@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_515, "check": 890, "engine and runtime": 5_530, "tensor": 8_890, "nn": 5_435, "jit": 1_850,
-         "package": 37_850, "new capabilities": 15_810, "package with them": 53_650}
+LINES = {"compiler": 12_525, "check": 890, "engine and runtime": 5_610, "tensor": 8_910, "nn": 5_435, "jit": 1_850,
+         "package": 37_980, "new capabilities": 15_960, "package with them": 53_935}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 5_960, 75      # lines: 5,795 on ARM64 and 5,891 on x86-64 with AVX-512; aim: 6,000
+EXECUTED_LINES, EXECUTED_FILES = 5_960, 76      # fewer lines on ARM64; aim: 6,000
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:
@@ -77,7 +77,8 @@ def test_a_small_training_expression_executes_few_lines_in_few_files() -> None:
 
 NOTING_FIRST = [                                           # what they do later needs a note of every graph and move
     "compiler/optimize/moves/move_decorator.py",           # which move of a recipe this is
-    "engine/changing_sizes/key_without_sizes.py", "engine/changing_sizes/size_families.py"]     # a graph's sizes
+    "engine/changing_sizes/key_without_sizes.py", "engine/changing_sizes/size_families.py",     # a graph's sizes
+    "engine/changing_sizes/kept_values.py"]                # a graph's nodes
 
 
 @pytest.mark.only_on("CPU", reason="it counts what the default device executes")

@@ -3,6 +3,7 @@
     ./dev fuzz methods                 single methods in corners (empty, NaN, limits of dtypes), against PyTorch
     ./dev fuzz writes                  views and writes in place, against PyTorch
     ./dev fuzz jit                     jitted functions that write and take views, against the same without the jit
+    ./dev fuzz held                    loops that hold lazy values from step to step, against PyTorch
     ./dev fuzz programs                longer programs with their gradients, against PyTorch
     ./dev fuzz training                models, optimizers and schedules, trained for five steps, against PyTorch
     ./dev fuzz sizes                   programs called with other sizes each time, against the NumPy interpreter
@@ -27,6 +28,7 @@ import warnings
 from collections.abc import Callable
 
 import graph_fuzzer
+import held_value_fuzzer
 import jit_fuzzer
 import length_fuzzer
 import method_fuzzer
@@ -57,7 +59,7 @@ def check_lengths(seed: int) -> str:
 KINDS: dict[str, Callable[[int], str]] = {"methods": method_fuzzer.check, "writes": write_fuzzer.check,
                                           "programs": tensor_fuzzer.check, "sizes": size_fuzzer.check,
                                           "lengths": check_lengths, "graphs": check_graph, "jit": jit_fuzzer.check,
-                                          "training": training_fuzzer.check}
+                                          "training": training_fuzzer.check, "held": held_value_fuzzer.check}
 
 
 def main() -> int:

@@ -381,7 +381,7 @@ def is_writing_out() -> bool:
 
 def written_out(roots: Sequence[UOp], replaced: dict[UOp, UOp] | None = None, stored: Collection[UOp] = (),
                 kept: Collection[UOp] = ()) -> list[UOp]:
-    """The roots with every GRADIENT and FORMULA in them written out, but the GRADIENTs `kept`. `replaced` is filled:
+    """The roots with every GRADIENT and FORMULA in them written out, but what is `kept`. `replaced` is filled:
     new node -> the node that it replaces. A FORMULA among `stored` whose result is a view is made contiguous. So is a
     gradient that is a view of a sum: the kernel that computes it then computes the new value of a parameter too."""
     order = toposort(roots, lambda n: () if n in kept else n.src) if kept else toposort(roots)
@@ -402,13 +402,15 @@ def _written(order: Sequence[UOp], found: Sequence[UOp], stored: Collection[UOp]
              new: dict[UOp, UOp]) -> dict[UOp, UOp]:
     """Add what each node in `order` becomes to `new`; those in `found`, GRADIENTs and FORMULAs, are written out."""
     for node in order:
+        if node in new:
+            continue
         if node.op is o.FORMULA:
             with one_place(node.place):
                 made = node.arg.written_out(tuple([new[s] for s in node.src]))
                 new[node] = made.contiguous() if made.op in o.MOVEMENT and node in stored else made
         elif node.op is not o.GRADIENT:
             new[node] = node.over(tuple([new[s] for s in node.src]))
-        elif node not in new:                   # all of one value at once: their targets are under it
+        else:                                   # all of one value at once: their targets are under it
             group = [n for n in found if n.op is o.GRADIENT and n.src[1:] == node.src[1:]]
             with one_place(node.place):
                 parts = gradients(new[node.src[1]], new[node.src[2]], [new[n.src[0]] for n in group])

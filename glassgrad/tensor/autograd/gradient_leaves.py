@@ -240,10 +240,16 @@ def assigned_within(nodes: Sequence[UOp], device: str) -> list[Any]:
             del registry.assigned[key]
         elif node not in wanted and node.op.kind not in (o.Kind.LEAF, o.Kind.MOVEMENT):
             waiting[node] = tensor
-    below = set(toposort(wanted)) if waiting else set()
-    read = {n for n in below if n.op is o.BUFFER} if recording() is None else set()
-    return [tensor for node, tensor in waiting.items()
-            if node in below or tensor.device == device and not read.isdisjoint(toposort([node]))]
+    if not waiting:
+        return []
+
+    def computed_from(node: UOp) -> Sequence[UOp]:
+        return () if node in registry.values else node.src
+
+    below = set(toposort(wanted, computed_from))
+    read = {n for n in below if n.op is o.BUFFER or n in registry.values} if recording() is None else set()
+    return [tensor for node, tensor in waiting.items() if node in below or
+            tensor.device == device and not read.isdisjoint(toposort([node], computed_from))]
 
 
 def settle(tensor: Any) -> None:

@@ -13,6 +13,8 @@ from contextlib import ContextDecorator, contextmanager
 
 from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.compiler.graph import UOp, ops as o
+from glassgrad.engine.in_place import over_known_values
+from glassgrad.engine.registry import registry
 
 open_blocks = 0                  # blocks and jit traces, in all threads; at 0 nothing is checked
 _counting = held_at_fork(threading.Lock(), "counter")
@@ -90,6 +92,8 @@ def cut(node: UOp) -> UOp | None:
     """A node that was just computed, detached from its sources; None if this thread is in no `no_grad` block."""
     if not _blocks.depth:
         return None
+    if registry.kept.rows:
+        node = over_known_values(node)
     if node.op.kind == o.Kind.MOVEMENT:
         return UOp(node.op, node.dtype, (ended(node.src[0]),), node.arg, node.place)
     return ended(node)

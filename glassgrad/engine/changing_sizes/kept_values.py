@@ -1,0 +1,197 @@
+"""Values that each step of a program would compute again. In: graphs without a schedule. Out: which values to keep.
+
+    for x in batches:
+        h = cell(x, h)                    # lazy: computed from all the steps before
+        print(h.mean().item())            # computes a mean, and does not ask for h
+
+Each run would have a longer graph. Only graphs without a schedule are looked at here, and for each schedule the first
+that reads a kept value: in the steady state there are none.
+
+    start      what this graph has in common with earlier ones. Where new nodes read it are the values that a step
+               starts from: here the h of the step before.
+    successor  the value that is to this graph what such a start was to its own; both graphs are compared from their
+               sinks down. A value that is its own successor makes no graph longer, and is left alone.
+    keep       at the third graph in a row, and from then on, a successor is one more result of the run. It is
+               remembered for its node, as a value that was read is: the next step starts from memory, and gradients
+               pass as before.
+
+A schedule knows which of its rows are kept, so that each run of it keeps them. A value is dropped when the one after
+the next was computed without it. An elementwise value that is larger than what it is computed from is not kept, but
+its sources are. Does not know tensors. Nothing is kept in a trace of the jit, nor in graphs of symbolic sizes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from glassgrad.base.settings import settings
+from glassgrad.compiler.graph import UOp, ops as o
+from glassgrad.compiler.graph.node import WeakNodeDict
+from glassgrad.engine.registry import registry
+from glassgrad.engine.schedule_key import NormalizedGraph
+
+_SEEN = 2                # how many graphs came before the first that keeps values
+_LINES = 4               # of how many lines that read something of one value the graphs are compared
+_VIEWS = frozenset((*o.MOVEMENT, o.DETACH))
+_ELEMENTWISE = frozenset((o.Kind.UNARY, o.Kind.BINARY, o.Kind.TERNARY))
+
+
+@dataclass(eq=False)
+class ScheduledGraph:
+    """The structure of a graph that was scheduled: by row an op and the rows of its sources."""
+    rows: list[tuple[o.Op, list[int]]]
+    sinks: list[int]
+    earlier: int = 0                 # how many graphs came before it, each with values that the next one starts from
+    kept: Sequence[int] = ()         # rows of values that each run keeps
+
+
+class _Row(NamedTuple):
+    graph: ScheduledGraph
+    row: int
+
+
+class KeptValue(NamedTuple):
+    """What a kept value was computed as, for which nodes, and from which BUFFERs of other kept values."""
+    computed: _Row
+    nodes: list[weakref.ref[UOp]]
+    read: list[weakref.ref[UOp]]
+
+
+_computed: WeakNodeDict[tuple[_Row, ...]] = WeakNodeDict()       # by node: where it was computed, the last one first
+
+
+def reads_kept(normal: NormalizedGraph) -> bool:
+    """Whether a graph reads kept values."""
+    return bool(registry.kept.rows) and any([n.base in registry.kept for n in normal.buffers])
+
+
+def shares(normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> bool:
+    """Whether a graph may have nodes that were computed before."""
+    return len(registry.copies) > 0 or not _computed.rows.keys().isdisjoint(map(id, original.values() or normal.order))
+
+
+def values_to_keep(normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> ScheduledGraph | None:
+    """Note the nodes of a graph that has no schedule; return its structure if some of its values are to be kept.
+    `original` says which node each stands for, if it was rebuilt over known values."""
+    if normal.symbols:
+        return None
+    order, leaves = list(normal.order), {*normal.buffers, *normal.cells}
+    row_of = {node: row for row, node in enumerate(order)}
+    graph = ScheduledGraph([(n.op, [] if n in leaves else [row_of[s] for s in n.src]) for n in order],
+                           [row_of[n] for n in normal.sinks])
+    starts = _starts(graph, order, original)
+    found: dict[int, None] = {}
+    for earlier in dict.fromkeys([at.graph for places in starts.values() for at in places]):
+        same = _same_rows(earlier, graph)
+        moved = [same[at.row] for row, places in starts.items() for at in places
+                 if at.graph is earlier and same.get(at.row, row) != row]
+        if moved:
+            graph.earlier = max(graph.earlier, earlier.earlier + 1)
+            found.update(dict.fromkeys([row for at in moved for row in _storable(graph, order, at)]))
+    for node, (_, src) in zip(order, graph.rows):
+        for each in _nodes_of(node, original) if src else ():
+            _computed.set(each, (_Row(graph, row_of[node]), *(_computed.get(each) or ())[:_LINES - 1]))
+    if graph.earlier < _SEEN:
+        return None
+    graph.kept = [row for row in found if row not in graph.sinks and any(_nodes_of(order[row], original))]
+    if settings.DEBUG >= 1:
+        for row in graph.kept:
+            node = order[row]
+            print(f"kept: {node.dtype.name}{list(node.shape)} made at {node.line}, was computed again by "
+                  f"{normal.sinks[0].line}")
+    return graph if graph.kept else None
+
+
+def keep(graph: ScheduledGraph, normal: NormalizedGraph, values: Sequence[UOp], original: Mapping[UOp, UOp]) -> None:
+    """Remember the values that a run of a schedule has kept; drop those that are no longer needed for the next ones."""
+    read = {n.base: kept for n in normal.buffers if (kept := registry.kept.get(n.base)) is not None}
+    references = [weakref.ref(buffer) for buffer in read]
+    for row, node, value in zip(graph.kept, normal.sinks[-len(graph.kept):], values):
+        nodes = [*_nodes_of(node, original)]
+        for each in nodes:
+            registry.remember(each, value)
+        registry.kept.set(value.base, KeptValue(_Row(graph, row), [weakref.ref(each) for each in nodes], references))
+    for kept in read.values():
+        for reference in kept.read:
+            before = reference()
+            if before is not None and before not in read:
+                _drop(before)
+
+
+def never_drop(value: UOp) -> None:
+    """A value that was read: reading it again must not compute it again."""
+    kept = registry.kept.get(value.base)
+    if kept is not None:
+        registry.kept.set(value.base, kept._replace(nodes=[]))
+
+
+def _drop(buffer: UOp) -> None:
+    kept = registry.kept.get(buffer)
+    for reference in kept.nodes if kept is not None else ():
+        node = reference()
+        value = registry.values.get(node) if node is not None else None
+        if value is not None and value.base is buffer:
+            registry.values.pop(node)
+
+
+def _nodes_of(node: UOp, original: Mapping[UOp, UOp]) -> Iterator[UOp]:
+    """The nodes of the program that have the value of a node of a graph: itself, if it is one, and the one it is a
+    copy of."""
+    first = original.get(node) if original else node
+    if first is not None:
+        yield first
+        copied = registry.copies.get(first)
+        second = None if copied is None else copied()
+        if second is not None:
+            yield second
+
+
+def _starts(graph: ScheduledGraph, order: Sequence[UOp], original: Mapping[UOp, UOp]) -> dict[int, tuple[_Row, ...]]:
+    """The rows at which new nodes read what was computed before, each with the rows of earlier graphs."""
+    before: dict[int, tuple[_Row, ...]] = {}
+    for row, node in enumerate(order):
+        if graph.rows[row][1]:
+            known = next((f for n in _nodes_of(node, original) if (f := _computed.get(n)) is not None), None)
+        else:
+            kept = registry.kept.get(node.base)
+            known = None if kept is None else (kept.computed,)
+        if known is not None:
+            before[row] = known
+    return {s: before[s] for row, (_, src) in enumerate(graph.rows) if row not in before for s in src if s in before}
+
+
+def _same_rows(earlier: ScheduledGraph, graph: ScheduledGraph) -> dict[int, int]:
+    """For rows of an earlier graph the rows of this one that are at the same place, seen from the sinks."""
+    same: dict[int, int] = {}
+    waiting = deque(zip(earlier.sinks, graph.sinks))
+    while waiting:
+        old, new = waiting.popleft()
+        (old_op, old_src), (op, src) = earlier.rows[old], graph.rows[new]
+        if old not in same and op is old_op and len(src) == len(old_src):
+            same[old] = new
+            waiting.extend(zip(old_src, src))
+    return same
+
+
+def _storable(graph: ScheduledGraph, order: Sequence[UOp], row: int) -> Iterator[int]:
+    """What to store for a row: the value below its views; of an elementwise value that is larger than all that it is
+    computed from, its sources."""
+    row = _below_views(graph, order, row)
+    src = graph.rows[row][1]
+    below = {_below_views(graph, order, s) for s in src}
+    if order[row].op.kind in _ELEMENTWISE and order[row].size > sum([order[s].size for s in below]):
+        for source in below:
+            yield from _storable(graph, order, source)
+    elif src and order[row].size:
+        yield row
+
+
+def _below_views(graph: ScheduledGraph, order: Sequence[UOp], row: int) -> int:
+    """The row of what a row shows. (A DETACH with several sources is a value that has its own gradient.)"""
+    while len(graph.rows[row][1]) == 1 and order[row].op in _VIEWS:
+        row = graph.rows[row][1][0]
+    return row
