@@ -13,8 +13,8 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_525, "check": 890, "engine and runtime": 5_610, "tensor": 8_910, "nn": 5_435, "jit": 1_850,
-         "package": 37_980, "new capabilities": 15_960, "package with them": 53_935}
+LINES = {"compiler": 12_550, "check": 890, "engine and runtime": 5_610, "tensor": 8_910, "nn": 5_435, "jit": 1_850,
+         "package": 38_005, "new capabilities": 15_960, "package with them": 53_960}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0

@@ -57,6 +57,10 @@ ONE_KERNEL: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "gelu": lambda x, y: x.gelu(),
     "standard deviation": lambda x, y: x.std(),
     "a chain of views inside": lambda x, y: (x.T.reshape(32, 128).flip(1)[::2] + 1).permute(1, 0) * 3,
+    "each second row of what is costly": lambda x, y: x.exp()[::2] + y.log()[1::2],
+    "each third element of a softmax": lambda x, y: x.softmax(1)[:, ::3] * 2,
+    "each second column of a product, backwards": lambda x, y: (x @ y)[:, ::-2],
+    "windows side by side": lambda x, y: x.exp().reshape(1, 1, 64, 64).max_pool2d(2),
     "random numbers": lambda x, y: ((Tensor.randn(4, 4) + 1) * 2).relu(),
     "random numbers into a sum": lambda x, y: Tensor.rand(100, 100).sum(),
     "constants alone": lambda x, y: Tensor.full((3, 4), 2.0) + 1,
@@ -139,6 +143,14 @@ def test_a_gradient_and_the_weight_it_updates_share_a_kernel(shapes: tuple[tuple
     expected = 2 * (x @ w.T).T @ x
     np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(new.numpy(), w - 0.1 * expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("function", [lambda x: x.exp()[::2], lambda x: x[:, ::2] * x[:, 1::2],
+                                      lambda x: x.reshape(1, 1, 64, 64).avg_pool2d(2) * 3])
+def test_the_gradient_of_elements_apart_is_one_kernel(function: Callable[[Tensor], Tensor]) -> None:
+    x = ready(64, 64)
+    function(x).sum().backward()
+    assert x.grad is not None and kernels(x.grad) == 1
 
 
 def test_a_training_step_has_one_kernel_for_each_weight() -> None:

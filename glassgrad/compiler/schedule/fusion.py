@@ -260,8 +260,9 @@ class _Plan(InlinedValues):
         """What is inlined in a view: that of its source, unless the view would have it computed again."""
         source = node.src[0]
         inside = self.inlined[source]
-        repeats = node.op in (o.WINDOW, o.UNWINDOW) or (node.op is o.EXPAND and node.size > source.size)
-        if inside.rows is not None and node.op in (o.PAD, o.WINDOW, o.UNWINDOW):
+        overlaps = node.op in (o.WINDOW, o.UNWINDOW) and self._reads(node) > 1       # not so in x[::2]
+        repeats = overlaps or (node.op is o.EXPAND and node.size > source.size)
+        if inside.rows is not None and (overlaps or node.op in (o.PAD, o.UNWINDOW)):
             self.cut(source, f"a reduction under {node.op.name.lower()} would be computed again")
             inside = self.inlined[source]
         if inside.rows is not None:
@@ -277,7 +278,7 @@ class _Plan(InlinedValues):
                 self.store(source, "a reshape mixes the rows of its reduction with the rest")
                 return NOTHING
             return inside._replace(rows=rows)
-        if node.op in (o.WINDOW, o.UNWINDOW):
+        if overlaps:
             inside = self.under_window(node)
         if repeats and inside.cost >= REPEATED and node.size >= 4 * source.size and \
                 not self.feeds_contraction(node) and not self.chosen_by_position(node):

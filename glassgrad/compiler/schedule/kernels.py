@@ -336,10 +336,12 @@ def cost(ast: UOp) -> tuple[int, int]:
 
 
 def _elements_read(order: list[UOp]) -> dict[UOp, int]:
-    """An upper bound of the elements of each node that are read: a SHRINK and a GATHER read only a part."""
+    """An upper bound of the elements of each node that are read: a SHRINK, a GATHER and windows apart read only a part.
+    """
     found = {order[-1]: order[-1].size}
     for n in reversed(order):
         for i, source in enumerate(n.src):
-            part = n.op is o.SHRINK or n.op is o.GATHER and i == 0 or n.size == source.size and n.op is not o.SINK
+            part = n.op in (o.SHRINK, o.WINDOW) or n.op is o.GATHER and i == 0 or \
+                n.size == source.size and n.op is not o.SINK
             found[source] = min(source.size, found.get(source, 0) + (found[n] if part else source.size))
     return found

@@ -41,7 +41,7 @@ UNTILED = 1 << 24         # multiply-adds of a product in plain loops, above whi
 IN_GROUPS = {"held": 1 << 28, "warps": 1 << 26}     # the same, for families whose blocks are for
 # groups of threads on a GPU: kernels for one size have asynchronous copies;
 COPIED_AHEAD = 1 << 33    # the same for attention that has them, too, in smaller blocks
-READ_IN_PLACE = 1 << 17   # elements of a right factor that is not packed, where the sum has a run-time bound
+READ_IN_PLACE = 1 << 17   # elements of a right factor that is neither packed nor streamed, of such a sum
 
 
 class GeneralGraph:
@@ -320,12 +320,12 @@ def _at(length: Size, value: int) -> int:
 def fast_up_to(items: Sequence[Item], programs: Sequence[Any], symbol: Symbol) -> int:
     """The greatest value for which kernels with a variable are about as fast as kernels for that size alone: it
     limits products that no tiling takes, those in blocks for groups of threads, and those that sum to a run-time bound
-    and read a factor in place."""
+    and read a factor in place without streaming it."""
     limits: list[tuple[Size, int]] = []
     for ast, program in {item.ast: program for item, program in zip(items, programs)}.items():      # layers repeat
         moves = getattr(program, "moves", ())
         families = FAMILIES.keys() & {move.split("(")[0] for move in moves}
-        in_place = any("right=in_place" in move for move in moves)
+        in_place = any("right=in_place" in move and "k_blocks=" in move for move in moves)    # in blocks of many rows
         ahead = any(move.startswith("held(") and "stages=" in move for move in moves)
         of_groups = [COPIED_AHEAD if ahead else IN_GROUPS[family] for family in families if family in IN_GROUPS]
         for n in ast.toposort():

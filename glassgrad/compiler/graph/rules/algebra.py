@@ -266,6 +266,12 @@ def _side_by_side(root: UOp, x: UOp) -> UOp:
     return x.permute([a for a in range(rank + 1) if a != axis + 1] + [axis + 1])
 
 
+def _shrink_unwindow(root: UOp, inner: UOp, x: UOp) -> UOp:
+    ends = {inner.arg.axis, len(x.shape) - 1}
+    x = x.shrink([(0, n) if a in ends else bound for a, (n, bound) in enumerate(zip(x.shape, root.arg.bounds))])
+    return x.unwindow(*inner.arg)
+
+
 def _unwindow_one(root: UOp, x: UOp) -> UOp:
     axis, more = root.arg.axis, root.shape[root.arg.axis] - x.shape[root.arg.axis]
     x = x.shrink([(0, min(n, m)) for n, m in zip(x.shape, root.shape)])
@@ -298,6 +304,9 @@ MOVES = [
          why="move the small value, repeat last"),
     Rule("reshape-expand", node(o.RESHAPE, node(o.EXPAND, x)), _reshape_expand,
          why="move the small value, repeat last"),
+    Rule("shrink-unwindow", node(o.SHRINK, node(o.UNWINDOW, x, name="inner")), _shrink_unwindow,
+         when=lambda root, inner: all(root.arg.bounds[a] == (0, inner.shape[a]) for a in (inner.arg.axis, -1)),
+         why="slice the small value along other axes, spread last"),
     Rule("flip-expand", node(o.FLIP, node(o.EXPAND, x, name="inner")), _flip_expand,
          why="equal elements have no order"),
     Rule("flip-one", node(o.FLIP, x), lambda root, x: x.flip(a for a in root.arg.axes if x.shape[a] != 1),
@@ -335,6 +344,22 @@ def _sum_pad(root: UOp, x: UOp) -> UOp | None:
     return x.pad(kept).reduce(root.op, root.arg.axes) if kept != list(padding) else None
 
 
+def _is_product(x: UOp) -> bool:
+    """Whether a value is a product or a sum of products below its views, which join the sums above them."""
+    while x.op in (o.RESHAPE, o.PERMUTE, o.SHRINK, o.PAD, o.FLIP, o.CAST):
+        x = x.src[0]
+    return x.op in (o.SUM, o.MUL)
+
+
+def _sum_side_by_side(root: UOp, inner: UOp, x: UOp) -> UOp:
+    axis, length, last = inner.arg.axis, inner.arg.length, len(x.shape) - 1
+    x = x.permute((*range(axis + 1), last, *range(axis + 1, last)))
+    size = x.shape[axis] * x.shape[axis + 1]
+    x = x.reshape((*x.shape[:axis], size, *x.shape[axis + 2:]))
+    x = x.shrink([(0, min(size, length) if a == axis else n) for a, n in enumerate(x.shape)])
+    return x.pad([(0, max(length - size, 0) if a == axis else 0) for a in range(last)]).reshape(root.shape)
+
+
 _REORDERED = Inexact("where no partial sum overflows", lambda a: (abs(a) < 2.0**3) & (abs(a) > 2.0**-3), ulps=16)
 
 REDUCTIONS = [
@@ -347,6 +372,10 @@ REDUCTIONS = [
          when=lambda x: not (x.op is o.MUL and o.EXPAND in (x.src[0].op, x.src[1].op)),
          why="one fold over both axes, in any order; but a matrix product is best summed after"),
     Rule("sum-pad", node(o.SUM, node(o.PAD, x)), _sum_pad, why="zeros do not count", inexact=_REORDERED),
+    Rule("sum-side-by-side", node(o.SUM, node(o.UNWINDOW, x, name="inner")), _sum_side_by_side,
+         when=lambda root, inner, x: root.arg.axes == (len(x.shape) - 1,) and not root.symbolic and
+         inner.arg.stride == x.shape[-1] and inner.arg.dilation == 1 and not _is_product(x),
+         why="an element is in one of the windows without overlap"),
 ]
 
 ALGEBRA = RuleSet([*CONSTANTS, *ARITHMETIC, *DIVISION, *LOGIC, *CHOICE, *CONVERSION, *INVERSES, *MOVES, *REDUCTIONS])

@@ -104,7 +104,7 @@ class FactorAccess(FlatProduct):
         block, the next one is prefetched. The sums go to memory after each block, which costs less than packing where
         rows are few. If all rows fit one tile nothing is read twice either way, but consecutive lines are fetched
         faster than those of a narrow panel."""
-        if self.why_right_not_along_n() is not None or self.product.stops or self.product.k_stop is not None:
+        if self.why_right_not_along_n() is not None or self.product.stops.keys() - {*self.product.k}:
             return False
         uncached = 2 * self.right_bytes > self.target.l2_bytes and self.depth > self.stream_k
         return uncached and self.m.size * cpu.SUM_CYCLES <= cpu.PACK_CYCLES * self.lanes * self.stream_k
