@@ -49,6 +49,7 @@ _SPECIAL = frozenset((o.DETACH, o.GRADIENT, o.SHRINK))      # whose row is not j
 _NONE: Any = ()
 _NOTHING: dict[Any, Any] = {}
 _DEEP = 200                 # nested calls; Python allows 1000
+_IN_ORDER = -1              # each node comes after those under it already
 
 
 def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
@@ -79,7 +80,8 @@ class _Walk(NormalizedGraph):
         self.key = (*self.rows, *map(places.__getitem__, sinks))
 
     def add(self, nodes: Sequence[UOp], depth: int) -> None:
-        """Add the nodes that are not there yet, each after those under it; `depth` is how many more calls may nest."""
+        """Add the nodes that are not there yet, each after those under it; `depth` is how many more calls may nest,
+        or `_IN_ORDER`."""
         places = self.places
         for node in nodes:
             if node in places:
@@ -90,9 +92,9 @@ class _Walk(NormalizedGraph):
                 self.addresses.append(node.arg.address)
                 row: tuple[Any, ...] = (op, dtype, node.shape, node.device)
             elif src:
-                if depth:
+                if depth > 0:
                     self.add(src, depth - 1)
-                else:
+                elif depth == 0:
                     self.add_deep(src)
                 if op in self.special or node.symbolic:
                     row = self.special_row(node)
@@ -112,8 +114,7 @@ class _Walk(NormalizedGraph):
 
     def add_deep(self, nodes: Sequence[UOp]) -> None:
         """The same without recursion, for a graph of any depth."""
-        for node in toposort(nodes, lambda n: [s for s in n.src if s not in self.places]):
-            self.add((node,), 1)
+        self.add(toposort(nodes, lambda n: [s for s in n.src if s not in self.places]), _IN_ORDER)
 
     def special_row(self, node: UOp) -> tuple[Any, ...]:
         """The row of a node whose row is not just its fields."""

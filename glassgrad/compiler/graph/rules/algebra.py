@@ -344,13 +344,6 @@ def _sum_pad(root: UOp, x: UOp) -> UOp | None:
     return x.pad(kept).reduce(root.op, root.arg.axes) if kept != list(padding) else None
 
 
-def _is_product(x: UOp) -> bool:
-    """Whether a value is a product or a sum of products below its views, which join the sums above them."""
-    while x.op in (o.RESHAPE, o.PERMUTE, o.SHRINK, o.PAD, o.FLIP, o.CAST):
-        x = x.src[0]
-    return x.op in (o.SUM, o.MUL)
-
-
 def _sum_side_by_side(root: UOp, inner: UOp, x: UOp) -> UOp:
     axis, length, last = inner.arg.axis, inner.arg.length, len(x.shape) - 1
     x = x.permute((*range(axis + 1), last, *range(axis + 1, last)))
@@ -374,7 +367,7 @@ REDUCTIONS = [
     Rule("sum-pad", node(o.SUM, node(o.PAD, x)), _sum_pad, why="zeros do not count", inexact=_REORDERED),
     Rule("sum-side-by-side", node(o.SUM, node(o.UNWINDOW, x, name="inner")), _sum_side_by_side,
          when=lambda root, inner, x: root.arg.axes == (len(x.shape) - 1,) and not root.symbolic and
-         inner.arg.stride == x.shape[-1] and inner.arg.dilation == 1 and not _is_product(x),
+         inner.arg.stride == x.shape[-1] and inner.arg.dilation == 1 and x.op is o.EXPAND,
          why="an element is in one of the windows without overlap"),
 ]
 
