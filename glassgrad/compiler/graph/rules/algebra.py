@@ -344,8 +344,8 @@ def _sum_pad(root: UOp, x: UOp) -> UOp | None:
     return x.pad(kept).reduce(root.op, root.arg.axes) if kept != list(padding) else None
 
 
-def _sum_side_by_side(root: UOp, inner: UOp, x: UOp) -> UOp:
-    axis, length, last = inner.arg.axis, inner.arg.length, len(x.shape) - 1
+def _sum_side_by_side(root: UOp, inner: UOp) -> UOp:
+    x, axis, length, last = inner.src[0], inner.arg.axis, inner.arg.length, len(inner.shape) - 1
     x = x.permute((*range(axis + 1), last, *range(axis + 1, last)))
     size = x.shape[axis] * x.shape[axis + 1]
     x = x.reshape((*x.shape[:axis], size, *x.shape[axis + 2:]))
@@ -365,9 +365,9 @@ REDUCTIONS = [
          when=lambda x: not (x.op is o.MUL and o.EXPAND in (x.src[0].op, x.src[1].op)),
          why="one fold over both axes, in any order; but a matrix product is best summed after"),
     Rule("sum-pad", node(o.SUM, node(o.PAD, x)), _sum_pad, why="zeros do not count", inexact=_REORDERED),
-    Rule("sum-side-by-side", node(o.SUM, node(o.UNWINDOW, x, name="inner")), _sum_side_by_side,
-         when=lambda root, inner, x: root.arg.axes == (len(x.shape) - 1,) and not root.symbolic and
-         inner.arg.stride == x.shape[-1] and inner.arg.dilation == 1 and x.op is o.EXPAND,
+    Rule("sum-side-by-side", node(o.SUM, node(o.UNWINDOW, node(o.EXPAND, x), name="inner")), _sum_side_by_side,
+         when=lambda root, inner: root.arg.axes == (len(inner.shape) - 1,) and not root.symbolic and
+         inner.arg.stride == inner.shape[-1] and inner.arg.dilation == 1,
          why="an element is in one of the windows without overlap"),
 ]
 
