@@ -18,7 +18,7 @@ from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.registry import registry
 from glassgrad.engine.replay import PartialUpdate, Replay
 from glassgrad.jit.plain_values import SymbolNames
-from glassgrad.jit.trace import Outcome, ReachedTensor, as_buffer, is_lazy
+from glassgrad.jit.trace import Outcome, ReachedTensor, computed_node, is_lazy
 from glassgrad.tensor.autograd.gradient_leaves import UnreadGradient, cut_off
 from glassgrad.tensor.jit_access import assign_node, set_unread_gradient, unread_gradient
 from glassgrad.tensor.memory.storage import is_shared
@@ -122,7 +122,7 @@ class Weight:
     def nodes(self, found: Sequence[Tensor]) -> list[UOp]:
         """The nodes of its tensors now, computed: views of one buffer, unless one of them was replaced."""
         tensors = [found[i] for i in self.holders]
-        made = [as_buffer(t) if is_lazy(t) else t.uop for t in tensors]
+        made = [computed_node(t) if is_lazy(t) else t.uop for t in tensors]
         # a tensor that was assigned to is computed along with what is made of it, and then has memory of its own
         return [node if is_lazy(t) else t.uop for t, node in zip(tensors, made)]
 

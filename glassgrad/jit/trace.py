@@ -76,7 +76,7 @@ class TracedCall:
         _realize_fresh(walk.tensors)
         args, kwargs = self._with_stand_ins(args, kwargs)
         # lazy tensors that are computed for the call, and read as an argument would be: (tensor, node, its value)
-        self.lazy = [(t, t.uop, as_buffer(t)) for t in walk.tensors if _is_data(t)]
+        self.lazy = [(t, t.uop, computed_node(t)) for t in walk.tensors if _is_data(t)]
         self.seed, first, dice = streams.seed, streams.count, random.getstate()
         with noting_tensors(), record((s.name for s in symbols), any_size) as self.trace:
             self._reach_all()
@@ -362,6 +362,8 @@ class TracedCall:
         for tensor in self.replaced:
             if self.trace.touched[id(tensor)].views_written:
                 yield f"the function assigns to a tensor of shape {tensor.shape} and then replaces it"
+            if any(other.requires_grad is True and other is not tensor for _, other in leaves_among([tensor.uop])):
+                yield f"the function replaces a tensor of shape {tensor.shape} by one that is trained"
         for tensor, _, _, wanted, _ in self.reached.values():
             if tensor.requires_grad is not wanted:
                 yield f"the function sets requires_grad of a tensor of shape {tensor.shape} to {tensor.requires_grad}"
@@ -427,8 +429,14 @@ def is_lazy(tensor: Tensor) -> bool:
     return tensor.uop.base.op is not o.BUFFER
 
 
+def computed_node(tensor: Tensor) -> UOp:
+    """A lazy tensor's value, computed: a BUFFER, or one in the tensor's shape."""
+    value = value_of(tensor.uop, tensor.device)
+    return value if value.shape == tensor.shape else value.reshape(tensor.shape)
+
+
 def as_buffer(tensor: Tensor) -> UOp:
-    """A tensor's value as one BUFFER of its shape."""
+    """A tensor's value as one BUFFER, whatever its shape."""
     node = tensor.uop
     if node.op is o.BUFFER:
         return node

@@ -102,6 +102,17 @@ def test_a_tensor_that_is_assigned_to_and_then_replaced() -> None:
     _refused(step, "the function assigns to a tensor of shape (3,) and then replaces it")
 
 
+def test_a_tensor_that_becomes_a_trained_one_is_refused() -> None:
+    """From then on a gradient of the one is the other's too, which a replay would not see."""
+    w = numbers(3).realize().requires_grad_()
+
+    def step(x: Tensor) -> Tensor:
+        (x * 2).sum().backward()
+        x.replace(w)
+        return x
+    _refused(step, "the function replaces a tensor of shape (3,) by one that is trained")
+
+
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_an_argument_that_is_assigned_to_and_is_a_view(is_whole: bool) -> None:
     w = numbers(3).realize()

@@ -178,6 +178,16 @@ def test_views_of_an_argument_that_is_assigned_to_show_the_new_value() -> None:
         assert view.tolist() == (start + (call + 1) * np.arange(1, 5))[2:].tolist()
 
 
+def test_a_tensor_that_was_written_through_a_reshaped_view_keeps_its_shape() -> None:
+    """Its value is computed in the shape of the view, and the function reads it in its own."""
+    seen = Tensor(np.arange(6, dtype=np.float32).reshape(3, 2)).realize()
+    function = TinyJit(lambda x: seen * 2 + x)
+    flat, zero = seen.reshape(-1), Tensor.zeros(3, 2).contiguous().realize()
+    for call in range(6):
+        flat.assign(flat + 1)
+        assert function(zero).tolist() == (2 * (np.arange(6).reshape(3, 2) + call + 1)).tolist()
+
+
 def test_a_view_of_one_argument_as_another_that_is_assigned_to_is_refused() -> None:
     function = TinyJit(lambda x, y: (y.assign(y + 1), (x * 1).realize())[1])
     for _ in range(4):

@@ -134,6 +134,9 @@ class SizeProgram:
                 exec(line, scope)
             except (GlassgradError, ZeroDivisionError):      # this program does not exist at this size
                 break
+            if list(scope.values())[-1].numel() > 10 * LARGEST:            # repeated at each size: too much to compute
+                scope.popitem()
+                break
         made = {name: value for name, value in scope.items() if isinstance(value, Tensor)}
         last = list(made.values())[-1]
         sinks = {name: value for name, value in list(made.items())[-2:]}

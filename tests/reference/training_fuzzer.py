@@ -102,15 +102,16 @@ class TrainingProgram:
                           f"frozen {self.frozen}, groups {self.groups}", *[f"    nn.{layer}" for layer in self.layers],
                           f"    {self.loss}", f"    {self.optimizer}", f"    {self.schedule}", f"    {self.clip}"])
 
-    def run(self, library: Any, first: dict[str, np.ndarray], values: dict[str, np.ndarray]) -> list[Any]:
+    def run(self, library: Any, first: dict[str, np.ndarray], values: dict[str, np.ndarray],
+            is_wide: bool = False) -> list[Any]:
         """After each step: the loss, the rates and all that the model holds."""
         nn, F, optim = library.nn, library.nn.functional, library.optim
-        kind = library.float64 if library is torch else library.float32
+        kind = library.float64 if is_wide else library.float32
         scope: dict[str, Any] = {"nn": nn, "F": F, "optim": optim}
 
         def make() -> None:
             m = scope["m"] = eval(f"nn.Sequential({', '.join('nn.' + layer for layer in self.layers)})", scope)
-            if library is torch:
+            if is_wide:
                 m.double()
             if self.frozen:
                 for parameter in m[0].parameters():
@@ -164,7 +165,7 @@ def check(seed: int) -> str:
     model = eval(f"nn.Sequential({', '.join('nn.' + layer for layer in program.layers)})", {"nn": torch.nn})
     first = {name: value.numpy() for name, value in model.state_dict().items()}
     try:
-        expected = program.run(torch, first, values)
+        expected = program.run(torch, first, values, is_wide=True)
     except (RuntimeError, ValueError):               # PyTorch refuses it, as one pixel for each channel of a norm
         return ""
     try:
@@ -177,5 +178,8 @@ def check(seed: int) -> str:
         for name, value in want.items():
             same = np.shape(got[name]) == np.shape(value)
             if not same or not np.allclose(got[name], value, rtol=2e-3, atol=5e-4, equal_nan=True):
+                in_float32 = program.run(torch, first, values)[step][name]       # some programs magnify every rounding
+                if same and np.max(np.abs(got[name] - value)) < 10 * np.max(np.abs(in_float32 - value)):
+                    return ""
                 return f"{program}\nstep {step}: {name} is {np.ravel(got[name])[:6]}, PyTorch {np.ravel(value)[:6]}"
     return ""

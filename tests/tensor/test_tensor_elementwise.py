@@ -94,6 +94,11 @@ def test_more_activations():
     check(Tensor.swiglu, lambda x: F.silu(x[..., :4]) * x[..., 4:], (3, 8))
 
 
+def test_softplus_of_float64_is_its_argument_above_the_threshold():
+    assert Tensor([20.5], dtype="float64").softplus().tolist() == [20.5]
+    assert Tensor([19.5], dtype="float64").softplus().tolist() != [19.5]
+
+
 @pytest.mark.parametrize("shapes", [((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((2, 1, 3), (5, 1)),
                                     ((0, 3), (1, 3)),
                                     ((), ())])

@@ -43,8 +43,9 @@ def softplus(x: UOp, beta: float = 1.0, threshold: float = 20.0) -> UOp:
     """ln(1 + e^(beta x)) / beta, and x itself where beta x is above a threshold."""
     found = in_accumulator(lambda x: elementary.softplus(x) if beta == 1
                            else elementary.softplus(x * beta) * (1 / beta), as_float(x))
-    # from 20 on the two are the same number in float32: only a lower threshold changes anything
-    return found if threshold >= 20 else (x * beta > threshold).where(x, found)
+    # from 20 on the two are the same number in float32, where only a lower threshold changes anything
+    changes = threshold < 20 or x.dtype is dtypes.float64
+    return (x * beta > threshold).where(x, found) if changes else found
 
 
 def log_sigmoid(x: UOp) -> UOp:

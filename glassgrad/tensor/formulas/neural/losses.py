@@ -68,24 +68,28 @@ def kl_divergence(x: UOp, target: UOp, log_target: bool) -> UOp:
 # -- two classes ---------------------------------------------------------------------------------------------
 def binary_cross_entropy(x: UOp, target: UOp) -> UOp:
     """-(y ln p + (1 - y) ln(1 - p)); each logarithm is at least -100."""
-    x, target = broadcast(as_float(x), as_float(target))
-    wide = x.dtype.accumulator
-    return _of_probabilities(x.cast(wide), target.cast(wide)).cast(x.dtype)
+    return _of_probabilities(*broadcast(as_float(x), as_float(target)))
 
 
 def _logs(x: UOp) -> tuple[UOp, UOp]: return _log(x).maximum(-100.0), _log(1 - x).maximum(-100.0)
 
 
 def _of_probabilities_backward(g: UOp, out: UOp, x: UOp, target: UOp) -> tuple[UOp, UOp]:
-    """The gradient is finite also for the probabilities 0 and 1, which a sigmoid in float32 reaches."""
-    yes, no = _logs(x)
-    return g * (x - target) / (x * (1 - x)).maximum(1e-12), g * (no - yes)
+    """The gradient is finite also for the probabilities 0 and 1, which a sigmoid in float32 reaches. A 1 of a narrower
+    type may be a number below 1 that was rounded up, and the sigmoid's own gradient knows that number."""
+    wide = x.dtype.accumulator
+    rounded_away = 0.0 if wide is x.dtype else 2.0 ** -(x.dtype.mantissa + 2)
+    g, p, y = g.cast(wide), x.cast(wide), target.cast(wide)
+    yes, no = _logs(p)
+    slope = (p * (1 - p).maximum(rounded_away)).maximum(1e-12)
+    return (g * (p - y) / slope).cast(x.dtype), (g * (no - yes)).cast(target.dtype)
 
 
 @gradient_is(_of_probabilities_backward)
 def _of_probabilities(x: UOp, target: UOp) -> UOp:
-    yes, no = _logs(x)
-    return -(target * yes + (1 - target) * no)
+    p, y = x.cast(x.dtype.accumulator), target.cast(x.dtype.accumulator)
+    yes, no = _logs(p)
+    return (-(y * yes + (1 - y) * no)).cast(x.dtype)
 
 
 def binary_cross_entropy_logits(x: UOp, target: UOp, pos_weight: UOp | None = None) -> UOp:
