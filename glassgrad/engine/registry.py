@@ -43,7 +43,7 @@ class Registry:
         self.foreign: WeakNodeDict[bool] = WeakNodeDict()         # memory that another library may write to
         self.kept: WeakNodeDict[Any] = WeakNodeDict()             # by BUFFER: what a kept value is (kept_values.py)
         self.copies: WeakNodeDict[weakref.ref[UOp]] = WeakNodeDict()      # which node another one, over values, copies
-        self.losses: Tensors = []                           # where `backward` started since they were last taken
+        self.losses: WeakNodeDict[weakref.ref[Any]] = WeakNodeDict()     # where `backward` started: the tensors there
         self.assigned: dict[int, weakref.ref[Any]] = {}     # tensors with a new value that is not computed yet
 
     # -- tensors ---------------------------------------------------------------------------------------------

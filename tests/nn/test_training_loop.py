@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 import pytest
 
@@ -50,6 +52,28 @@ def test_reading_gradients_one_by_one_or_the_loss_repeats_no_pass():
         assert operations < 1.2 * usual, (name, operations, usual)
         for ours, theirs in zip(same, weights):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, TinyJit], ids=["plain", "jitted"])
+def test_gradients_of_a_loss_without_a_name_that_are_realized_one_by_one_repeat_no_pass(wrap):
+    x, weights = Tensor.rand(16, 16).realize(), [Tensor.rand(16, 16, requires_grad=True).realize() for _ in range(4)]
+
+    def step(one_by_one):
+        for w in weights:
+            w.grad = None
+        reduce(lambda y, w: (y @ w).tanh(), weights, x).sum().backward()
+        gradients = [w.grad for w in weights]
+        if not one_by_one:
+            Tensor.realize(*gradients)
+        return [g.realize() for g in gradients]
+    counts = []
+    for one_by_one in (False, True):
+        jitted = wrap(lambda one_by_one=one_by_one: step(one_by_one))
+        for _ in range(4):
+            GlobalCounters.reset()
+            jitted()
+        counts.append(GlobalCounters.kernel_count)
+    assert counts[1] <= counts[0], counts
 
 
 def test_a_gradient_that_is_read_does_not_compute_those_that_nobody_trains():

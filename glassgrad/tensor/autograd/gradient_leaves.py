@@ -189,14 +189,13 @@ def refuse_cut_off(root: UOp) -> None:
 def started_from(tensor: Any) -> None:
     """Record that `backward` started at this tensor, to be computed along with the gradients: computed alone, it would
     repeat the forward pass, and keep the old parameters alive until then."""
-    registry.losses[:] = [r for r in registry.losses if r() is not None and r() is not tensor]
-    registry.losses.append(weakref.ref(tensor, registry.losses.remove))      # a dead one is found by identity
+    registry.losses.set(tensor.uop, weakref.ref(tensor))
 
 
 def take_started() -> list[Any]:
     """Return and forget the live tensors that `backward` started from; the caller computes them."""
-    found = _alive(registry.losses)
-    registry.losses.clear()
+    found = _alive([reference for _, reference in registry.losses.rows.values()])
+    registry.losses.rows.clear()
     return found
 
 
@@ -204,9 +203,7 @@ def gradients_beside(node: UOp, device: str) -> list[UOp]:
     """The lazy gradients that `backward` left on trained tensors (requires_grad=True) together with one that this node
     is computed from, or that were left by a `backward` from the node itself: nearly always all of them are wanted, and
     each computed by itself would repeat the forward and the backward pass."""
-    if recording() is not None:
-        return []
-    started = {below_reshapes(t.uop): t.uop for t in _alive(registry.losses)}
+    started = {below_reshapes(t.uop): t.uop for t in _alive([loss for _, loss in registry.losses.rows.values()])}
     below = toposort([node], lambda n: () if n in registry.values else n.src)
     roots = {n.src[1] for n in below if n.op is o.GRADIENT and n not in registry.values}
     if node in started:
