@@ -141,6 +141,8 @@ CASES: list[OpCase] = [
     OpCase("sum of channels", [x(16, 64, 28, 28)], lambda t, x: x.sum((0, 2, 3))),
     OpCase("sum of two axes", [x(16, 64, 28, 30)], lambda t, x: x.sum((1, 3))),
     OpCase("softmax of a middle axis", [x(16, 200, 300)], lambda t, x: x.softmax(1)),
+    OpCase("softmax with a mask", [x(16, 300, 300)],
+           lambda t, x: x.masked_fill(t.ones(300, 300).tril() == 0, -float("inf")).softmax(-1)),
     OpCase("softmax of channels", [x(4, 21, 150, 200)], lambda t, x: x.softmax(1)),
     OpCase("argmax of channels", [x(4, 21, 150, 200)], lambda t, x: x.argmax(1)),
     OpCase("norm of channels", [x(8, 96, 56, 56)],
@@ -222,6 +224,9 @@ CASES: list[OpCase] = [
     OpCase("resized", [x(4, 32, 32, 32)], lambda t, x: t.nn.functional.interpolate(x, (64, 64), mode="bilinear"), True),
     OpCase("attention", [x(2, 8, 200, 64)] * 3,
            lambda t, q, k, v: t.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).square(), True),
+    OpCase("attention step by step", [x(2, 8, 200, 64)] * 3,
+           lambda t, q, k, v: ((q @ k.transpose(-2, -1) * 0.125).masked_fill(t.ones(200, 200).tril() == 0, -float("inf"))
+                               .softmax(-1) @ v).square(), True),
     OpCase("two layers", [w(256, 512), w(512, 1024), w(1024, 512)],
            lambda t, x, a, b: (t.nn.functional.gelu(x @ a) @ b).square(), True),
 ]

@@ -13,6 +13,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.check.graph_interpreter import interpret, philox as philox_by_numpy
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Param, Range
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.philox import philox
@@ -66,6 +67,23 @@ def ulps(got: np.ndarray, true: np.ndarray) -> float:
         np.testing.assert_array_equal(got[odd], rounded[odd])
         error = np.abs(got.astype(np.longdouble) - true)[~odd] / np.spacing(np.abs(rounded[~odd])).astype(np.longdouble)
     return float(error.max(initial=0))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_the_power_of_a_masked_score_is_zero_without_underflow(dtype: DType) -> None:
+    """A product that underflows takes processors 100 times as long."""
+    lowest = -2.0 * dtype.bias
+    values = np.array([-math.inf, -1e30, -1e4, 2 * lowest, lowest], FLOATS[dtype])
+    x = UOp(o.PARAM, dtype, (), Param(0, values.shape))
+    for source in (x, x * math.log2(math.e)):
+        result = expand(source.exp2())
+        products = [n for n in toposort([result]) if n.op is o.MUL]
+        operands = interpret([result, *[s for n in products for s in n.src]], {x: values})
+        assert not operands[0].any()
+        for left, right, node in zip(operands[1::2], operands[2::2], products):
+            with np.errstate(all="ignore"):
+                small = np.abs(left * right) < np.finfo(FLOATS[dtype]).tiny
+            assert not (small & (left != 0) & (right != 0)).any(), node
 
 
 def spread(rng: np.random.Generator, dtype: DType, low: float, high: float, count: int = 200_000) -> np.ndarray:

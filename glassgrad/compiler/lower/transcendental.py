@@ -111,12 +111,14 @@ def _exp2(source: UOp) -> UOp:
 
     With n = 2m the factor 2^n is s*s, s = 2^m, which neither overflows nor underflows before the last product does:
     gradual underflow and overflow to inf need no cases of their own. The price is f in [-1, 1] instead of half of it:
-    two more multiply-adds. In EXP2(x * c) the product is not rounded (see `_factor`).
+    two more multiply-adds. In EXP2(x * c) the product is not rounded (see `_factor`). From n = -2 * bias down, s has no
+    exponent left: it is 0, and so is the result. A product that underflows takes a processor 100 times as long, and a
+    softmax with a mask has many.
     """
     dtype, mantissa, bias = source.dtype, source.dtype.mantissa, source.dtype.bias
     x, inverse = _factor(source)
     factor = float(1 / inverse)
-    ends = sorted((-(bias + mantissa + 2) / factor, (bias + 3) / factor))   # beyond them: 0 and inf
+    ends = sorted((-2 * bias / factor, (bias + 3) / factor))                # beyond them: 0 and inf
     x = x.maximum(number(ends[0], dtype)).minimum(number(ends[1], dtype))   # a NaN stays
     # Adding this rounds to even integers, because that is its last place; its bits then end in m + bias.
     magic = number(1.5 * 2.0 ** (mantissa + 1) + 2 * bias, dtype)
@@ -126,7 +128,7 @@ def _exp2(source: UOp) -> UOp:
     if inverse == 1:
         rest = x + minus_n                                                  # f, exact
     else:                                                                   # f / c, and the polynomial absorbs c
-        bits_of_m = ((bias + mantissa + 2) // 2).bit_length()
+        bits_of_m = bias.bit_length()
         first, second = pieces(inverse, [mantissa + 1 - bits_of_m], dtype)
         rest = minus_n.mulacc(second, minus_n.mulacc(first, x))
     rate = float(_LN2 / inverse)                                            # of e^(rate * rest)
