@@ -62,7 +62,8 @@ def is_whole(node: UOp) -> bool:
 
 
 def _new_buffer(symbol: UOp) -> UOp:
-    return UOp(o.BUFFER, symbol.dtype, (), Buffer(symbol.shape, symbol.dtype, symbol.arg.device))
+    buffer = Buffer(symbol.shape, symbol.dtype, symbol.arg.device)
+    return UOp(o.BUFFER, symbol.dtype, (), buffer, buffer.place)
 
 
 # -- results in separate memory ----------------------------------------------------------------------------------------
