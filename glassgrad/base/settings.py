@@ -19,11 +19,20 @@ STARTED = time.time()           # before any file of the compiler and the runtim
 
 
 class Setting(NamedTuple):
-    """One setting: its type is its default's type; `doc` is one sentence."""
+    """One setting: its type is its default's type; `doc` is one sentence. As an attribute of a class it is read:
+    Python calls `__get__` at once, where it would raise and catch an error before it calls a `__getattr__`."""
     name: str
     default: int | float | str
     doc: str
     or_file: bool = False       # whether the name of a file may be given instead
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        """Its value now."""
+        name, overridden = self.name, _overrides.values
+        if name in overridden:
+            return overridden[name]
+        text = os.environ.get(name) if _encoded[name] in _raw else None
+        return self.default if text is None else _parse(self, text)
 
 
 SETTINGS: dict[str, Setting] = {s.name: s for s in [
@@ -120,28 +129,15 @@ class Settings:
     ...     settings.DEBUG
     2
     """
+    vars().update(SETTINGS)
 
     def __getattr__(self, name: str) -> Any:
-        overridden = _overrides.values
-        if name in overridden:
-            return overridden[name]
-        setting = SETTINGS.get(name)
-        if setting is None:
-            raise AttributeError(f"there is no setting {name!r}; the settings are {', '.join(SETTINGS)}")
-        text = environment(name)
-        return setting.default if text is None else _parse(setting, text)
+        raise AttributeError(f"there is no setting {name!r}; the settings are {', '.join(SETTINGS)}")
 
 
-def environment(name: str) -> str | None:
-    """os.environ.get(name), with the name encoded in advance: settings are read many times a step."""
-    if _raw is None:
-        return os.environ.get(name)
-    value = _raw.get(_encoded[name])
-    return None if value is None else os.environ.get(name)
-
-
-_raw = getattr(os.environ, "_data", None)     # the dict that CPython's os.environ wraps; None: use os.environ
-_encoded = {name: os.environ.encodekey(name) if _raw is not None else name  # type: ignore[attr-defined]
+# The dict that CPython's os.environ wraps, with the names encoded in advance: settings are read many times a step
+_raw: Any = getattr(os.environ, "_data", os.environ)
+_encoded = {name: name if _raw is os.environ else os.environ.encodekey(name)  # type: ignore[attr-defined]
             for name in SETTINGS}
 settings = Settings()
 
@@ -156,9 +152,9 @@ def current_state() -> State:
     >>> current_state() is before
     True
     """
-    variables, latest = os.environ.copy() if _raw is None else _raw, _overrides.latest
-    if latest is None or latest.variables != variables:
-        latest = _overrides.latest = _known_state(_overrides.values, variables)
+    latest = _overrides.latest
+    if latest is None or latest.variables != _raw:
+        latest = _overrides.latest = _known_state(_overrides.values, _raw)
     return latest
 
 

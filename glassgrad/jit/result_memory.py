@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from glassgrad.base.source_lines import user_place
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.engine.buffer import Buffer
@@ -62,7 +63,8 @@ def is_whole(node: UOp) -> bool:
 
 
 def _new_buffer(symbol: UOp) -> UOp:
-    return UOp(o.BUFFER, symbol.dtype, (), Buffer(symbol.shape, symbol.dtype, symbol.arg.device))
+    place = user_place(4)           # above `begin`, a capture's `call` and that of the jit
+    return UOp(o.BUFFER, symbol.dtype, (), Buffer(symbol.shape, symbol.dtype, symbol.arg.device, place), place)
 
 
 # -- results in separate memory ----------------------------------------------------------------------------------------

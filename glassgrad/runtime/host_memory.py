@@ -129,12 +129,14 @@ class HostMemory:
             raise Bug("a block of memory was released twice")
         block.address = 0
         if size > _SMALL:
+            limit = settings.POOL_MB * _MEBIBYTE
             with self._lock:
                 self._live -= size
                 self._pooled += size
                 self._order[address] = size      # before it can be taken again, by a finalizer
                 self._free[size].append(address)
-                self._trim(settings.POOL_MB * _MEBIBYTE)
+                if self._pooled > limit:
+                    self._trim(limit)
         elif size:
             self._free[size].append(address)
 
@@ -168,9 +170,10 @@ class HostMemory:
 
     def _large(self, size: int) -> int:
         """Take a block above 64 KiB, from the pool or from the system."""
-        self._check_limit(size)
+        if settings.MEMORY_MB:
+            self._check_limit(size)
         with self._lock:
-            free = self._free.setdefault(size, [])
+            free = self._free.get(size)
             if free:
                 address = free.pop()
                 self._pooled -= self._order.pop(address)
@@ -178,6 +181,7 @@ class HostMemory:
                 address = self._map(size, HUGE_PAGE if size >= _LARGE else PAGE)
                 if size >= _LARGE:
                     advise_huge(address, size)
+                self._free.setdefault(size, [])
             self._count(size)
         return address
 
@@ -196,7 +200,8 @@ class HostMemory:
 
     def _count(self, nbytes: int) -> None:
         self._live += nbytes
-        self._peak = max(self._peak, self._live)
+        if self._live > self._peak:
+            self._peak = self._live
 
     def _map(self, size: int, alignment: int) -> int:
         try:

@@ -74,7 +74,8 @@ def store(value: HostValue, device: str) -> UOp:
 
 def over_memory(owner: Any, address: int, shape: Sequence[int], dtype: DType, device: str) -> UOp:
     """A node over memory of the host, which lies where it is; `owner` keeps it alive."""
-    return UOp(o.BUFFER, dtype, (), Buffer.from_host(owner, address, tuple(shape), dtype, device))
+    buffer = Buffer.from_host(owner, address, tuple(shape), dtype, device)
+    return UOp(o.BUFFER, dtype, (), buffer, buffer.place)
 
 
 def share(array: Any, device: str) -> UOp | None:

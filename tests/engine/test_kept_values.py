@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from glassgrad import Context, GlobalCounters, Tensor, TinyJit, no_grad
+from glassgrad.engine.changing_sizes import kept_values
 from glassgrad.engine.realize import forgotten_schedules
 from glassgrad.engine.registry import registry
 
@@ -279,6 +280,21 @@ def test_three_readings_of_one_value_keep_nothing() -> None:
     read = [x.mean().item(), x.sum().item(), x.max().item(), x.std().item(), x.min().item()]
     assert np.isfinite(read).all()
     assert len(registry.kept) == kept and x.uop not in registry.values
+
+
+def test_graphs_that_share_nothing_but_views_of_memory_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    monkeypatch.setattr(kept_values, "_same_rows", lambda *graphs: compared.append(graphs) or {})
+    turned = numbers(8, 4).realize().T                  # its node lives on, as those of a model's weights do
+    with forgotten_schedules():
+        for n in (2, 3, 5, 7):
+            (numbers(n, 4) @ turned).tanh().sum().item()
+    assert not compared
+    with forgotten_schedules():
+        held = numbers(8, 4).tanh()
+        for n in (2, 3, 5, 7):
+            (numbers(n, 8) @ held).sum().item()
+    assert compared, "a value that each of them computes"
 
 
 def test_nothing_is_kept_in_a_trace() -> None:

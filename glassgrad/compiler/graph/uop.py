@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from glassgrad.base.errors import InputError
+from glassgrad.base.source_lines import Place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, convert, dtypes, promote
 from glassgrad.compiler.graph.node import Node, WeakNodeDict
@@ -113,20 +114,20 @@ class UOp(Node, Operators["UOp"]):
         return self if dtype is self.dtype else UOp(o.BITCAST, dtype, (self,))
 
     # -- reductions ------------------------------------------------------------------------------------------
-    def reduce(self, op: Op, axes: Iterable[int]) -> UOp:
+    def reduce(self, op: Op, axes: Iterable[int], place: Place | None = None) -> UOp:
         axes = tuple(sorted([a for a in axes if self.shape[a] != 1]))
-        return new_node(UOp, op, self.dtype, (self,), Axes(axes)) if axes else self
+        return new_node(UOp, op, self.dtype, (self,), Axes(axes), place) if axes else self
 
     def sum(self, axes: Iterable[int]) -> UOp: return self.reduce(o.SUM, axes)
 
     # -- movement: these check sizes, and drop what changes nothing ------------------------------------------
-    def reshape(self, shape: Sequence[Dimension]) -> UOp:
+    def reshape(self, shape: Sequence[Dimension], place: Place | None = None) -> UOp:
         shape = tuple(shape)
         if shape == self.shape:
             return self
         # a reshape below this one stays: a tensor may stand for it, whose gradient or value is wanted later; the rules
         # of algebra merge the two when the graph is scheduled
-        return new_node(UOp, o.RESHAPE, self.dtype, (self,), Reshape(shape))
+        return new_node(UOp, o.RESHAPE, self.dtype, (self,), Reshape(shape), place)
 
     def reshaped(self, shape: Sequence[Dimension]) -> UOp:
         """As `reshape`, merged with reshapes below: for passes of the compiler, whose nodes no tensor stands for."""

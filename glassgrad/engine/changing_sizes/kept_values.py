@@ -92,9 +92,11 @@ def values_to_keep(normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> Sche
         if moved:
             graph.earlier = max(graph.earlier, earlier.earlier + 1)
             found.update(dict.fromkeys([row for at in moved for row in _storable(graph, order, at)]))
-    for node, (_, src) in zip(order, graph.rows):
-        for each in _nodes_of(node, original) if src else ():
-            _computed.set(each, (_Row(graph, row_of[node]), *(_computed.get(each) or ())[:_LINES - 1]))
+    is_computed: list[bool] = []          # a view of a leaf is not: every graph that reads weights has the same ones
+    for row, (node, (op, src)) in enumerate(zip(order, graph.rows)):
+        is_computed.append(bool(src) and (op not in _VIEWS or is_computed[src[0]]))
+        for each in _nodes_of(node, original) if is_computed[row] else ():
+            _computed.set(each, (_Row(graph, row), *(_computed.get(each) or ())[:_LINES - 1]))
     if graph.earlier < _SEEN:
         return None
     graph.kept = [row for row in found if row not in graph.sinks and any(_nodes_of(order[row], original))]

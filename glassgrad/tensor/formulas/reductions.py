@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import ShapeError
+from glassgrad.base.source_lines import user_place
 from glassgrad.compiler.graph import DType, Length, Scan, UOp, const, dtypes, ops as o
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.broadcast import Axis, resolve_axes, resolve_axis
@@ -31,8 +32,9 @@ def reduce(op: o.Op, x: UOp, axis: Axis = None, keepdim: bool = False, dtype: DT
     axes = resolve_axes(axis, len(x.shape), _WORDS[op])
     out = dtype or x.dtype
     wide = out.accumulator if op is o.SUM or op is o.PROD else out
-    y = x.cast(wide).reduce(op, axes).cast(out)
-    return y if keepdim else y.reshape(tuple([n for i, n in enumerate(x.shape) if i not in axes]))
+    place = user_place()
+    y = x.cast(wide).reduce(op, axes, place).cast(out)
+    return y if keepdim else y.reshape(tuple([n for i, n in enumerate(x.shape) if i not in axes]), place)
 
 
 def count(x: UOp, axis: Axis, what: str) -> Any:
