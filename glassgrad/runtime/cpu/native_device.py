@@ -137,6 +137,8 @@ class NativePlan(DevicePlan):
         self._gather = itemgetter(*used) if len(used) > 1 else lambda addresses: [addresses[slot] for slot in used]
         self._by_value: dict[int, list[tuple[int, TasksByValue]]] = {}      # scalar's slot: commands it limits
         self._values: dict[int, int] = {}                     # scalar's slot: the value that task counts are set for
+        self._functions: list[tuple[Any, ctypes.c_void_p]] | None = None    # of commands that may run without the pool
+        self._inline: list[tuple[Any, ctypes.c_void_p]] | None = None       # all that have tasks, if each has one
         rows: list[Command] = []
         arguments = ctypes.addressof(self._arguments)
         for program, uses in zip(programs, slots):
@@ -188,18 +190,21 @@ class NativePlan(DevicePlan):
         self._pack(*self._gather(addresses))
         if self._by_value:
             for slot, cuts in self._by_value.items():
-                self._set_task_counts(cuts, slot, ctypes.c_int64.from_address(addresses[slot]).value)
+                value = ctypes.c_int64.from_address(addresses[slot]).value
+                if self._values.get(slot) != value:
+                    self._values[slot] = value
+                    self._set_task_counts(cuts, value)
 
-    def _set_task_counts(self, cuts: list[tuple[int, TasksByValue]], slot: int, value: int) -> None:
-        """Set the task counts of commands that depend on the scalar in `slot`, so that idle tasks are not started."""
-        if self._values.get(slot) == value:
-            return
-        self._values[slot] = value
+    def _set_task_counts(self, cuts: list[tuple[int, TasksByValue]], value: int) -> None:
+        """Set the task counts of commands that depend on a scalar, so that idle tasks are not started."""
         counts: dict[Any, int] = {}          # formulas recur: evaluate each one once
         for number, cut in cuts:
             if cut.formula not in counts:
                 counts[cut.formula] = cut.at(value)
             self._commands[number].tasks = counts[cut.formula]
+        if self._functions is not None:
+            tasks = [command.tasks for command in self._commands[:self._count]]
+            self._inline = [f for f, n in zip(self._functions, tasks) if n] if max(tasks) <= 1 else None
 
     def uses_of(self, slot: int) -> list[tuple[Any, int]]:
         """Every (argument array, position) that holds this slot's address."""
@@ -218,7 +223,26 @@ class NativePlan(DevicePlan):
         if self.scratch_bytes:
             pool.ensure_scratch(self.scratch_bytes)
         pieces = self._pieces()
-        return partial(pool.run, *pieces[0]) if len(pieces) == 1 else partial(_run_pieces, pool.run, pieces)
+        if len(pieces) > 1:
+            return partial(_run_pieces, pool.run, pieces)
+        run = partial(pool.run, *pieces[0])
+        return self._inline_by_value(run) if self._by_value and not self.scratch_bytes and \
+            self._count <= MOST_INLINE_COMMANDS else run
+
+    def _inline_by_value(self, run: Callable[[], int]) -> Callable[[], int]:
+        """`run`, but in this thread where the values leave each command one task or none."""
+        self._functions = [(_FUNCTION(command.function), ctypes.c_void_p(command.args))
+                           for command in self._commands[:self._count]]
+        self._values.clear()                       # the next `bind` finds out
+        task, scratch = ctypes.c_int64(0), ctypes.c_void_p(0)
+
+        def run_by_value() -> int:
+            if self._inline is None:
+                return run()
+            for function, args in self._inline:
+                function(args, task, scratch)
+            return 0
+        return run_by_value
 
     def _inline_runner(self) -> Callable[[], int]:
         """A function that runs the commands, all small, in this thread: opening a pool would cost a compile, and a call
