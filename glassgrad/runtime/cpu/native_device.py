@@ -33,6 +33,7 @@ from glassgrad.runtime.guarded_memory import GuardedMemory
 from glassgrad.runtime.host_memory import HostMemory
 
 ALIGNMENT = 64
+LITTLE_SCRATCH = 1 << 16       # bytes that a plan may keep for launches without the worker pool
 MOST_INLINE_COMMANDS = 8       # up to so many serial commands do not open the worker pool
 _FUNCTION = ctypes.CFUNCTYPE(None)        # arguments are ctypes' own: without argtypes, a call converts none of them
 
@@ -137,8 +138,7 @@ class NativePlan(DevicePlan):
         self._gather = itemgetter(*used) if len(used) > 1 else lambda addresses: [addresses[slot] for slot in used]
         self._by_value: dict[int, list[tuple[int, TasksByValue]]] = {}      # scalar's slot: commands it limits
         self._values: dict[int, int] = {}                     # scalar's slot: the value that task counts are set for
-        self._functions: list[tuple[Any, ctypes.c_void_p]] | None = None    # of commands that may run without the pool
-        self._inline: list[tuple[Any, ctypes.c_void_p]] | None = None       # all that have tasks, if each has one
+        self._alone = False                                   # whether this value leaves no work for other threads
         rows: list[Command] = []
         arguments = ctypes.addressof(self._arguments)
         for program, uses in zip(programs, slots):
@@ -201,10 +201,9 @@ class NativePlan(DevicePlan):
         for number, cut in cuts:
             if cut.formula not in counts:
                 counts[cut.formula] = cut.at(value)
-            self._commands[number].tasks = counts[cut.formula]
-        if self._functions is not None:
-            tasks = [command.tasks for command in self._commands[:self._count]]
-            self._inline = [f for f, n in zip(self._functions, tasks) if n] if max(tasks) <= 1 else None
+            command = self._commands[number]
+            command.tasks, command.serial = counts[cut.formula], int(value <= cut.serial_to)
+        self._alone = all(command.serial or command.tasks <= 1 for command in self._commands[:self._count])
 
     def uses_of(self, slot: int) -> list[tuple[Any, int]]:
         """Every (argument array, position) that holds this slot's address."""
@@ -226,22 +225,16 @@ class NativePlan(DevicePlan):
         if len(pieces) > 1:
             return partial(_run_pieces, pool.run, pieces)
         run = partial(pool.run, *pieces[0])
-        return self._inline_by_value(run) if self._by_value and not self.scratch_bytes and \
-            self._count <= MOST_INLINE_COMMANDS else run
+        return self._by_value_runner(run) if self._by_value and self.scratch_bytes <= LITTLE_SCRATCH else run
 
-    def _inline_by_value(self, run: Callable[[], int]) -> Callable[[], int]:
-        """`run`, but in this thread where the values leave each command one task or none."""
-        self._functions = [(_FUNCTION(command.function), ctypes.c_void_p(command.args))
-                           for command in self._commands[:self._count]]
-        self._values.clear()                       # the next `bind` finds out
-        task, scratch = ctypes.c_int64(0), ctypes.c_void_p(0)
+    def _by_value_runner(self, run: Callable[[], int]) -> Callable[[], int]:
+        """`run`, but in this thread where the values leave no work for others."""
+        memory = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)
+        scratch = ctypes.c_void_p(-(-ctypes.addressof(memory) // ALIGNMENT) * ALIGNMENT)
+        alone = partial(worker_pool().native.alone, ctypes.c_void_p(self._address), ctypes.c_int64(self._count), scratch)
 
-        def run_by_value() -> int:
-            if self._inline is None:
-                return run()
-            for function, args in self._inline:
-                function(args, task, scratch)
-            return 0
+        def run_by_value(held: Any = (self, memory)) -> int:
+            return alone() if self._alone else run()
         return run_by_value
 
     def _inline_runner(self) -> Callable[[], int]:
