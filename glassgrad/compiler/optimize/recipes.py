@@ -40,8 +40,8 @@ def optimize(kernel: Kernel, target: Target, given: Sequence[str] | None = None)
 
 def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
     """As `optimize`, with the caller's `Decisions`; all decisions that these were given must be used."""
-    phases = [Phase(body) for phase in kernel.phases if is_nests(phase.body)
-              for body in nests(phase.body, target, decisions)]
+    phases = [Phase(run_only_if(is_run, nest)) for phase in kernel.phases if is_nests(phase.body)
+              for is_run, body in [condition(phase.body)] for nest in nests(body, target, decisions)]
     any_tiled = bool(phases)
     for parts in _loop_nests(kernel, target):
         if target.groups:

@@ -50,6 +50,7 @@ class ScoreBlocks(NamedTuple):
     processors: int = 1            # each of this many processors has a block
     factor_keys: int = 64          # instead of `keys` where a block of several products is in registers at once
     symbolic: int = 32             # rows, or keys, of a block where their number is symbolic: few are past the end
+    few: int = 8                   # the same where there are no more at run time
 
     def rows_of(self, size: Size, width: int = 0, reads: bool = True, times: int = 1) -> int:
         """The rows of a block, such that few are computed twice or past the end, and few blocks read the keys again.
