@@ -56,6 +56,20 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, rest_of=BLOCK)]
 
 
+@move(lambda body, *_: [body])
+def by_terms(body: list[Statement], target: Target) -> list[list[Statement]]:
+    """for k below stop: r += f  ->  if stop <= 128: for k in 128 below stop: r += f;  if stop > 128: the same for all
+
+    For a sum of products with a run-time bound: a short one needs no blocks of K, whose sums wait in memory.
+    refuses (returns the body): no such sum, or few terms; groups of threads, whose parts are equal at run time
+    """
+    product = None if target.groups or not target.tiled_products else recognize(body)
+    if product is None or product.k_stop is None or not product.n or product.k[0].arg.size < 2 * cpu.FEW_TERMS:
+        return [body]
+    stop = product.k_stop
+    return one_of({cpu.FEW_TERMS: bounded(body, stop, cpu.FEW_TERMS, stop), product.k[0].arg.size: body}, stop)
+
+
 def _by_rows(body: list[Statement], product: Product, target: Target) -> list[list[Statement]]:
     """Versions by the number of rows. The ranges are data of the target. Where plain loops do few rows faster than
     tiles (`few_rows`), each number of these has a version: if stop == 3: TASK i in 3: S."""
