@@ -28,11 +28,12 @@ def bounded(body: list[Statement], stop: UOp, most: int, now: UOp | None) -> lis
     return around(outside, inner)
 
 
-def one_of(versions: dict[int, list[Statement]], stop: UOp) -> list[list[Statement]]:
-    """The versions, by the largest bound of each, in order: each runs if that is the first that `stop` is not above."""
-    least, out = 0, list[list[Statement]]()
+def one_of(versions: dict[int, list[Statement]], stop: UOp, least: int = 0) -> list[list[Statement]]:
+    """The versions, by the largest bound of each, in order: each runs if that is the first that `stop` is not above.
+    None runs where it is not above `least`; with -1, the first one does for a bound of 0 too: a sum of nothing is 0."""
+    out = list[list[Statement]]()
     for most, version in versions.items():
-        above, beyond = (operation(o.MIN, divide(stop, n + 1), index(1)) for n in (least, most))
+        above, beyond = (index(1) if n < 0 else operation(o.MIN, divide(stop, n + 1), index(1)) for n in (least, most))
         out.append([For(ONCE, TASK, version, times(above, add(index(1), multiply(beyond, -1))))])
         least = most
     return out

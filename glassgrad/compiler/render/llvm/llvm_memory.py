@@ -12,7 +12,7 @@ from collections import Counter
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, dtypes, index_algebra as ix, ops as o, toposort
-from glassgrad.compiler.lower.loops import Accumulate, Prefetch, Statement, Store, ranges_of
+from glassgrad.compiler.lower.loops import Accumulate, If, Prefetch, Statement, Store, ranges_of
 from glassgrad.compiler.render.launch_info import slot_of
 from glassgrad.compiler.render.llvm.llvm_ops import SHORT, TYPES, LlvmArithmetic, LlvmValue, list_of, literal
 from glassgrad.compiler.render.llvm_and_wasm import LowLevelWalker
@@ -281,8 +281,9 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         """
         group: list[Store] = []
         memory, lanes, first, edge = None, 0, (0, {}, None), None     # type: ignore[var-annotated]
-        for s in body[at:]:
-            if not isinstance(s, Store) or s.combine is not None or len(group) == lanes > 0:
+        for each in body[at:]:
+            s = _with_gate(each)
+            if s is None or s.combine is not None or len(group) == lanes > 0:
                 break
             constant, same, wide, step = self.index_parts(s.index)
             width, end = self.widths[s.index], self._end(s.gate)
@@ -290,14 +291,14 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
                 memory, lanes, first, edge = s.memory, width, (constant, same, wide), end
                 if not _can_transpose(lanes) or s.gate is not None and end is None or \
                         (step < 2 if step is not GATHER else self._run_time_stride(s) is None):
-                    return [s]
+                    return []
             if s.memory is not memory or width != lanes or (constant - len(group), same, wide) != first or \
                     end != (edge and (edge[0] + len(group), edge[1])) or (s.gate is None) != (edge is None) or \
                     len(group) == step or self.widths[s.value] != lanes or memory in self.reads[s.value]:
                 break
             group.append(s)
         least = lanes // 2 + 1 if edge is None else lanes
-        return group if len(group) >= least else [body[at]]  # type: ignore[list-item]
+        return group if len(group) >= least else []
 
     def _run_time_stride(self, store: Store) -> UOp | None:
         """What the index adds from lane to lane, where that is known at run time. Only for a result: its elements
@@ -356,6 +357,20 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
                 block[i], block[i + apart] = self.shuffle(a, low, b), self.shuffle(a, high, b)
             apart //= 2
         return block
+
+
+def _with_gate(statement: Statement) -> Store | None:
+    """A store, or one in a branch, with the condition as its gate: what it reads is safe without the branch, if each
+    load has a gate; None for anything else."""
+    if isinstance(statement, Store):
+        return statement
+    if not isinstance(statement, If) or len(statement.body) != 1:
+        return None
+    [s] = statement.body
+    if not isinstance(s, Store) or s.gate is not None or \
+            any(n.op is o.LOAD and len(n.src) == 2 for n in toposort([s.index, s.value])):
+        return None
+    return Store(s.memory, s.index, s.value, s.combine, statement.condition)
 
 
 def _can_transpose(lanes: int) -> bool:
