@@ -150,8 +150,8 @@ class CompiledSchedule:
         if rows is None:
             if len(self._results_of) >= MOST_ARENAS:
                 self._results_of.clear()
-            rows = self._results_of[values] = [(slot, self._shape(slot, values), *more)
-                                               for slot, _, *more in self._results]      # type: ignore[misc]
+            rows = self._results_of[values] = [(slot, self._shape(slot, values), dtype, device, memory)
+                                               for slot, _, dtype, device, memory in self._results]
         return rows
 
     def _planned_arenas(self) -> tuple[list[Arena], dict[str, Stack]]:
@@ -234,7 +234,8 @@ class CompiledSchedule:
         """Write these scalars into their cells, and set the addresses of these."""
         addresses[self.buffers:self.buffers + len(self.cell_types)] = self._cell_addresses
         for i, (value, dtype) in enumerate(zip(numbers, self.cell_types)):
-            self.cells[i] = int(value) if dtype is dtypes.int64 else int.from_bytes(scalar_bytes(value, dtype), "little")
+            is_int64 = dtype is dtypes.int64
+            self.cells[i] = int(value) if is_int64 else int.from_bytes(scalar_bytes(value, dtype), "little")
 
     def _write_in_place(self, addresses: list[int], normal: NormalizedGraph, free: Collection[UOp]) -> dict[int, UOp]:
         """Set how much of its old value each partial update copies; return the results that are `free` buffers."""

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, divide, index, multiply, operation, times
-from glassgrad.compiler.lower.loops import (LOOP, ONCE, TASK, For, Statement, around, counter, numbered_loops, task_loops,
-                                            walk)
+from glassgrad.compiler.lower.loops import (LOOP, ONCE, TASK, For, Statement, around, counter, numbered_loops,
+                                            task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+
 
 def bounded(body: list[Statement], stop: UOp, most: int, now: UOp | None) -> list[Statement]:
     """The nest with each loop that ends at `stop` over `most` iterations, or as many of them as `now` says."""

@@ -231,7 +231,8 @@ class NativePlan(DevicePlan):
         """`run`, but in this thread where the values leave no work for others."""
         memory = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)
         scratch = ctypes.c_void_p(-(-ctypes.addressof(memory) // ALIGNMENT) * ALIGNMENT)
-        alone = partial(worker_pool().native.alone, ctypes.c_void_p(self._address), ctypes.c_int64(self._count), scratch)
+        address, count = ctypes.c_void_p(self._address), ctypes.c_int64(self._count)
+        alone = partial(worker_pool().native.alone, address, count, scratch)
 
         def run_by_value(held: Any = (self, memory)) -> int:
             return alone() if self._alone else run()
@@ -274,7 +275,7 @@ class NativePlan(DevicePlan):
             every = [Command.from_buffer_copy(command) for command in self._commands[:self._count]]
             for (first, _), program in zip(self.spans, self.programs):
                 for number, (_, tasks) in enumerate(program.phases, first):
-                    every[number].tasks = tasks              # all: the stopwatch is reused for other values
+                    every[number].tasks, every[number].serial = tasks, int(tasks <= 1)     # it is reused for other values
             self._stopwatch = NativeStopwatch(every, self.spans, self.scratch_bytes)
         self._stopwatch.prepare()
         return self._stopwatch

@@ -57,7 +57,7 @@ def _whole_if_short(body: list[Statement], reduced: For, parts: tuple[list[State
     in_parts = [phase for part in parts for phase in plain(part, target, decisions)]
     if reduced.stop is None:
         return in_parts
-    chunk = next(s.range.arg.size for s in walk(parts[0]) if isinstance(s, For) and s.stop is not None and s.kind == LOOP)
+    chunk = next(s.range.arg.size for s in walk(parts[0]) if isinstance(s, For) and s.stop and s.kind == LOOP)
     short, long = map(condition, one_of({chunk: bounded(body, reduced.stop, chunk, reduced.stop),
                                          reduced.range.arg.size: body}, reduced.stop, -1))
     whole = [run_only_if(short[0], phase) for phase in plain(short[1], target, decisions)]

@@ -273,14 +273,15 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         self.line(f"call void @llvm.prefetch.p0({place.typed}, i32 0, i32 {nearness}, i32 1)")     # to read; data
 
     def together(self, body: list[Statement], at: int) -> list[Store]:
-        """Consecutive stores with strided lanes: the columns of a block that is stored by rows. A stride may be known at
-        run time only, and so may the number of columns (gates).
+        """Consecutive stores with strided lanes: the columns of a block that is stored by rows. A stride may be known
+        at run time only, and so may the number of columns (gates).
 
             for l in lane 4:  m[l*3] = a[l];  m[l*3 + 1] = b[l];  m[l*3 + 2] = c[l]
         ->  m[0:3] = a[0], b[0], c[0];  m[3:6] = a[1], b[1], c[1];  ...
         """
         group: list[Store] = []
-        memory, lanes, first, edge = None, 0, (0, {}, None), None     # type: ignore[var-annotated]
+        memory, lanes, edge = None, 0, None
+        first: tuple[int, ix.Terms, UOp | None] = 0, {}, None
         for each in body[at:]:
             s = _with_gate(each)
             if s is None or s.combine is not None or len(group) == lanes > 0:
@@ -333,7 +334,8 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
                 place = self.address(memory, constant + lane * (step or 0), same)
             else:
                 self.record_reads((stride,))
-                place = self.put(f"getelementptr {_unit(memory)}, {place.typed}, {self.operand(stride).typed}", "ptr", 0)
+                step_to = self.operand(stride)
+                place = self.put(f"getelementptr {_unit(memory)}, {place.typed}, {step_to.typed}", "ptr", 0)
             if mask is None:
                 attributes = f"align {memory.dtype.itemsize}" if stride is not None else \
                     self._attributes(memory, constant + lane * (step or 0), same, lanes)
