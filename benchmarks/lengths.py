@@ -56,6 +56,12 @@ def _gradient(n: int) -> Tensor:
     return x.T @ g
 
 
+def _convolution(*shape: int) -> Callable[[int], Tensor]:
+    """Of signals, or of images with changing width, by weights of this shape."""
+    weight = _data(*shape)
+    return lambda n: _data(4, shape[1], *[16 for _ in shape[3:]], n).conv2d(weight, padding=1)
+
+
 PROGRAMS: dict[str, Callable[[], Callable[[int], Tensor]]] = {
     "product 128 x 512": lambda: _product(128, 512),
     "product 768 x 768": lambda: _product(768, 768),
@@ -73,6 +79,10 @@ PROGRAMS: dict[str, Callable[[], Callable[[int], Tensor]]] = {
     "elementwise columns": lambda: lambda n: (_data(64, n) * 2 + 1).gelu(),
     "sum of columns": lambda: lambda n: _data(n, 768).sum(0),
     "transposed": lambda: lambda n: _data(n, 256).T.contiguous(),
+    "max pool": lambda: lambda n: _data(4, 16, n, 32).max_pool2d(2),
+    "mean pool": lambda: lambda n: _data(4, 16, n).avg_pool2d((3,), stride=1, padding=1),
+    "conv1d 16 to 32": lambda: _convolution(32, 16, 3),
+    "conv2d 16 to 32": lambda: _convolution(32, 16, 3, 3),
     "running sum": lambda: lambda n: _data(64, n).cumsum(1),
 }
 

@@ -447,7 +447,8 @@ def build(ast: UOp, target: Target, language: str, moves: Sequence[str] | None =
     work = KernelWork(ast, target, language, moves=moves, rows={} if rows else None)
     with one_place():
         run_passes(work, KERNEL, TEXT, say=say)
-        return Built(work.kernel.name, work.source, work.binary, launch_info(work.kernel), work.kernel, work.decisions)
+        return Built(work.kernel.name, work.source, work.binary, launch_info(
+            work.kernel, serial_steps=2 * target.task_steps), work.kernel, work.decisions)
 
 
 def lines_of(ast: UOp) -> str:

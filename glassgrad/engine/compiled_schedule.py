@@ -13,7 +13,7 @@ from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.settings import State
-from glassgrad.compiler.graph import Shape, UOp, ops as o
+from glassgrad.compiler.graph import DType, Shape, UOp, dtypes, ops as o
 from glassgrad.compiler.graph.symbolic import lengths_in, memory_size, replaced
 from glassgrad.compiler.graph.uop import new_node
 from glassgrad.compiler.schedule.kernels import Item, Schedule
@@ -29,13 +29,14 @@ from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
 from glassgrad.runtime.devices import Device
 
 if TYPE_CHECKING:
-    from glassgrad.runtime.backend import DevicePlan, Stopwatch
+    from glassgrad.runtime.backend import DeviceMemory, DevicePlan, Stopwatch
 
 
 _BUFFER = o.BUFFER
 MOST_ARENAS = 64          # layouts that are kept, by the values of the variables
 
 Arena = tuple[str, int, list[tuple[int, int]]]       # a device, a size in bytes, and each slot's offset
+Result = tuple[int, Shape, DType, str, "DeviceMemory"]      # its slot, ..
 
 
 class CompiledSchedule:
@@ -61,10 +62,12 @@ class CompiledSchedule:
         self._arenas_of: dict[tuple[int, ...], list[Arena]] = {}
         self.arenas, self._stacks = self._planned_arenas()
         self.cell_types = [s.dtype for s in planned.slots[buffers:planned.inputs]]
-        self.cells = (ctypes.c_char * (8 * max(1, len(self.cell_types))))()
+        self.cells = (ctypes.c_int64 * max(1, len(self.cell_types)))()
+        self._cell_addresses = [ctypes.addressof(self.cells) + 8 * i for i in range(len(self.cell_types))]
         self.copied = (ctypes.c_int64 * max(1, len(planned.updates)))(*[u.size for u in planned.updates])
         self._unbound = [0] * (self.slots - buffers)           # addresses that are not a graph's inputs
-        self._results = [(slot, self.shapes[slot], s.dtype, s.device or "", Device[s.device or ""].memory)
+        self._results_of: dict[tuple[int, ...], list[Result]] = {}
+        self._results: list[Result] = [(slot, self.shapes[slot], s.dtype, s.device or "", Device[s.device or ""].memory)
                          for slot in planned.sinks for s in (planned.slots[slot],)]
 
     # -- what the schedule needs, once -----------------------------------------------------------------------
@@ -141,6 +144,16 @@ class CompiledSchedule:
                 layouts.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
         return layouts
 
+    def _results_for(self, values: tuple[int, ...]) -> list[Result]:
+        """The results with their shapes for these values of the variables."""
+        rows = self._results_of.get(values)
+        if rows is None:
+            if len(self._results_of) >= MOST_ARENAS:
+                self._results_of.clear()
+            rows = self._results_of[values] = [(slot, self._shape(slot, values), dtype, device, memory)
+                                               for slot, _, dtype, device, memory in self._results]
+        return rows
+
     def _planned_arenas(self) -> tuple[list[Arena], dict[str, Stack]]:
         """The arenas' layout for the greatest values of the variables; and their stacks, valid for all values."""
         found, stacks, sizes = [], {}, self._exact_sizes(self.greatest)
@@ -176,11 +189,10 @@ class CompiledSchedule:
                                            *[normal.constants[i].arg for i in self.scalars]])
         results: list[UOp] = []
         known = self._write_in_place(addresses, normal, free) if self.planned.updates else {}
-        for sink, (slot, shape, dtype, device, memory) in zip(normal.sinks, self._results):
+        rows = self._results_for(values) if self.exact else self._results
+        for sink, (slot, shape, dtype, device, memory) in zip(normal.sinks, rows):
             made = known.get(slot)
             if made is None:                     # equal results share one
-                if slot in self.exact:
-                    shape = self._shape(slot, values)
                 if shapes:
                     shape = shapes.get(sink, shape)
                 place = sink.place               # the line of the expression says more than that of realize()
@@ -220,10 +232,10 @@ class CompiledSchedule:
 
     def write_numbers(self, addresses: list[int], numbers: Sequence[Any]) -> None:
         """Write these scalars into their cells, and set the addresses of these."""
-        base = ctypes.addressof(self.cells)
+        addresses[self.buffers:self.buffers + len(self.cell_types)] = self._cell_addresses
         for i, (value, dtype) in enumerate(zip(numbers, self.cell_types)):
-            ctypes.memmove(base + 8 * i, scalar_bytes(value, dtype), 8)
-            addresses[self.buffers + i] = base + 8 * i
+            is_int64 = dtype is dtypes.int64
+            self.cells[i] = int(value) if is_int64 else int.from_bytes(scalar_bytes(value, dtype), "little")
 
     def _write_in_place(self, addresses: list[int], normal: NormalizedGraph, free: Collection[UOp]) -> dict[int, UOp]:
         """Set how much of its old value each partial update copies; return the results that are `free` buffers."""

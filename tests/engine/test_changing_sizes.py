@@ -178,7 +178,8 @@ def test_a_long_sum_of_any_length_is_cut_into_parts(columns: int) -> None:
         x = data((n, columns))
         np.testing.assert_allclose(Tensor(x).sum().numpy(), x.sum(dtype=np.float64), rtol=1e-4, atol=1e-2)
     [general] = [g for g in general_graphs() if any(p.name.startswith("reduce") for p in g.compiled.programs)]
-    assert len(general.compiled.programs[-1].phases) == 2
+    *_, (_, parts), (_, joins) = general.compiled.programs[-1].phases
+    assert parts > 1 == joins, "before them, sums with fewer parts"
 
 
 @pytest.mark.only_on("CPU", "CLANG", reason="it reads the commands of native code")

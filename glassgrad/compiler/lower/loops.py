@@ -168,6 +168,9 @@ def register_over(name: str, dtype: DType, ranges: Iterable[UOp]) -> UOp:
     return register(name, dtype, [r for r in ranges if r.arg.size > 1])
 
 
+ONCE = counter("once", 1)        # of a TASK loop around statements that run where its bound is 1
+
+
 def flat_index(ranges: Iterable[UOp], at: UOp | None = None) -> UOp:
     """The flat (row-major) index of these counters: ((at * size + i) * size + j) .."""
     at = index(0) if at is None else at

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 
 from glassgrad.compiler.graph import Length, UOp, most, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import index
+from glassgrad.compiler.graph.index_algebra import add, divide, index, multiply
 from glassgrad.compiler.lower.attention.attention_backward import ComputedFactor
 from glassgrad.compiler.lower.attention.attention_blocks import SCORE_BLOCKS, ScoreBlocks
 from glassgrad.compiler.lower.attention.online_softmax import OnlineSoftmax
 from glassgrad.compiler.lower.element_expressions import Block, Values, flatten, source_index
-from glassgrad.compiler.lower.loops import Kernel, Phase, Store
+from glassgrad.compiler.lower.loops import ONCE, TASK, For, Kernel, Phase, Store
 from glassgrad.compiler.lower.scatter_and_scan import ScatterAndScan
 from glassgrad.compiler.lower.steps_of_items import ScheduleStep, StepsOfItems
 from glassgrad.compiler.schedule.attention_backward import FactorProduct, in_kernel
@@ -36,7 +36,7 @@ def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_B
         return StepsOfItems(sink, schedule, lambda ast: lower(ast, keep_bytes, blocks)).kernel()
     chains = in_kernel(sink) if any(n.op is o.EXP2 for n in toposort([sink])) else []
     if chains and isinstance(chains[0], SoftmaxProduct):
-        return OnlineSoftmax(sink, chains[0], blocks).kernel()
+        return _online_softmax(sink, chains[0], blocks)
     if chains:
         return ComputedFactor(sink, [c for c in chains if isinstance(c, FactorProduct)], blocks).kernel()
     kept: dict[UOp, tuple[int, ...]] = {}
@@ -48,6 +48,19 @@ def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_B
             return kernel
         node, axes = found
         kept[node] = axes
+
+
+def _online_softmax(sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks) -> Kernel:
+    """Its loops; where rows and keys have one run-time length, also in smaller blocks, for few of them."""
+    loops, length = OnlineSoftmax(sink, chain, blocks), chain.weights.shape[chain.row_axis]
+    kernel = loops.kernel()
+    if blocks.even or not isinstance(length, Length) or length != chain.weights.shape[chain.axis]:
+        return kernel
+    short = OnlineSoftmax(sink, chain, blocks._replace(symbolic=blocks.few)).kernel()
+    is_long = divide(loops.size(length), blocks.few[0] + 1).minimum(1)
+    versions = [(short, add(index(1), multiply(is_long, -1))), (kernel, is_long)]
+    phases = [Phase([For(ONCE, TASK, phase.body, used)]) for version, used in versions for phase in version.phases]
+    return Kernel(kernel.name, kernel.params, phases, kernel.written)
 
 
 class _Lowering(ScatterAndScan):

@@ -23,7 +23,7 @@ from glassgrad.compiler.optimize.plain.gpu_loops import group_loops
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.plain.rows_in_registers import rows_by_length
 from glassgrad.compiler.optimize.redundant_phases import filled_once
-from glassgrad.compiler.optimize.run_time_blocks import in_blocks
+from glassgrad.compiler.optimize.run_time_blocks import by_terms, in_blocks
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.tasks_of_several_nests import nests
 from glassgrad.compiler.optimize.versions_by_size import condition, run_only_if
@@ -40,8 +40,8 @@ def optimize(kernel: Kernel, target: Target, given: Sequence[str] | None = None)
 
 def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
     """As `optimize`, with the caller's `Decisions`; all decisions that these were given must be used."""
-    phases = [Phase(body) for phase in kernel.phases if is_nests(phase.body)
-              for body in nests(phase.body, target, decisions)]
+    phases = [Phase(run_only_if(is_run, nest)) for phase in kernel.phases if is_nests(phase.body)
+              for is_run, body in [condition(phase.body)] for nest in nests(body, target, decisions)]
     any_tiled = bool(phases)
     for parts in _loop_nests(kernel, target):
         if target.groups:
@@ -64,7 +64,8 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
 def _merged(part: list[Statement], target: Target) -> list[list[Statement]]:
     """A loop nest with its loops merged where they can be; several, where a length is known only at run time."""
     body = moves.merge_all(part)
-    return in_blocks(body, target) if any(f.stop is not None for f in task_loops(body)[0]) else [body]
+    has_stop = any(f.stop is not None for f in task_loops(body)[0])
+    return in_blocks(body, target) if has_stop else by_terms(body, target)
 
 
 def _by_groups(parts: list[list[Statement]], target: Target, decisions: Decisions) -> list[Phase]:

@@ -16,6 +16,7 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_decorator import move
 from glassgrad.compiler.optimize.product.packing import few_rows, unit_for
 from glassgrad.compiler.optimize.product.recognize import Product, count, recognize
+from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.versions_by_size import bounded, one_of
@@ -54,6 +55,21 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     if len(ends) > 1 or 2 * count(other) * product.right.dtype.itemsize <= target.l2_bytes:
         return _small_blocks(loops, ends, inner, rest_of=0)
     return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, rest_of=BLOCK)]
+
+
+@move(lambda body, *_: [body])
+def by_terms(body: list[Statement], target: Target) -> list[list[Statement]]:
+    """for k below stop: r += f  ->  if stop <= 128: for k in 128 below stop: r += f;  if stop > 128: the same for all
+
+    For a sum of products with a run-time bound: a short one needs no blocks of K, whose sums wait in memory.
+    refuses (returns the body): no such sum, or one without blocks; groups of threads, whose parts are equal at run time
+    """
+    product = None if target.groups or not target.tiled_products else recognize(body)
+    stop = None if product is None or not product.n else product.k_stop
+    plan = None if product is None or stop is None else RegisterPlan.cheapest(product, target)
+    if product is None or stop is None or plan is None or not plan.k_block:
+        return [body]
+    return one_of({cpu.FEW_TERMS: bounded(body, stop, cpu.FEW_TERMS, stop), product.k[0].arg.size: body}, stop, -1)
 
 
 def _by_rows(body: list[Statement], product: Product, target: Target) -> list[list[Statement]]:

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, divide, index, multiply, operation, times
-from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, around, counter, numbered_loops, task_loops, walk
+from glassgrad.compiler.lower.loops import (LOOP, ONCE, TASK, For, Statement, around, counter, numbered_loops,
+                                            task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-
-ONCE = counter("once", 1)
 
 
 def bounded(body: list[Statement], stop: UOp, most: int, now: UOp | None) -> list[Statement]:
@@ -30,11 +29,12 @@ def bounded(body: list[Statement], stop: UOp, most: int, now: UOp | None) -> lis
     return around(outside, inner)
 
 
-def one_of(versions: dict[int, list[Statement]], stop: UOp) -> list[list[Statement]]:
-    """The versions, by the largest bound of each, in order: each runs if that is the first that `stop` is not above."""
-    least, out = 0, list[list[Statement]]()
+def one_of(versions: dict[int, list[Statement]], stop: UOp, least: int = 0) -> list[list[Statement]]:
+    """The versions, by the largest bound of each, in order: each runs if that is the first that `stop` is not above.
+    None runs where it is not above `least`; with -1, the first one does for a bound of 0 too: a sum of nothing is 0."""
+    out = list[list[Statement]]()
     for most, version in versions.items():
-        above, beyond = (operation(o.MIN, divide(stop, n + 1), index(1)) for n in (least, most))
+        above, beyond = (index(1) if n < 0 else operation(o.MIN, divide(stop, n + 1), index(1)) for n in (least, most))
         out.append([For(ONCE, TASK, version, times(above, add(index(1), multiply(beyond, -1))))])
         least = most
     return out

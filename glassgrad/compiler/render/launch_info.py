@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 import operator
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import value_in
-from glassgrad.compiler.lower.loops import For, Kernel, filled, numbered_loops, shared_locals
+from glassgrad.compiler.graph.index_algebra import bounds_by, value_in
+from glassgrad.compiler.graph.op_arguments import Measure
+from glassgrad.compiler.lower.loops import For, Kernel, Statement, filled, numbered_loops, shared_locals, walk
 
 ALIGNMENT = 64
 
@@ -26,6 +28,7 @@ class TasksByValue(NamedTuple):
     phase: int
     argument: int                    # the position of the value
     formula: Any                     # of the value: VALUE, an int, or (the name of an op, a formula, a formula)
+    serial_to: int = 0               # the greatest value for which one thread does them sooner than several
 
     def at(self, value: int) -> int:
         """The number of tasks for a value.
@@ -76,28 +79,50 @@ def size_at(size: Any, value: Callable[[int], int]) -> int:
     return size if isinstance(size, int) else _evaluated(size[1], value(size[0]))
 
 
-def launch_info(kernel: Kernel, replayed: bool = False) -> LaunchInfo:
+def launch_info(kernel: Kernel, replayed: bool = False, serial_steps: int = 0) -> LaunchInfo:
     """What running a kernel takes: each phase with its number of tasks, shared slots and scratch. `replayed`: each
-    launch computes its number of tasks, so that it may depend on a value that a replay changes."""
+    launch computes its number of tasks, so that it may depend on a value that a replay changes. Phases of up to
+    `serial_steps` element steps are for one thread."""
     phases, by_value = [], []
     for number, phase in enumerate(kernel.phases):
         loops, _ = numbered_loops(phase.body)
         phases.append((function_name(kernel, number), math.prod(loop.range.arg.size for loop in loops)))
-        if loops and loops[0].stop is not None:
-            by_value += _tasks_by_value(number, loops, replayed)
+        if loops:
+            by_value += _tasks_by_value(number, loops, phase.body, replayed, serial_steps)
     shared = tuple(_nbytes(m) for m in shared_locals(kernel))
     return LaunchInfo(tuple(phases), shared, scratch_bytes(kernel), tuple(by_value))
 
 
-def _tasks_by_value(phase: int, loops: list[For], replayed: bool) -> list[TasksByValue]:
-    """The number of tasks of a phase that have work, where one run-time value bounds its outermost loop. Users'
-    variables may have other values in a replay."""
+def _tasks_by_value(phase: int, loops: list[For], body: list[Statement], replayed: bool, serial_steps: int) \
+        -> list[TasksByValue]:
+    """The number of tasks of a phase that have work, where one run-time value bounds its outermost loop, or one that it
+    always has, where such a value decides how much work that is. Users' variables may have other values in a replay."""
     stop, size, each = loops[0].stop, loops[0].range.arg.size, math.prod(f.range.arg.size for f in loops[1:])
-    assert stop is not None
-    found = value_in(stop)
+    stops = [f.stop for f in walk(body) if isinstance(f, For) and f.stop is not None] if serial_steps else []
+    found = next(filter(None, map(value_in, stops if stop is None else [stop])), None)
     if found is None or not (found.symbol.exact or replayed):
         return []
-    return [TasksByValue(phase, found.slot, ("MUL", ("MIN", formula_of(stop), size), each))]
+    tasks = size * each if stop is None else ("MUL", ("MIN", formula_of(stop), size), each)
+    return [TasksByValue(phase, found.slot, tasks, _serial_to(body, found, serial_steps))]
+
+
+def _serial_to(body: list[Statement], value: Measure, steps: int) -> int:
+    """The greatest number for a value for which a phase has at most so many element steps; 0: none."""
+    from glassgrad.compiler.optimize.plain.access_order import work  # late: a warm process does not load the optimizer
+
+    def steps_at(number: int) -> int:
+        known: dict[UOp, tuple[int, int]] = {}
+
+        def bounds_of(n: UOp) -> tuple[int, int]:
+            if n not in known:
+                known[n] = (value.symbol.low, number) if n.arg == value else bounds_by(n, bounds_of)
+            return known[n]
+
+        return work(body, lambda f: f.range.arg.size if f.stop is None else
+                    max(0, min(f.range.arg.size, bounds_of(f.stop)[1])))
+
+    numbers = range(value.symbol.low, value.symbol.high + 1)
+    return value.symbol.low - 1 + bisect_right(numbers, steps, key=steps_at) if steps else 0
 
 
 def formula_of(node: UOp) -> Any:

@@ -113,8 +113,9 @@ class Walker:
         """What must be written before a statement; usually nothing."""
 
     def together(self, body: list[Statement], at: int) -> list[Store]:
-        """The stores from body[at] on that are written as one; usually that one alone."""
-        return [body[at]]  # type: ignore[list-item]
+        """The stores from body[at] on that are written as one, if there are several; with branches around them as
+        their gates."""
+        return []
 
     def store_together(self, stores: list[Store]) -> None: raise NotImplementedError
 
@@ -171,6 +172,10 @@ class Walker:
                     self.run(statement.body)
                 else:
                     self.loop(statement, self.flows[statement])
+            elif isinstance(statement, (Store, If)) and len(group := self.together(body, at)) > 1:
+                self.store_together(group)
+                done = at + len(group)
+                self.changed(group[0].memory)
             elif isinstance(statement, If):
                 self.branch(statement.condition, statement.body, self.flows[statement])
             elif isinstance(statement, Assign):
@@ -186,9 +191,7 @@ class Walker:
                 if isinstance(statement, (CopyBoxes, AwaitCopies)):
                     self.changed(statement.memory)
             else:
-                group = self.together(body, at)
-                self.store(statement) if len(group) == 1 else self.store_together(group)
-                done = at + len(group)
+                self.store(statement)
                 self.changed(statement.memory)
 
     def enter(self, flow: Flow, block: str, range_: UOp | None = None, guard: bool = False) -> Scope:

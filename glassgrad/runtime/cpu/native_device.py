@@ -33,6 +33,7 @@ from glassgrad.runtime.guarded_memory import GuardedMemory
 from glassgrad.runtime.host_memory import HostMemory
 
 ALIGNMENT = 64
+LITTLE_SCRATCH = 1 << 16       # bytes that a plan may keep for launches without the worker pool
 MOST_INLINE_COMMANDS = 8       # up to so many serial commands do not open the worker pool
 _FUNCTION = ctypes.CFUNCTYPE(None)        # arguments are ctypes' own: without argtypes, a call converts none of them
 
@@ -137,6 +138,7 @@ class NativePlan(DevicePlan):
         self._gather = itemgetter(*used) if len(used) > 1 else lambda addresses: [addresses[slot] for slot in used]
         self._by_value: dict[int, list[tuple[int, TasksByValue]]] = {}      # scalar's slot: commands it limits
         self._values: dict[int, int] = {}                     # scalar's slot: the value that task counts are set for
+        self._alone = False                                   # whether this value leaves no work for other threads
         rows: list[Command] = []
         arguments = ctypes.addressof(self._arguments)
         for program, uses in zip(programs, slots):
@@ -188,18 +190,20 @@ class NativePlan(DevicePlan):
         self._pack(*self._gather(addresses))
         if self._by_value:
             for slot, cuts in self._by_value.items():
-                self._set_task_counts(cuts, slot, ctypes.c_int64.from_address(addresses[slot]).value)
+                value = ctypes.c_int64.from_address(addresses[slot]).value
+                if self._values.get(slot) != value:
+                    self._values[slot] = value
+                    self._set_task_counts(cuts, value)
 
-    def _set_task_counts(self, cuts: list[tuple[int, TasksByValue]], slot: int, value: int) -> None:
-        """Set the task counts of commands that depend on the scalar in `slot`, so that idle tasks are not started."""
-        if self._values.get(slot) == value:
-            return
-        self._values[slot] = value
+    def _set_task_counts(self, cuts: list[tuple[int, TasksByValue]], value: int) -> None:
+        """Set the task counts of commands that depend on a scalar, so that idle tasks are not started."""
         counts: dict[Any, int] = {}          # formulas recur: evaluate each one once
         for number, cut in cuts:
             if cut.formula not in counts:
                 counts[cut.formula] = cut.at(value)
-            self._commands[number].tasks = counts[cut.formula]
+            command = self._commands[number]
+            command.tasks, command.serial = counts[cut.formula], int(value <= cut.serial_to)
+        self._alone = all(command.serial or command.tasks <= 1 for command in self._commands[:self._count])
 
     def uses_of(self, slot: int) -> list[tuple[Any, int]]:
         """Every (argument array, position) that holds this slot's address."""
@@ -218,7 +222,21 @@ class NativePlan(DevicePlan):
         if self.scratch_bytes:
             pool.ensure_scratch(self.scratch_bytes)
         pieces = self._pieces()
-        return partial(pool.run, *pieces[0]) if len(pieces) == 1 else partial(_run_pieces, pool.run, pieces)
+        if len(pieces) > 1:
+            return partial(_run_pieces, pool.run, pieces)
+        run = partial(pool.run, *pieces[0])
+        return self._by_value_runner(run) if self._by_value and self.scratch_bytes <= LITTLE_SCRATCH else run
+
+    def _by_value_runner(self, run: Callable[[], int]) -> Callable[[], int]:
+        """`run`, but in this thread where the values leave no work for others."""
+        memory = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)
+        scratch = ctypes.c_void_p(-(-ctypes.addressof(memory) // ALIGNMENT) * ALIGNMENT)
+        address, count = ctypes.c_void_p(self._address), ctypes.c_int64(self._count)
+        alone = partial(worker_pool().native.alone, address, count, scratch)
+
+        def run_by_value(held: Any = (self, memory)) -> int:
+            return alone() if self._alone else run()
+        return run_by_value
 
     def _inline_runner(self) -> Callable[[], int]:
         """A function that runs the commands, all small, in this thread: opening a pool would cost a compile, and a call
@@ -257,7 +275,7 @@ class NativePlan(DevicePlan):
             every = [Command.from_buffer_copy(command) for command in self._commands[:self._count]]
             for (first, _), program in zip(self.spans, self.programs):
                 for number, (_, tasks) in enumerate(program.phases, first):
-                    every[number].tasks = tasks              # all: the stopwatch is reused for other values
+                    every[number].tasks, every[number].serial = tasks, int(tasks <= 1)     # it is reused for other values
             self._stopwatch = NativeStopwatch(every, self.spans, self.scratch_bytes)
         self._stopwatch.prepare()
         return self._stopwatch

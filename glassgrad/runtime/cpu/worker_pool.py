@@ -61,6 +61,7 @@ class Native:
         self.run = function("glassgrad_run", integer, pointer, pointer, integer)
         self.worker = function("glassgrad_worker", None, pointer, integer)
         self.stop = function("glassgrad_stop", None, pointer)
+        self.alone = ctypes.CFUNCTYPE(integer)(self.image.address("glassgrad_alone"))     # arguments are ctypes' own
         self.spin = function("glassgrad_spin", None, integer)
         self.stamp = self.image.address("glassgrad_stamp")      # launched like a kernel: stopwatch.py
         self.pause_nanoseconds = max(min(self._time_pauses(500) for _ in range(4)) / 500, 0.1)

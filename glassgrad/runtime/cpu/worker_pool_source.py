@@ -154,6 +154,14 @@ def alone(command, scratch):               # run one command here; whether the r
         task = task + 1
     return 1
 
+def glassgrad_alone(command, count, scratch):      # run a command list here, without a pool; as glassgrad_run
+    while count:
+        if alone(command, scratch) == 0:
+            return count
+        command = command + 32
+        count = count - 1
+    return 0
+
 def renew(pool, seen):                     # before a command: all shares become those of the command before it
     whose = load(pool + WORKERS)
     while whose > 0:

@@ -49,7 +49,8 @@ class ScoreBlocks(NamedTuple):
     narrow: int = 64               # this many columns, scores read no memory besides keys, and
     processors: int = 1            # each of this many processors has a block
     factor_keys: int = 64          # instead of `keys` where a block of several products is in registers at once
-    symbolic: int = 32             # rows, or keys, of a block where their number is symbolic: few are past the end
+    symbolic: tuple[int, int] = (32, 32)      # rows and keys of a block where their number is symbolic: few are past
+    few: tuple[int, int] = (16, 8)            # the end; and where there are no more rows and keys at run time than rows
 
     def rows_of(self, size: Size, width: int = 0, reads: bool = True, times: int = 1) -> int:
         """The rows of a block, such that few are computed twice or past the end, and few blocks read the keys again.
@@ -63,7 +64,7 @@ class ScoreBlocks(NamedTuple):
         [256, 256, 64]
         """
         if isinstance(size, Length):
-            return self.symbolic
+            return self.symbolic[0]
         enough = times * size >= self.processors * self.narrow_rows > 0
         largest = self.narrow_rows if enough and width <= self.narrow and not reads else self.rows
         steps = range(self.lanes, largest + 1, self.lanes)
@@ -77,7 +78,7 @@ class ScoreBlocks(NamedTuple):
         [64, 66, 80]
         """
         if isinstance(size, Length):
-            return self.symbolic
+            return self.symbolic[1]
         return self.keys if self.even else -(-size // max(1, round(size / self.keys)))
 
     def parts_of(self, keys: Size, times: int) -> int:
@@ -99,8 +100,8 @@ class ScoreBlocks(NamedTuple):
 TASK_ENDS = 1        # the cost of starting and ending a task, in blocks of keys
 JOINING = 2          # the cost of joining parts, likewise
 SCORE_BLOCKS = ScoreBlocks()
-GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, even=True, again=48, symbolic=64)
-BOX_BLOCKS = ScoreBlocks(rows=128, keys=128, lanes=64, even=True, again=48, narrow_rows=256, symbolic=64)
+GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, even=True, again=48, symbolic=(64, 64))
+BOX_BLOCKS = ScoreBlocks(rows=128, keys=128, lanes=64, even=True, again=48, narrow_rows=256, symbolic=(64, 64))
 
 
 def times_of(chain: WeightedSum) -> int:

@@ -189,7 +189,7 @@ class WideStep:
         names: Replace = {r: register(r.arg + f"_{self.name}", r.dtype, (*r.src, *self.axes))
                           for r in assigned(loop.body)}
         body, gate = rebuild(loop.body, {loop.range: self.at, **names}), self.is_inside
-        return body if gate is None else gated(body, gate, accumulated(body))
+        return body if gate is None else gated(body, gate, accumulated(body), self.axes)    # the first lane is inside
 
     def tiled(self, body: list[Statement]) -> list[Statement]:
         """S  ->  TILE u: LANE l: S"""

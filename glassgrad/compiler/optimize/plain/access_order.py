@@ -7,6 +7,7 @@ read off the indices of loads and stores. Chooses nothing: plain_loops.py does.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, linear, multiply, substitute_index
@@ -74,13 +75,18 @@ def _innermost(loop: For, nested: bool = False) -> tuple[int, bool]:
     return min(inside) if inside else (int(loop.range.arg.size), nested)
 
 
-def weighed(body: list[Statement], times: float = 1.0) -> list[tuple[Statement, float]]:
+def greatest_size(loop: For) -> int:
+    return loop.range.arg.size  # type: ignore[no-any-return]
+
+
+def weighed(body: list[Statement], times: float = 1.0, size: Callable[[For], int] = greatest_size) \
+        -> list[tuple[Statement, float]]:
     out: list[tuple[Statement, float]] = []
     for s in body:
         if isinstance(s, For):
-            out += weighed(s.body, times * s.range.arg.size)
+            out += weighed(s.body, times * size(s), size)
         elif isinstance(s, If):
-            out += weighed(s.body, times)
+            out += weighed(s.body, times, size)
         else:
             out.append((s, times))
     return out
@@ -169,10 +175,10 @@ def stores_in_order(body: list[Statement]) -> bool:
                for f in walk(body) if isinstance(f, For) and f.kind == LOOP for s in walk(f.body))
 
 
-def work(body: list[Statement]) -> int:
+def work(body: list[Statement], size: Callable[[For], int] = greatest_size) -> int:
     """Element steps in total, weighted by their cost."""
     total = 0.0
-    for s, times in weighed(body):
+    for s, times in weighed(body, 1.0, size):
         cost = 1.0
         for e in expressions(s):
             cost += 0.1 * len(moves.usual_nodes(e))

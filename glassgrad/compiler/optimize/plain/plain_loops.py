@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, loops_around, task_loops
+from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, loops_around, task_loops, walk
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.plain.access_order import (access_cost, columns_cost, itemsize, lane_loop, lane_loops,
@@ -23,6 +23,7 @@ from glassgrad.compiler.optimize.plain.reductions import rows_at_once, transpose
 from glassgrad.compiler.optimize.product.recognize import count
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.optimize.versions_by_size import bounded, condition, one_of, run_only_if
 
 MOST_CUTS = 8           # of a row at its conditions: `pad` has two, `cat` of nine has eight
 
@@ -44,10 +45,23 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         least = max(least, target.cut_steps // 4 * reduced.range.arg.size // max(total, 1))
         parts = partial_sums(loops, inner, reduced, least, target, decisions)
         if parts is not None:
-            return [phase for part in parts for phase in plain(part, target, decisions)]
+            return _whole_if_short(body, reduced, parts, target, decisions)
     if columns is None:
         return [_rows(loops, inner, tasks, total, lanes, target, decisions)]
     return [_along_columns(columns, loops, inner, total, lanes, target, decisions)]
+
+
+def _whole_if_short(body: list[Statement], reduced: For, parts: tuple[list[Statement], list[Statement]], target: Target,
+                    decisions: Decisions) -> list[list[Statement]]:
+    """The phases of a sum in parts; before them, one for a run-time length that has one part only: the whole sum."""
+    in_parts = [phase for part in parts for phase in plain(part, target, decisions)]
+    if reduced.stop is None:
+        return in_parts
+    chunk = next(s.range.arg.size for s in walk(parts[0]) if isinstance(s, For) and s.stop and s.kind == LOOP)
+    short, long = map(condition, one_of({chunk: bounded(body, reduced.stop, chunk, reduced.stop),
+                                         reduced.range.arg.size: body}, reduced.stop, -1))
+    whole = [run_only_if(short[0], phase) for phase in plain(short[1], target, decisions)]
+    return [*whole, *[run_only_if(long[0], phase) for phase in in_parts]]
 
 
 class Columns(NamedTuple):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Statement, Store, loads_in,
-                                            nodes_in)
+                                            nested, nodes_in)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.recognize import stride_along
@@ -130,8 +130,15 @@ def transposed(loops: list[For], inner: list[Statement], lanes: int, decisions: 
     chosen = decisions.ask(Transpose(names[-1], lanes), refuses)
     across = read[names.index(chosen.loop)]
     # the loop of contiguous reads is outside: consecutive blocks then continue each stored row
-    body = moves.wide(For(along.range, LOOP, inner, along.stop), chosen.lanes, 1, copies=False)
+    rows = For(along.range, LOOP, inner, along.stop)
+    body = moves.wide(rows, chosen.lanes, 1, copies=False) if along.stop is None else _masked_tiles(rows, chosen.lanes)
     return [f for f in loops if f not in (along, across)], _within(across, body, chosen.lanes)
+
+
+def _masked_tiles(loop: For, width: int) -> list[Statement]:
+    """for j below stop: S  ->  for jo: TILE j: S; and if some are left: TILE j: S, masked off past the stop"""
+    return [s for step in moves.wide_steps(loop, 1, width)
+            for s in step.loop(nested([step.lane], step.body_of(loop), TILE), LOOP)]
 
 
 def _within(loop: For, body: list[Statement], lanes: int) -> list[Statement]:

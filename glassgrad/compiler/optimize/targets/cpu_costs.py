@@ -33,6 +33,7 @@ SHORT_K = 8              # size of K below which writing a result that leaves th
 NEAR_K = 2048            # size of K above which panels do not stay in a cache: all tiles do a part of K, then the next
 FEW_PANELS = 16          # of N, up to which the left factor may be read in place, again for each panel
 EVEN_ROWS = 64           # of M with a run-time bound, up to which they are split into panels of balanced height
+FEW_TERMS = 128         # of a sum of products with a run-time bound, up to which it has a version without blocks of K
 TILE_ROWS = 5, EVEN_ROWS  # up to which a run-time number of them has a version of the code each,
 USUAL_ROWS = {5: (2, 3, 4, 5), EVEN_ROWS: (8, 16, 33)}   # and typical numbers of them
 MOST_HEIGHTS = 144       # vectors of sums in the tiles of 1, 2, .. rows, which all have separate code then

@@ -12,7 +12,7 @@ from collections import Counter
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, dtypes, index_algebra as ix, ops as o, toposort
-from glassgrad.compiler.lower.loops import Accumulate, Prefetch, Statement, Store, ranges_of
+from glassgrad.compiler.lower.loops import Accumulate, If, Prefetch, Statement, Store, ranges_of
 from glassgrad.compiler.render.launch_info import slot_of
 from glassgrad.compiler.render.llvm.llvm_ops import SHORT, TYPES, LlvmArithmetic, LlvmValue, list_of, literal
 from glassgrad.compiler.render.llvm_and_wasm import LowLevelWalker
@@ -273,42 +273,75 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         self.line(f"call void @llvm.prefetch.p0({place.typed}, i32 0, i32 {nearness}, i32 1)")     # to read; data
 
     def together(self, body: list[Statement], at: int) -> list[Store]:
-        """Consecutive stores with strided lanes: the columns of a block that is stored by rows.
+        """Consecutive stores with strided lanes: the columns of a block that is stored by rows. A stride may be known
+        at run time only, and so may the number of columns (gates).
 
             for l in lane 4:  m[l*3] = a[l];  m[l*3 + 1] = b[l];  m[l*3 + 2] = c[l]
         ->  m[0:3] = a[0], b[0], c[0];  m[3:6] = a[1], b[1], c[1];  ...
         """
         group: list[Store] = []
-        memory, lanes, terms, first = None, 0, None, 0
-        for s in body[at:]:
-            if not isinstance(s, Store) or s.gate is not None or s.combine is not None or len(group) == lanes > 0:
+        memory, lanes, edge = None, 0, None
+        first: tuple[int, ix.Terms, UOp | None] = 0, {}, None
+        for each in body[at:]:
+            s = _with_gate(each)
+            if s is None or s.combine is not None or len(group) == lanes > 0:
                 break
             constant, same, wide, step = self.index_parts(s.index)
-            width = self.widths[s.index]
+            width, end = self.widths[s.index], self._end(s.gate)
             if not group:
-                memory, lanes, terms, first = s.memory, width, same, constant
-                if not _can_transpose(lanes) or step is GATHER or step < 2:
-                    return [s]
-            if s.memory is not memory or width != lanes or same != terms or constant != first + len(group) or \
+                memory, lanes, first, edge = s.memory, width, (constant, same, wide), end
+                if not _can_transpose(lanes) or s.gate is not None and end is None or \
+                        (step < 2 if step is not GATHER else self._run_time_stride(s) is None):
+                    return []
+            if s.memory is not memory or width != lanes or (constant - len(group), same, wide) != first or \
+                    end != (edge and (edge[0] + len(group), edge[1])) or (s.gate is None) != (edge is None) or \
                     len(group) == step or self.widths[s.value] != lanes or memory in self.reads[s.value]:
                 break
             group.append(s)
-        return group if 2 * len(group) > lanes else [body[at]]  # type: ignore[list-item]
+        least = lanes // 2 + 1 if edge is None else lanes
+        return group if len(group) >= least else []
+
+    def _run_time_stride(self, store: Store) -> UOp | None:
+        """What the index adds from lane to lane, where that is known at run time. Only for a result: its elements
+        are stored once, so its rows do not overlap, whatever the stride is."""
+        wide, lanes = self.index_parts(store.index)[2], self.widths[store.index]
+        if wide is None or store.memory.op is not o.PARAM:
+            return None
+        [lane] = ranges_of(wide) & self.lanes.keys()
+        first, stride, *more = [ix.substitute_index(wide, {lane: ix.index(i)}, {}) for i in range(lanes)]
+        straight = all(at is ix.multiply(stride, i) for i, at in enumerate(more, 2))
+        return stride if first is ix.index(0) and stride.op is not o.CONST and straight else None
+
+    def _end(self, gate: UOp | None) -> tuple[int, ix.Terms] | None:
+        """A gate that is one for all lanes, as an index that is below 0 where it holds."""
+        if gate is None or gate.op is not o.CMPLT or gate.src[0].dtype is not dtypes.index or self.widths[gate]:
+            return None
+        return ix.linear(ix.add(gate.src[0], ix.multiply(gate.src[1], -1)))
 
     def store_together(self, stores: list[Store]) -> None:
         memory, lanes = stores[0].memory, self.widths[stores[0].index]
         constant, same, _, step = self.index_parts(stores[0].index)
-        values = [self.operand(s.value, lanes) for s in stores]
+        values, end = [self.operand(s.value, lanes) for s in stores], self._end(stores[0].gate)
         if memory.dtype is dtypes.bool:
             values = [self.convert("zext", v, "i8") for v in values]
-        rows = self.transposed(values)
-        for lane, row in enumerate(rows):
-            place = self.address(memory, constant + lane * (step or 0), same)
-            if len(stores) == lanes:
-                attributes = self._attributes(memory, constant + lane * (step or 0), same, lanes)
+        stride = None if step is not GATHER else self._run_time_stride(stores[0])
+        mask = None if len(stores) == lanes else _first(len(stores), lanes)
+        if end is not None:
+            inside = self.total(-end[0], {atom: -k for atom, k in end[1].items()}, dtypes.index)     # so many columns
+            mask = self.compare("slt", list_of(range(lanes), "i64"), self.wide(inside, lanes))
+        for lane, row in enumerate(self.transposed(values)):
+            if stride is None or lane == 0:
+                place = self.address(memory, constant + lane * (step or 0), same)
+            else:
+                self.record_reads((stride,))
+                step_to = self.operand(stride)
+                place = self.put(f"getelementptr {_unit(memory)}, {place.typed}, {step_to.typed}", "ptr", 0)
+            if mask is None:
+                attributes = f"align {memory.dtype.itemsize}" if stride is not None else \
+                    self._attributes(memory, constant + lane * (step or 0), same, lanes)
                 self.line(f"store {row.typed}, {place.typed}, {attributes}")
             else:
-                self._masked_store(place, row, _first(len(stores), lanes), memory.dtype.itemsize)
+                self._masked_store(place, row, mask, memory.dtype.itemsize)
 
     def transposed(self, columns: list[LlvmValue]) -> list[LlvmValue]:
         """A block of vectors, transposed: row i holds element i of every column. Halves are swapped, then quarters of
@@ -326,6 +359,20 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
                 block[i], block[i + apart] = self.shuffle(a, low, b), self.shuffle(a, high, b)
             apart //= 2
         return block
+
+
+def _with_gate(statement: Statement) -> Store | None:
+    """A store, or one in a branch, with the condition as its gate: what it reads is safe without the branch, if each
+    load has a gate; None for anything else."""
+    if isinstance(statement, Store):
+        return statement
+    if not isinstance(statement, If) or len(statement.body) != 1:
+        return None
+    [s] = statement.body
+    if not isinstance(s, Store) or s.gate is not None or \
+            any(n.op is o.LOAD and len(n.src) == 2 for n in toposort([s.index, s.value])):
+        return None
+    return Store(s.memory, s.index, s.value, s.combine, statement.condition)
 
 
 def _can_transpose(lanes: int) -> bool:

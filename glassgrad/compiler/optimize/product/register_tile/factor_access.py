@@ -69,7 +69,7 @@ class FactorAccess(FlatProduct):
     def must_pack_together(self, vectors: int) -> str | None:
         """Why tasks must share the packed right factor; None where each can pack its own part of it. That saves a
         phase, and reads of what another core has just written. The left factor, read by every task, is prefetched."""
-        bounded = {*self.product.stops} - {*self.product.k}
+        bounded = {*self.product.stops} - {*self.product.k, *self.outer}
         if self.n.pitch or bounded or any(r not in ranges_of(self.product.right) for r in self.outer):
             return "the right factor is packed for several tasks"
         if self.panel_bytes(vectors) > self.target.l2_bytes // 2:

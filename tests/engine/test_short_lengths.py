@@ -1,0 +1,148 @@
+"""Kernels for all sizes at few rows, keys or terms, and at run-time strides: what runs, by which threads; results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from changing_programs import data, general_graphs
+from loop_kernels import AVX512
+
+from glassgrad import Context, Tensor, Variable
+from glassgrad.compiler.graph.index_algebra import linear
+from glassgrad.compiler.lower.loops import Kernel, loads_in, ranges_of
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu
+from glassgrad.compiler.pipeline import build, kernel_of
+from glassgrad.compiler.render.launch_info import TasksByValue, launch_info
+from glassgrad.engine.changing_sizes.size_families import GeneralGraph
+
+pytestmark = pytest.mark.usefixtures("fresh_schedules")
+LENGTHS = (5, 6, 7, 2, 8, 15, 16, 17, 31, 33, 64, 65, 100, 129, 300)
+Program = Callable[[int], Tensor]
+
+
+def general_for(program: Program) -> GeneralGraph:
+    """What serves all lengths of a program."""
+    for n in (5, 6, 7):
+        program(n).realize()
+    [general] = general_graphs()
+    return general
+
+
+def kernels_of(program: Program) -> list[Kernel]:
+    """The loop trees that serve all lengths, for AVX-512."""
+    return [kernel_of(item.ast, AVX512) for item in general_for(program).compiled.items]
+
+
+def used_phases(kernel: Kernel, n: int) -> list[int]:
+    """The phases that have tasks for a length."""
+    by_value = {cut.phase: cut for cut in launch_info(kernel).by_value}
+    return [phase for phase in range(len(kernel.phases)) if phase not in by_value or by_value[phase].at(n)]
+
+
+def check_all_lengths(program: Callable[[Tensor], Tensor], shape: Callable[[int], tuple[int, ...]]) -> None:
+    for n in LENGTHS:
+        x = data(shape(n))
+        got = program(Tensor(x)).numpy()
+        with Context(NOOPT=1, DYNAMIC=0):
+            want = program(Tensor(x)).numpy()
+        np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5, err_msg=f"{shape(n)}")
+    assert general_graphs()
+
+
+TRANSPOSED: dict[str, Callable[[int], tuple[int, ...]]] = {
+    "rows": lambda n: (n, 70), "columns": lambda n: (70, n), "both": lambda n: (n, n),
+    "of a batch": lambda n: (3, n, 40)}
+
+
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_a_transposed_copy_is_right_at_every_length(name: str) -> None:
+    check_all_lengths(lambda x: (x.transpose(-1, -2) * 2).contiguous(), TRANSPOSED[name])
+
+
+def test_a_transposed_copy_with_a_run_time_stride_is_stored_by_rows() -> None:
+    """One element at a time it took two to three times as long."""
+    [item] = general_for(lambda n: Tensor(data((n, 64))).T.contiguous()).compiled.items
+    source = build(item.ast, AVX512, "llvm").source
+    assert "llvm.masked.scatter" not in source and "shufflevector" in source
+
+
+def test_a_load_that_all_lanes_share_has_no_gate() -> None:
+    """A gate made a gather of it."""
+    [kernel] = kernels_of(lambda n: Tensor(data((4, n, 32))).realize() @ Tensor(data((4, 32, n))).realize())
+    gated = [n for phase in kernel.phases for n in loads_in(phase.body) if len(n.src) > 2]
+    assert gated and all(not ranges_of(n.src[2]).isdisjoint(linear(n.src[1])[1]) for n in gated)
+
+
+@pytest.mark.parametrize("columns", [40, 768])
+def test_a_sum_of_few_terms_is_not_cut_into_parts(columns: int) -> None:
+    check_all_lengths(lambda x: x.sum(0), lambda n: (n, columns))
+
+
+def test_the_parts_of_a_sum_are_left_out_for_few_terms() -> None:
+    [kernel] = kernels_of(lambda n: Tensor(data((n, 768))).sum(0))
+    assert [used_phases(kernel, n)[0] for n in (2, 64, 65, 1000)] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("terms", [cpu.FEW_TERMS])
+def test_a_product_of_few_terms_has_no_blocks_of_its_sum(terms: int) -> None:
+    [kernel] = kernels_of(lambda n: Tensor(data((n, 128))).T @ Tensor(data((n, 512))))
+    short, long = kernel.moves
+    assert "k_block" in long and "k_block" not in short
+    few, many = used_phases(kernel, terms), used_phases(kernel, terms + 1)
+    assert few == used_phases(kernel, 2) and many == used_phases(kernel, 1000)
+    assert 1 in few and 1 not in many and 3 in many and 3 not in few, "those that multiply: 0 and 2 pack"
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_few_rows_is_right(causal: bool) -> None:
+    check_all_lengths(lambda x: x.scaled_dot_product_attention(x * 2, x + 1, is_causal=causal),
+                      lambda n: (1, 3, n, 20))
+
+
+def test_attention_of_few_rows_has_small_blocks() -> None:
+    [kernel] = kernels_of(lambda n: (x := Tensor(data((1, 3, n, 20))).realize()).scaled_dot_product_attention(x, x))
+    assert [used_phases(kernel, n) for n in (2, 16, 17, 300)] == [[0], [0], [1], [1]]
+
+
+def test_a_convolution_of_changing_width_packs_no_image_as_a_whole() -> None:
+    weight = Tensor(data((32, 16, 3, 3))).realize()
+    [kernel] = kernels_of(lambda n: Tensor(data((2, 16, 8, n))).realize().conv2d(weight, padding=1))
+    assert "right=near" in kernel.moves[0], "each task packs the windows it multiplies"
+
+
+@pytest.mark.parametrize("shape", [(32, 16, 3), (32, 16, 3, 3)])
+def test_a_convolution_of_changing_width_is_right(shape: tuple[int, ...]) -> None:
+    weight = Tensor(data(shape)).realize()
+    check_all_lengths(lambda x: x.conv2d(weight, padding=1), lambda n: (2, 16, *[6 for _ in shape[3:]], n))
+
+
+def test_the_greatest_value_with_little_work_is_known() -> None:
+    [kernel] = kernels_of(lambda n: Tensor(data((n, 256))).T.contiguous())
+    [none] = launch_info(kernel).by_value or [None]
+    [cut] = launch_info(kernel, serial_steps=1 << 16).by_value
+    [more] = launch_info(kernel, serial_steps=1 << 18).by_value
+    assert none is None and cut.at(2) == cut.at(1000) == 16, "as many tasks at every length"
+    assert 2 <= cut.serial_to < more.serial_to < 1000
+    assert TasksByValue.read([0, 2, ["MIN", "value", 4], 7]) == TasksByValue(0, 2, ("MIN", "value", 4), 7)
+
+
+@pytest.mark.only_on("CPU", "CLANG", reason="it reads the commands of native code")
+def test_little_work_wakes_no_thread() -> None:
+    def alone(n: int) -> list[bool]:
+        (Tensor(data((n, 256))).realize().T.contiguous()).realize()
+        return [segment.plan._alone for general in general_graphs() for segment in general.compiled.segments]
+
+    with Context(THREADS=2):
+        general_for(lambda n: Tensor(data((n, 256))).realize().T.contiguous())
+        assert [alone(n) for n in (2, 1000, 3)] == [[True], [False], [True]]
+
+
+@pytest.mark.parametrize("program", [lambda x: x.sum(0), lambda x: x.T @ x, lambda x: (x * 2 + 1).max(1).sum()])
+def test_a_sum_of_nothing_is_zero(program: Callable[[Tensor], Tensor]) -> None:
+    n, x = Variable("n", 0, 1000), Tensor(data((1000, 96))).realize()
+    for number in (3, 0, 200, 0):
+        got = program(x[:n.bind(number)]).numpy()
+        want = program(Tensor(x.numpy()[:number])).numpy() if number else np.zeros_like(got)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
