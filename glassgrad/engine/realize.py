@@ -32,8 +32,7 @@ from glassgrad.engine.changing_sizes.equal_steps import LEAST_STEPS
 from glassgrad.engine.changing_sizes.kept_values import KeptRows, ScheduledGraph, keep, note
 from glassgrad.engine.changing_sizes.python_loops import KnownLoops
 from glassgrad.engine.changing_sizes.recurrent_schedule import RecurrentSchedule
-from glassgrad.engine.changing_sizes.size_families import (FIXED_AFTER, GeneralGraph, SizeFamilies, SizeFamily,
-                                                           SizeFormulas)
+from glassgrad.engine.changing_sizes.size_families import GeneralGraph, SizeFamilies, SizeFamily, SizeFormulas
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.custom_calls import UserCall
@@ -319,13 +318,7 @@ def _find_general(normal: NormalizedGraph, mode: _Mode) -> tuple[CompiledSchedul
         if found is None:
             return None
     general, value = found
-    if value > general.fast_to:
-        report_sizes(f"size {value} gets kernels of its own: products of that size are faster so")
-        return None
-    runs = general.runs[value] = general.runs.get(value, 0) + 1
-    if runs > FIXED_AFTER << general.repaid:
-        general.repaid += 1
-        report_sizes(f"size {value} was computed {runs - 1} times: it gets kernels of its own")
+    if general.gets_own_kernels(value):
         return None
     return general.compiled.for_values((value,)), (value,)
 
@@ -350,8 +343,7 @@ def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
         family.refuse(sizes, str(why).splitlines()[0])
         return None
     general = GeneralGraph(normal, family.parts, sizes, *made[0], compiled)
-    _size_families.add(normal, mode, general)
-    family.made.append(general)
+    _size_families.add(normal, mode, family, general)
     low, high = general.symbol.low, general.symbol.high
     report_sizes(f"a size changes: kernels for all sizes from {low} to {high}, made at {normal.sinks[0].line}")
     value = general.value_for(normal)
