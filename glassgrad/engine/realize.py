@@ -157,9 +157,7 @@ def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
 
 def below_reshapes(node: UOp) -> UOp:
     """What a node shows, below reshapes and detaches."""
-    while node.op in _RESHAPES:
-        node = node.src[0]
-    return node
+    return node.below(_RESHAPES)
 
 
 def _is_permuted_lookup(view: UOp) -> bool:
