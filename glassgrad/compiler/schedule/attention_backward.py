@@ -286,13 +286,14 @@ def _made_of(node: UOp, chain: FactorProduct) -> bool:
 def in_kernel(sink: UOp) -> list[WeightedSum]:
     """The weighted sums that a kernel computes in one pass, the one with the most products first; empty for others."""
     known = varies_of(toposort([sink]))
-    found: list[WeightedSum] = []
+    found: dict[UOp, WeightedSum] = {}            # by total: a value may be stored twice
     for store in reversed([s for s in sink.src if s.op is o.STORE]):
         chain = _chain_of(store.src[1], known)
         if isinstance(chain, SoftmaxProduct):
             return [chain]
-        found += [] if chain is None else [chain]
-    return sorted(found, key=lambda chain: -len(chain.products))
+        if chain is not None:
+            found[chain.total] = chain
+    return sorted(found.values(), key=lambda chain: -len(chain.products))
 
 
 def _chain_of(value: UOp, known: dict[UOp, AxisSet]) -> WeightedSum | None:
