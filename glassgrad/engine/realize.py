@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassgrad.base.errors import GlassgradError
 from glassgrad.base.fork_locks import held_at_fork
@@ -29,11 +29,10 @@ from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.compiler.schedule.recurrent_steps import unrolled
 from glassgrad.engine.capture import Record, recording
 from glassgrad.engine.changing_sizes.equal_steps import LEAST_STEPS
-from glassgrad.engine.changing_sizes.kept_values import ScheduledGraph, keep, reads_kept, shares, values_to_keep
+from glassgrad.engine.changing_sizes.kept_values import KeptRows, ScheduledGraph, keep, note
 from glassgrad.engine.changing_sizes.python_loops import KnownLoops
 from glassgrad.engine.changing_sizes.recurrent_schedule import RecurrentSchedule
-from glassgrad.engine.changing_sizes.size_families import (FIXED_AFTER, GeneralGraph, SizeFamilies, SizeFamily,
-                                                           SizeFormulas)
+from glassgrad.engine.changing_sizes.size_families import GeneralGraph, SizeFamilies, SizeFamily, SizeFormulas
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.custom_calls import UserCall
@@ -142,7 +141,7 @@ def memory_of(nodes: Sequence[UOp], device: str) -> MemoryUse:
     sinks = _sinks(nodes)
     if not sinks:
         return MemoryUse(0, 0, 0, 0)
-    return _find_schedule(normalize(sinks), device, False, current_state())[1].memory
+    return _find_schedule(normalize(sinks), device, False, current_state()).compiled.memory
 
 
 def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
@@ -158,9 +157,7 @@ def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
 
 def below_reshapes(node: UOp) -> UOp:
     """What a node shows, below reshapes and detaches."""
-    while node.op in _RESHAPES:
-        node = node.src[0]
-    return node
+    return node.below(_RESHAPES)
 
 
 def _is_permuted_lookup(view: UOp) -> bool:
@@ -224,13 +221,13 @@ class _ScheduleVariants:
     the constants that were seen to change."""
     constants: list[UOp]         # equal numbers are one node, to the bit
     first: CompiledSchedule
-    keeps: ScheduledGraph | None = None        # the values that each run keeps
-    is_noted: bool = False                     # whether it was asked for values to keep where some are kept
     varying: tuple[int, ...] = ()
     general: CompiledSchedule | None = None
 
-    def with_arguments(self, normal: NormalizedGraph, device: str) -> CompiledSchedule:
-        """The schedule for the same graph with other numbers."""
+    def fitting(self, normal: NormalizedGraph, device: str) -> CompiledSchedule:
+        """The schedule for the numbers of this graph."""
+        if normal.constants == self.constants:
+            return self.first
         changed = tuple(i for i, (new, old) in enumerate(zip(normal.constants, self.constants))
                         if i in self.varying or scalar_bytes(new.arg, new.dtype) != scalar_bytes(old.arg, new.dtype))
         if self.general is None or changed != self.varying:
@@ -239,7 +236,8 @@ class _ScheduleVariants:
 
 
 _Mode = tuple[Any, str, int]      # settings that decide about kernels, a device, the version of the table of devices
-_schedules: dict[Any, _ScheduleVariants] = {}      # by mode and, in the same tuple, the graph's key
+_schedules: dict[tuple[_Mode, Any], _ScheduleVariants] = {}      # by the graph's key
+_kept_rows = KeptRows(_MOST_SCHEDULES)
 _size_families = SizeFamilies(_MOST_SCHEDULES)
 _loops = KnownLoops(_MOST_SCHEDULES)
 _ignore_disk = False             # whether schedules on disk are not used
@@ -248,56 +246,52 @@ _ignore_disk = False             # whether schedules on disk are not used
 @contextmanager
 def forgotten_schedules() -> Iterator[None]:
     """Inside, graphs are scheduled anew, so that observers see it; compiled kernels are still found again."""
-    global _schedules, _size_families, _ignore_disk
-    before = _schedules, _size_families, _ignore_disk
-    _schedules, _size_families, _ignore_disk = {}, SizeFamilies(_MOST_SCHEDULES), True
+    global _schedules, _kept_rows, _size_families, _ignore_disk
+    before = _schedules, _kept_rows, _size_families, _ignore_disk
+    _schedules, _kept_rows, _size_families = {}, KeptRows(_MOST_SCHEDULES), SizeFamilies(_MOST_SCHEDULES)
+    _ignore_disk = True
     try:
         yield
     finally:
-        _schedules, _size_families, _ignore_disk = before
+        _schedules, _kept_rows, _size_families, _ignore_disk = before
+
+
+class _Found(NamedTuple):
+    """How a graph is computed."""
+    normal: NormalizedGraph          # what to run the schedule with: loops in Python may be recurrences in it
+    compiled: CompiledSchedule
+    values: tuple[int, ...]          # of its variables
+    graph: ScheduledGraph | None     # if it keeps values, which are then the last sinks
 
 
 def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: State,
-                   original: Mapping[UOp, UOp] | None = None) -> \
-        tuple[NormalizedGraph, CompiledSchedule, tuple[int, ...], ScheduledGraph | None]:
-    """The compiled schedule of a graph, made once for its structure and constants, and the values of its variables;
-    before them the graph to run it with, in which a loop in Python may be a recurrence. With `any_size`, it may be one
-    that serves graphs of other sizes too. `state` are the settings. With `original` (the node that each node stands
-    for, where the graph was rebuilt), it may keep values: these are then the last sinks, and what they are comes last.
-    """
+                   original: Mapping[UOp, UOp] | None = None) -> _Found:
+    """The compiled schedule of a graph, made once for its structure and constants. With `any_size`, it may be one that
+    serves graphs of other sizes too. `state` are the settings. With `original` (the node that each node stands for,
+    where the graph was rebuilt), it may keep values."""
     # what the names of devices mean is a part: a plan runs on the device it was made for, within its limits of fusion,
     # which an open device does not change
-    key: tuple[Any, ...] = (state.kernel_mode, device, Device.registered, normal.key)
-    variants = _schedules.get(key)
-    if variants is not None and variants.keeps is not None and original is None:
-        key = (*key, None)                      # nothing is to be kept here
-        variants = _schedules.get(key)
-    graph = None if variants is None else variants.keeps
-    is_noted = original is None or variants is not None and (graph is not None or variants.is_noted)
-    if not is_noted and original is not None and (reads_kept(normal) or variants is None and shares(normal, original)):
-        graph, is_noted = values_to_keep(normal, original), True
-        if variants is not None:
-            variants.is_noted = True
-            variants = variants if graph is None else None
-    if graph is not None:
-        normal = normal.with_sinks(graph.kept)
+    mode: _Mode = (state.kernel_mode, device, Device.registered)
+    variants, graph = _schedules.get((mode, normal.key)), None
+    if original is not None:
+        graph = _kept_rows.of(normal, original, variants is None)
+        if graph is not None:
+            normal = normal.with_sinks(graph.kept)
+            variants = _schedules.get((mode, normal.key))
     if variants is None:
-        other = _with_recurrences(normal)
-        found = None
-        if other is None and any_size and settings.DYNAMIC and not normal.symbols:
-            found = _find_general(normal, (state.kernel_mode, device, Device.registered))
-        if found is not None:
-            return normal, *found, graph
-        if not is_noted and original is not None:
-            values_to_keep(normal, original)
-        if other is not None:
-            return *_find_schedule(other, device, any_size, state)[:3], graph
+        of_any_length = _with_recurrences(normal)
+        if of_any_length is None and any_size:
+            found = _find_general(normal, mode)
+            if found is not None:
+                return _Found(normal, *found, graph)
+        if original is not None:
+            note(normal, original)
+        if of_any_length is not None:
+            return _find_schedule(of_any_length, device, any_size, state)._replace(graph=graph)
         if len(_schedules) >= _MOST_SCHEDULES:
             _schedules.pop(next(iter(_schedules)))
-        variants = _schedules[key] = _ScheduleVariants(normal.constants, _compile(normal, (), device), graph)
-    is_first = normal.constants == variants.constants
-    compiled = variants.first if is_first else variants.with_arguments(normal, device)
-    return normal, compiled, normal.values if normal.symbols else (), graph
+        variants = _schedules[mode, normal.key] = _ScheduleVariants(normal.constants, _compile(normal, (), device))
+    return _Found(normal, variants.fitting(normal, device), normal.values if normal.symbols else (), graph)
 
 
 def _with_recurrences(normal: NormalizedGraph) -> NormalizedGraph | None:
@@ -312,6 +306,8 @@ def _with_recurrences(normal: NormalizedGraph) -> NormalizedGraph | None:
 def _find_general(normal: NormalizedGraph, mode: _Mode) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
     """The schedule for changing sizes that a graph fits, and the size; None where it is compiled for its own sizes:
     too few sizes were seen yet, no variable fits them, or this size comes so often that its own kernels pay."""
+    if not settings.DYNAMIC or normal.symbols:
+        return None
     found = _size_families.find(normal, mode)
     if found is None:
         family = _size_families.family(normal, mode)
@@ -320,13 +316,7 @@ def _find_general(normal: NormalizedGraph, mode: _Mode) -> tuple[CompiledSchedul
         if found is None:
             return None
     general, value = found
-    if value > general.fast_to:
-        report_sizes(f"size {value} gets kernels of its own: products of that size are faster so")
-        return None
-    runs = general.runs[value] = general.runs.get(value, 0) + 1
-    if runs > FIXED_AFTER << general.repaid:
-        general.repaid += 1
-        report_sizes(f"size {value} was computed {runs - 1} times: it gets kernels of its own")
+    if general.gets_own_kernels(value):
         return None
     return general.compiled.for_values((value,)), (value,)
 
@@ -351,8 +341,7 @@ def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
         family.refuse(sizes, str(why).splitlines()[0])
         return None
     general = GeneralGraph(normal, family.parts, sizes, *made[0], compiled)
-    _size_families.add(normal, mode, general)
-    family.made.append(general)
+    _size_families.add(normal, mode, family, general)
     low, high = general.symbol.low, general.symbol.high
     report_sizes(f"a size changes: kernels for all sizes from {low} to {high}, made at {normal.sinks[0].line}")
     value = general.value_for(normal)

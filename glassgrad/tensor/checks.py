@@ -179,7 +179,7 @@ def index_fits(x: TensorBase, index: TensorBase, axis: int, dim: int) -> None:
                          fix="check the shapes")
 
 
-def fit_together(what: str, nodes: Sequence[UOp], axis: int) -> None:
+def fit_together(nodes: Sequence[UOp], axis: int) -> None:
     """Raise if nodes cannot be concatenated along an axis."""
     first = nodes[0].shape
     for i, node in enumerate(nodes):

@@ -230,9 +230,7 @@ def taken(node: UOp, device: str) -> UOp:
 def value_of(node: UOp, device: str) -> UOp:
     """The node's value as a BUFFER, whatever its shape, or (where that is symbolic) the part of one; cached for the
     node below the reshapes."""
-    base = node
-    while base.op is o.RESHAPE:
-        base = base.src[0]
+    base = node.below((o.RESHAPE,))
     if base.op is o.BUFFER or is_result(base):
         return base
     known = _known(base)
@@ -243,9 +241,7 @@ def value_of(node: UOp, device: str) -> UOp:
     if on_disk(base.device):
         return taken(base, "CPU")
     stored = base.op.kind in _COMPUTED or base.op in (o.FORMULA, o.COPY)
-    value = realize_alone(base if stored else base.contiguous(), device)
-    while value.op is o.RESHAPE:
-        value = value.src[0]
+    value = realize_alone(base if stored else base.contiguous(), device).below((o.RESHAPE,))
     if value.op is not o.BUFFER and not (value.op is o.SHRINK and value.src[0].op is o.BUFFER):
         raise Bug(f"the engine answered {value} where a buffer was due")
     if base.op is not o.CONST:       # a constant is shared, and cheaper to compute than to read

@@ -144,7 +144,7 @@ PROGRAMS = (state_of_a_cell, two_states, power_iteration, momentum, momentum_wit
 def of_the_first_steps(program: Program, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What a program reads when nothing is kept, in few steps."""
     with monkeypatch.context() as patched:
-        patched.setattr("glassgrad.engine.realize.values_to_keep", lambda *_: None)
+        patched.setattr("glassgrad.engine.changing_sizes.kept_values.values_to_keep", lambda *_: None)
         return list(program(7))
 
 

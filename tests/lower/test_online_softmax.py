@@ -249,6 +249,23 @@ def test_gradients_are_those_of_several_kernels() -> None:
         np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-5)
 
 
+def test_a_gradient_that_is_stored_twice_is_right() -> None:
+    def gradient() -> np.ndarray:
+        leaves = q, k, v = [Tensor(x, requires_grad=True) for x in arrays((2, 40, 8), (2, 70, 8), (2, 70, 8))]
+        out = q.scaled_dot_product_attention(k, v)
+        (out * out).sum().backward()
+        out.realize()
+        [found, *_] = [leaf.grad for leaf in leaves if leaf.grad is not None]
+        copy = found.contiguous()
+        copy.realize(found)
+        assert copy.tolist() == found.tolist()
+        return found.numpy()
+
+    got = gradient()
+    with Context(ONLINE_SOFTMAX=0):
+        np.testing.assert_allclose(got, gradient(), rtol=1e-4, atol=1e-5)
+
+
 def gradients_of(q: np.ndarray, k: np.ndarray, v: np.ndarray, g: np.ndarray,
                  mask: np.ndarray | float) -> list[np.ndarray]:
     """The result and the gradients of q, k and v for the gradient g of the result, in float64."""

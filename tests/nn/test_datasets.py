@@ -107,7 +107,7 @@ def cifar_batch(labels: list[int]) -> bytes:
                     for label in labels)
 
 
-def test_cifar_batch():
+def test_a_batch_of_cifar_is_labels_and_three_planes():
     x, y = parse_cifar(cifar_batch([3, 9]), "batch")
     assert x.shape == (2, 3, 32, 32) and list(y) == [3, 9]
     assert (x[1, 0] == 27).all() and (x[1, 1] == 45).all() and (x[1, 2] == 63).all()
@@ -179,7 +179,7 @@ def refused() -> str:
 DATA = bytes(range(256)) * 300
 
 
-def test_download(server, tmp_path, capsys):
+def test_a_download_leaves_one_whole_file(server, tmp_path, capsys):
     server.files["/a"] = DATA
     target = download([server.address + "/a"], tmp_path / "deep" / "a", digest(DATA))
     assert target.read_bytes() == DATA and not list(target.parent.glob("*.part"))
@@ -419,7 +419,7 @@ def test_cache_folder_by_system(monkeypatch, platform, variables, expected):
 # ---- the real files
 
 
-def test_real_mnist(mnist_folder, monkeypatch):
+def test_the_real_mnist_has_the_known_labels(mnist_folder, monkeypatch):
     monkeypatch.setenv("GLASSGRAD_DATA", str(mnist_folder.parent))
     x_train, y_train, x_test, y_test = datafiles.mnist_arrays(allow_download=False)
     assert x_train.shape == (60000, 1, 28, 28) and x_test.shape == (10000, 1, 28, 28)
@@ -428,7 +428,7 @@ def test_real_mnist(mnist_folder, monkeypatch):
     assert np.bincount(y_test).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 
 
-def test_real_cifar(cifar_folder, monkeypatch):
+def test_the_real_cifar_has_the_known_labels(cifar_folder, monkeypatch):
     monkeypatch.setenv("GLASSGRAD_DATA", str(cifar_folder.parent))
     x_train, y_train, x_test, y_test = datafiles.cifar_arrays(allow_download=False)
     assert x_train.shape[1:] == x_test.shape[1:] == (3, 32, 32) and len(x_train) == len(y_train) >= 10000

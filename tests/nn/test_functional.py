@@ -138,7 +138,7 @@ WEIGHTS = np.array([0.5, 1.0, 2.0, 0.1], np.float32)
 
 
 @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.2}, {"reduction": "none"}, {"weight": WEIGHTS}])
-def test_cross_entropy(options):
+def test_cross_entropy_with_options_is_pytorchs(options):
     (x, y), (t, u) = both(SCORES, CLASSES)
     mine = {k: Tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
     other = {k: torch.tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
@@ -171,7 +171,7 @@ def test_losses_with_targets():
          F.ctc_loss(q.log_softmax(2), m, torch.tensor(lengths), torch.tensor([2, 3])))
 
 
-def test_tables():
+def test_embeddings_and_their_gradients_are_pytorchs():
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
     (w, i), (v, j) = both(table, np.array([[1, 3, 1], [0, 2, 2]]))
     w.requires_grad, v.requires_grad = True, True
@@ -191,7 +191,7 @@ def test_tables():
 @pytest.mark.parametrize("options", [{}, {"padding_idx": 2}, {"offsets": [0, 3, 3, 5]},
                                      {"offsets": [0, 1, 9], "include_last_offset": True, "padding_idx": -1},
                                      {"max_norm": 1.0}])
-def test_bags(rng, mode, options):
+def test_embedding_bags_are_pytorchs(rng, mode, options):
     """Values and gradients; empty bags, and bags of nothing but padding."""
     table, index = rng.normal(size=(5, 3)).astype(np.float32), np.array([[1, 3, 1], [2, 2, 2], [4, 0, 3]])
     index = index.reshape(-1) if "offsets" in options else index
@@ -207,7 +207,7 @@ def test_bags(rng, mode, options):
         same(w.grad, v.grad)
 
 
-def test_weighted_bags(rng):
+def test_embedding_bags_pass_gradients_to_their_weights(rng):
     (w, i, s), (v, j, r) = both(rng.normal(size=(5, 3)).astype(np.float32), np.array([1, 3, 1, 0]),
                                 rng.normal(size=4).astype(np.float32))
     s.requires_grad, r.requires_grad = True, True
@@ -272,7 +272,7 @@ def test_pools_with_indices():
     same(G.max_unpool3d(y, i, 2), F.max_unpool3d(u, j, 2))
 
 
-def test_grid_sample():
+def test_the_function_grid_sample_has_pytorchs_defaults():
     places = np.random.default_rng(5).uniform(-1, 1, (1, 3, 3, 2)).astype(np.float32)
     (x, g), (t, h) = both(SCORES.reshape(1, 1, 5, 4), places)
     same(G.grid_sample(x, g), F.grid_sample(t, h, align_corners=False))

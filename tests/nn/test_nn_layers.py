@@ -24,7 +24,7 @@ def numbers(rng, *shape):
 # -- linear --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("shape", [(3,), (1, 3), (5, 3), (2, 7, 3)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_linear(rng, shape, bias):
+def test_linear_takes_any_number_of_axes(rng, shape, bias):
     compare(nn.Linear(3, 4, bias=bias), T.Linear(3, 4, bias=bias), numbers(rng, *shape))
 
 
@@ -32,7 +32,7 @@ def test_linear_takes_views(rng):
     compare(nn.Linear(5, 2), T.Linear(5, 2), numbers(rng, 5, 3), view=lambda x: x.T)
 
 
-def test_bilinear(rng):
+def test_bilinear_is_pytorchs(rng):
     compare(nn.Bilinear(3, 5, 4), T.Bilinear(3, 5, 4), numbers(rng, 7, 3), numbers(rng, 7, 5))
 
 
@@ -59,7 +59,7 @@ CONVOLUTIONS = [
 
 
 @pytest.mark.parametrize("name,sizes,options,shape", CONVOLUTIONS)
-def test_convolutions(rng, name, sizes, options, shape):
+def test_convolutions_with_options_are_pytorchs(rng, name, sizes, options, shape):
     compare(getattr(nn, name)(*sizes, **options), getattr(T, name)(*sizes, **options), numbers(rng, *shape),
             atol=2e-5)
 
@@ -133,7 +133,7 @@ POOLS = [
 
 
 @pytest.mark.parametrize("name,sizes,options,shape", POOLS)
-def test_pools(rng, name, sizes, options, shape):
+def test_pools_with_options_are_pytorchs(rng, name, sizes, options, shape):
     compare(getattr(nn, name)(*sizes, **options), getattr(T, name)(*sizes, **options), numbers(rng, *shape))
 
 
@@ -153,7 +153,7 @@ def test_pools_with_places_and_back(rng, rank, shape):
 
 
 # -- embedding, activations, losses --------------------------------------------------------------------------------
-def test_embedding(rng):
+def test_an_embedding_takes_indices_of_any_shape(rng):
     for shape in [(), (4,), (2, 3), (0,)]:
         index = rng.integers(0, 7, shape)
         compare(nn.Embedding(7, 3), T.Embedding(7, 3), index)
@@ -230,7 +230,7 @@ ACTIVATIONS = [
 
 
 @pytest.mark.parametrize("name,options", ACTIVATIONS)
-def test_activations(rng, name, options):
+def test_activation_layers_are_pytorchs(rng, name, options):
     compare(getattr(nn, name)(**options), getattr(T, name)(**options), 3 * numbers(rng, 2, 3, 5))
 
 
@@ -245,7 +245,7 @@ LOSSES = [
 
 
 @pytest.mark.parametrize("name,options,classes", LOSSES)
-def test_losses(rng, name, options, classes):
+def test_loss_layers_and_their_gradients_are_pytorchs(rng, name, options, classes):
     x = numbers(rng, 6, 4)
     target = rng.integers(0, 4, 6) if classes else rng.random((6, 4)).astype(np.float32)
     ours, theirs = Tensor(x), to_torch(x, requires_grad=True)
@@ -286,7 +286,7 @@ DISTANCES = [
 
 
 @pytest.mark.parametrize("name,options,inputs,others", DISTANCES)
-def test_distances(rng, name, options, inputs, others):
+def test_losses_of_distances_are_pytorchs(rng, name, options, inputs, others):
     arrays = [numbers(rng, 4, 5) for _ in range(inputs)]
     if name == "HingeEmbeddingLoss":
         others = (np.broadcast_to(others[0], (4, 5)).copy(),)

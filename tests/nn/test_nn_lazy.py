@@ -28,7 +28,7 @@ LAZY = [
 
 
 @pytest.mark.parametrize("name,settings,named,shape", LAZY)
-def test_lazy_layers(rng, name, settings, named, shape):
+def test_lazy_layers_become_plain_ones_at_the_first_input(rng, name, settings, named, shape):
     ours, theirs = (getattr(n, name)(*settings, **named) for n in (nn, T))
     x = rng.standard_normal(shape).astype(np.float32)
     assert not get_state_dict(ours) and name in repr(ours)
@@ -61,7 +61,7 @@ def test_layers_are_made_in_a_type_and_on_a_device(name, settings):
         getattr(nn, name)(*settings, devices="CPU")
 
 
-def test_adaptive_softmax(rng):
+def test_adaptive_softmax_is_pytorchs(rng):
     for options in (dict(cutoffs=[4, 9]), dict(cutoffs=[3, 8, 15], div_value=2.0, head_bias=True)):
         ours, theirs = (n.AdaptiveLogSoftmaxWithLoss(16, 20, **options) for n in (nn, T))
         x, target = rng.standard_normal((6, 16)).astype(np.float32), rng.integers(0, 20, 6)

@@ -79,7 +79,7 @@ def test_an_optimizer_computes_waiting_statistics(rng):
     ((2, 3, 5), 5, dict(elementwise_affine=False)),
     ((2, 3, 5), 5, dict(bias=False)), ((2, 3, 1), 1, {}),
 ])
-def test_layernorm(rng, shape, last, options):
+def test_layernorm_is_pytorchs(rng, shape, last, options):
     compare(nn.LayerNorm(last, **options), shuffled(T.LayerNorm(last, **options), rng), numbers(rng, *shape),
             atol=1e-5)
 
@@ -101,13 +101,13 @@ def test_layernorm_of_channels(rng):
 
 
 @pytest.mark.parametrize("shape,last,eps", [((2, 5), 5, 1e-6), ((2, 3, 4), (3, 4), 1e-5), ((2, 5), 5, None)])
-def test_rmsnorm(rng, shape, last, eps):
+def test_rmsnorm_is_pytorchs(rng, shape, last, eps):
     compare(nn.RMSNorm(last, eps=eps), shuffled(T.RMSNorm(last, eps=eps), rng), numbers(rng, *shape), atol=1e-5)
 
 
 @pytest.mark.parametrize("groups,shape", [(1, (2, 6)), (2, (2, 6, 5)), (3, (2, 6, 3, 4)), (6, (1, 6, 3, 4))])
 @pytest.mark.parametrize("affine", [True, False])
-def test_groupnorm(rng, groups, shape, affine):
+def test_groupnorm_is_pytorchs(rng, groups, shape, affine):
     if groups == 1 and not affine:
         shape = (1, 6, 7)
     compare(nn.GroupNorm(groups, 6, affine=affine), shuffled(T.GroupNorm(groups, 6, affine=affine), rng),
@@ -117,7 +117,7 @@ def test_groupnorm(rng, groups, shape, affine):
 @pytest.mark.parametrize("name,shape", [("InstanceNorm1d", (2, 3, 7)), ("InstanceNorm2d", (2, 3, 4, 5)),
                                         ("InstanceNorm3d", (2, 3, 2, 3, 4))])
 @pytest.mark.parametrize("options", [{}, dict(affine=True), dict(affine=True, track_running_stats=True)])
-def test_instancenorm(rng, name, shape, options):
+def test_instancenorm_and_its_running_statistics_are_pytorchs(rng, name, shape, options):
     theirs, ours = shuffled(getattr(T, name)(3, **options), rng), getattr(nn, name)(3, **options)
     copy_weights(theirs, ours)
     with Tensor.train():

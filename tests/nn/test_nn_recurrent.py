@@ -21,14 +21,14 @@ def numbers(rng, *shape):
 # -- cells ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name,options", [("RNNCell", {}), ("RNNCell", dict(nonlinearity="relu")), ("GRUCell", {}),
                                           ("GRUCell", dict(bias=False))])
-def test_cells(rng, name, options):
+def test_recurrent_cells_are_pytorchs_with_and_without_state(rng, name, options):
     make = lambda n: getattr(n, name)(3, 4, **options)
     compare(make(nn), make(T), numbers(rng, 2, 3))
     compare(make(nn), make(T), numbers(rng, 2, 3), numbers(rng, 2, 4))
     compare(make(nn), make(T), numbers(rng, 3), numbers(rng, 4))
 
 
-def test_lstm_cell(rng):
+def test_an_lstm_cell_takes_and_returns_both_states(rng):
     ours, theirs = nn.LSTMCell(3, 4), T.LSTMCell(3, 4)
     compare(ours, theirs, numbers(rng, 2, 3))
     x, h, c = numbers(rng, 2, 3), numbers(rng, 2, 4), numbers(rng, 2, 4)
@@ -46,7 +46,7 @@ SEQUENCES = [("RNN", {}), ("GRU", dict(num_layers=2)), ("LSTM", dict(bias=False)
 
 
 @pytest.mark.parametrize("name,options", SEQUENCES)
-def test_sequences(rng, name, options):
+def test_recurrent_layers_over_sequences_are_pytorchs(rng, name, options):
     compare(getattr(nn, name)(3, 4, **options), getattr(T, name)(3, 4, **options), numbers(rng, 3, 2, 3), atol=1e-5)
 
 
@@ -75,7 +75,7 @@ def masks(rng, times):
 
 @pytest.mark.parametrize("options",
                          [{}, dict(batch_first=True), dict(bias=False), dict(add_bias_kv=True, add_zero_attn=True)])
-def test_attention(rng, options):
+def test_multihead_attention_is_pytorchs(rng, options):
     x = numbers(rng, 2, 5, 8) if options.get("batch_first") else numbers(rng, 5, 2, 8)
     ours, theirs = nn.MultiheadAttention(8, 2, **options), T.MultiheadAttention(8, 2, **options)
     if not options.get("bias", True):
@@ -89,7 +89,7 @@ def test_attention_with_other_sizes_of_keys_and_values(rng):
 
 
 @pytest.mark.parametrize("options", [dict(need_weights=False), dict(average_attn_weights=False), {}])
-def test_masked_attention(rng, options):
+def test_multihead_attention_takes_every_kind_of_mask(rng, options):
     causal, padding = masks(rng, 5)
     ours, theirs = nn.MultiHeadAttention(8, 2), T.MultiheadAttention(8, 2)
     x = numbers(rng, 5, 2, 8)

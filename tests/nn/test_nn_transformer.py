@@ -29,7 +29,7 @@ def same_names(ours, theirs):
 
 
 @pytest.mark.parametrize("options", [{}, dict(batch_first=True, norm_first=True, activation="gelu"), dict(bias=False)])
-def test_encoder_layer(rng, options):
+def test_an_encoder_layer_is_pytorchs(rng, options):
     make = lambda n: n.TransformerEncoderLayer(8, 2, 16, dropout=0.0, **options)
     ours, theirs = make(nn), make(T)
     same_names(ours, theirs)
@@ -38,7 +38,7 @@ def test_encoder_layer(rng, options):
 
 
 @pytest.mark.parametrize("options", [{}, dict(batch_first=True, norm_first=True), dict(bias=False)])
-def test_decoder_layer(rng, options):
+def test_a_decoder_layer_is_pytorchs(rng, options):
     make = lambda n: n.TransformerDecoderLayer(8, 2, 16, dropout=0.0, **options)
     ours, theirs = make(nn), make(T)
     same_names(ours, theirs)

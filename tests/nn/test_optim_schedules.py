@@ -57,7 +57,7 @@ SCHEDULES = [
 
 
 @pytest.mark.parametrize("name,options", SCHEDULES)
-def test_schedules(name, options):
+def test_learning_rates_are_pytorchs_at_every_step(name, options):
     ours, theirs = pair()
     agree(ours, theirs, getattr(L, name)(ours, **options), getattr(TL, name)(theirs, **options))
 
@@ -77,7 +77,7 @@ def test_schedules_go_on_where_another_ended(name, options, epoch):
                          [{}, dict(anneal_strategy="linear", three_phase=True), dict(pct_start=0.5, div_factor=10.0),
                                      dict(epochs=4, steps_per_epoch=3, total_steps=None)])
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
-def test_one_cycle(name, options):
+def test_one_cycle_sets_rate_and_momentum_as_pytorch(name, options):
     ours, theirs = pair(name, **(dict(lr=0.1, momentum=0.9) if name == "SGD" else dict(lr=0.1)))
     options = {"total_steps": 12, **options}
     schedule, other = L.OneCycleLR(ours, max_lr=[1.0, 0.5], **options), TL.OneCycleLR(theirs, max_lr=[1.0, 0.5],
@@ -117,7 +117,7 @@ def test_one_cycle_trains_as_pytorch_does(rng):
 @pytest.mark.parametrize("options",
                          [dict(patience=1, factor=0.5), dict(mode="max", patience=0, cooldown=2, min_lr=[0.05, 0.1]),
                                      dict(threshold=0.5, threshold_mode="abs", patience=2)])
-def test_plateau(options):
+def test_the_rate_falls_on_a_plateau_as_in_pytorch(options):
     ours, theirs = pair()
     measures = [3.0, 2.0, 2.0, 2.1, 1.9, 1.9, 1.9, 1.9, 1.0, 1.2, 1.2, 1.2]
     agree(ours, theirs, L.ReduceLROnPlateau(ours, **options), TL.ReduceLROnPlateau(theirs, **options), 12, measures)

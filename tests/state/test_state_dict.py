@@ -74,7 +74,7 @@ def test_shared_tensors_have_all_their_names_and_are_one_parameter():
     assert names == ["head.weight", "other.0.weight", "other.1"] and len(get_parameters(model)) == 4
 
 
-def test_cycles_end():
+def test_a_module_that_holds_itself_is_listed_once():
     parent, child = Linear(), Linear()
     parent.child, child.parent = child, parent
     parent.me, parent.list = parent, []

@@ -68,7 +68,7 @@ def attack(load: Callable[[bytes], Any], data: bytes, rng: np.random.Generator, 
     return refused
 
 
-def test_safetensors(rng):
+def test_broken_safetensors_files_are_refused_in_words(rng):
     header = (b'{"__metadata__":{"a":"b"},"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},'
               b'"b":{"dtype":"BF16","shape":[3],"data_offsets":[24,30]},'
               b'"s":{"dtype":"U8","shape":[],"data_offsets":[30,31]}}')
@@ -77,7 +77,7 @@ def test_safetensors(rng):
     assert attack(safe_load_metadata, data, rng, 50) > 25
 
 
-def test_gguf(rng):
+def test_broken_gguf_files_are_refused_in_words(rng):
     text = lambda t: struct.pack("<Q", len(t)) + t
     values = [text(b"general.alignment") + struct.pack("<II", 4, 32),
               text(b"name") + struct.pack("<I", 8) + text(b"model"),
@@ -101,7 +101,7 @@ def tensors_pickled() -> bytes:
 
 
 @pytest.mark.parametrize("pickled", [PICKLE, tensors_pickled()], ids=["values", "tensors"])
-def test_torch_zip(rng, pickled):
+def test_broken_zip_files_of_pytorch_are_refused_in_words(rng, pickled):
     def packed(data: bytes) -> bytes:
         file = io.BytesIO()
         records = {"x/data.pkl": data, "x/byteorder": b"little", "x/data/0": bytes(24), "x/version": b"3"}
@@ -115,14 +115,14 @@ def test_torch_zip(rng, pickled):
 
 @pytest.mark.parametrize("pickled, keys, data", [
     (PICKLE, [], b""), (tensors_pickled(), ["0"], struct.pack("<q", 6) + bytes(24))], ids=["values", "tensors"])
-def test_torch_legacy(rng, pickled, keys, data):
+def test_broken_legacy_files_of_pytorch_are_refused_in_words(rng, pickled, keys, data):
     facts = b"".join(pickle.dumps(fact, 2) for fact in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}))
     behind = pickle.dumps(keys, 2) + data
     assert attack(torch_load, facts + pickled + behind, rng) > ROUNDS // 3
     assert attack(lambda bad: torch_load(facts + bad + behind), pickled, rng) > ROUNDS // 4
 
 
-def test_checkpoints(rng, tmp_path):
+def test_broken_checkpoints_are_refused_in_words(rng, tmp_path):
     model = {"w": Tensor([1.0, 2.0]), "n": Tensor([3])}
     save_checkpoint(tmp_path / "x", model, [Tensor([4.0]), {"lr": 0.5}], step=3, extra={"a": [1, None]})
     data = (tmp_path / "x").read_bytes()

@@ -176,7 +176,7 @@ def test_large_index_in_memory():
         Tensor.arange(10)[Tensor(index)].sum().item()
 
 
-def test_several_indices():
+def test_of_several_indices_the_wrong_one_is_named():
     x, i, j = Tensor.zeros(3, 4), Tensor([0, 1]) * 1, Tensor([3, 3]) + 1
     with pytest.raises(IndexRangeError, match=r"index 4 on axis 1 of \(3, 4\), at \[0\]"):
         x[i, j].numpy()
@@ -209,7 +209,7 @@ def test_everything_that_takes_an_index(write):
     assert write(x, Tensor([0, 1]) + 1).numpy().size
 
 
-def test_setitem():
+def test_an_assignment_checks_its_index():
     x = Tensor([1, 2, 3])
     x[Tensor([1, 2]) + 1] = 9
     with pytest.raises(IndexRangeError, match="index 3 on axis 0"):
@@ -250,7 +250,7 @@ def test_what_cannot_be_wrong_costs_nothing():
 
 
 @pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")
-def test_limits():
+def test_limits_bound_the_values_of_a_node():
     assert limits(Tensor.arange(10).uop) == (0, 9)
     assert limits((Tensor.arange(10) * 2 - 3).uop) == (-3, 15)
     assert limits(Tensor.randint(4, low=-2, high=7).uop) == (-2, 6)
@@ -271,7 +271,7 @@ def test_traced_calls_are_checked():
         pick(Tensor([1, 2, 3]).realize(), Tensor([5]).realize())
 
 
-def test_empty_index():
+def test_an_empty_index_is_in_range():
     assert Tensor([1, 2, 3])[Tensor([], dtype="int32") + 1].tolist() == []
 
 

@@ -23,7 +23,7 @@ FLOATS_OF_8_BITS = {"float8_e4m3fn": "fp8e4m3", "float8_e5m2": "fp8e5m2", "float
 
 
 # -- NumPy ---------------------------------------------------------------------------------------------------
-def test_numpy_protocols():
+def test_numpy_reads_tensors_and_mixed_operations_give_tensors():
     x = Tensor([[1.0, 2.0], [3.0, 4.0]])
     assert np.asarray(x).tolist() == x.tolist() and np.array(x, dtype="int64").dtype == np.int64
     assert (np.ones((2, 2), "float32") + x).tolist() == [[2.0, 3.0], [4.0, 5.0]]
@@ -178,7 +178,7 @@ def test_dlpack_at_the_end_of_a_process(held):
     """) == ("end\n", "")
 
 
-def test_dlpack_refuses():
+def test_dlpack_refuses_used_capsules_and_unknown_types():
     capsule = Tensor([1.0]).__dlpack__()
     Tensor.from_dlpack(capsule)
     with pytest.raises(InputError, match="used already"):
@@ -254,7 +254,7 @@ def test_a_tensor_of_bytes_reads_like_a_file():
 
 
 @pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")
-def test_from_blob():
+def test_from_blob_shares_memory_at_an_address():
     numbers = (ctypes.c_int32 * 6)(*range(6))
     x = Tensor.from_blob(ctypes.addressof(numbers), (2, 3), dtype=dtypes.int32, owner=numbers)
     assert x.tolist() == [[0, 1, 2], [3, 4, 5]] and (x + 1).sum().item() == 21

@@ -20,7 +20,7 @@ ANTIALIASED = [((5, 7), (3, 3)), ((6, 9), (2, 4)), ((4, 4), (9, 7)), ((8, 5), (8
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
-def test_grid_sample(rng, mode, padding, align_corners):
+def test_grid_sample_is_pytorchs_in_every_mode(rng, mode, padding, align_corners):
     image = rng.normal(size=(2, 3, 4, 5)).astype("float32")
     grid = rng.uniform(-2.7, 2.7, (2, 3, 6, 2)).astype("float32")           # also far outside
     options = {"mode": mode, "padding_mode": padding, "align_corners": align_corners}

@@ -229,7 +229,7 @@ def test_a_capture_is_for_its_setting():
 
 # -- devices, bounds -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("device", devices())
-def test_every_device(device):
+def test_every_device_reports_where_a_nan_was_made(device):
     x = Tensor([[4.0, 1.0], [-2.0, 9.0]], device=device).realize()
     error = error_of(lambda: (x * 1).sqrt().sum(1).numpy())
     assert "SQRT(-2) = nan at [1, 0]" in error.given

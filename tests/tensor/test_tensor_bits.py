@@ -140,7 +140,7 @@ def test_what_torch_refuses_is_refused():
         Tensor.zeros(2, 4)[:, :n].bitcast(dtypes.float64)
 
 
-def test_symbolic_sizes():
+def test_bitcast_takes_symbolic_sizes():
     x = np.arange(24, dtype=np.int32).reshape(4, 6)
     n = Variable("n", 1, 3).bind(2)
     assert Tensor(x)[:n].bitcast("int64")[:2].tolist() == x[:2].view(np.int64).tolist()
@@ -154,7 +154,7 @@ def test_it_is_lazy_and_shares_a_kernel_with_what_is_around_it():
     assert len(((x + 1).bitcast(dtypes.uint64) >> 3).schedule()) == 1
 
 
-def test_jitted():
+def test_views_of_bits_run_under_the_jit():
     halves = TinyJit(lambda x: x.view(dtypes.uint16).realize())
     for i in range(4):
         x = np.full((3, 2), i + 0.5, np.float32)

@@ -23,7 +23,7 @@ from glassgrad import Device, Tensor, dtypes
     ([[], []], "float32", (2, 0)), (((1, 2), (3, 4)), "int32", (2, 2)), (range(3), "int32", (3,)),
     ([1 << 40, 1], "int64", (2,)),
     ([[[1.0]]], "float32", (1, 1, 1)), ([np.float32(1.5), 2], "float32", (2,)), ([np.int64(3)], "int32", (1,))])
-def test_python_values(value, dtype, shape):
+def test_python_values_give_dtype_and_shape(value, dtype, shape):
     x = Tensor(value)
     assert (x.dtype.name, x.shape) == (dtype, shape)
     assert x.tolist() == np.array(value).tolist()
@@ -61,7 +61,7 @@ def test_arrays_are_copied_or_shared():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", *(d.name for d in dtypes.fp8s)])
-def test_narrow_floats(dtype):
+def test_narrow_floats_hold_small_numbers_exactly(dtype):
     x = Tensor([1.0, -0.5, 3.0], dtype=dtype)
     assert x.dtype.name == dtype and x.tolist() == [1.0, -0.5, 3.0]
     assert x[0].item() == 1.0 and x.numpy().dtype == ("float16" if dtype == "float16" else "float32")
@@ -152,7 +152,7 @@ def test_weights_to_start_from():
 
 
 # -- out --------------------------------------------------------------------------------------------------------------
-def test_numbers_out():
+def test_one_element_is_a_number_of_python():
     assert Tensor([[3]]).item() == 3 and isinstance(Tensor([3]).item(), int) and isinstance(Tensor(2.0).item(), float)
     assert Tensor([True]).item() is True and bool(Tensor([0])) is False
     assert float(Tensor([2.5])) == 2.5 and int(Tensor(3)) == 3 and [10, 20, 30][Tensor(1)] == 20
@@ -162,7 +162,7 @@ def test_numbers_out():
     assert Tensor.zeros(2, 0).numpy().shape == (2, 0)
 
 
-def test_print():
+def test_a_tensor_prints_its_values_dtype_and_device():
     device = Device.DEFAULT
     assert repr(Tensor([1, 2])) == f"Tensor([1, 2], dtype=int32, device={device})"
     assert str(Tensor([[1.0, 2.0], [3.0, 4.0]])) == \
@@ -172,7 +172,7 @@ def test_print():
     assert repr(Tensor([], dtype="int32")) == f"Tensor([], dtype=int32, device={device})"
 
 
-def test_asking():
+def test_a_tensor_knows_its_size_type_and_device():
     x = Tensor.zeros(2, 3, dtype=dtypes.float16)
     assert (x.ndim, x.dim(), x.size(), x.size(1)) == (2, 2, (2, 3), 3)
     assert (x.numel(), x.element_size(), x.nbytes()) == (6, 2, 12)

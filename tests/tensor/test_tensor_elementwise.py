@@ -43,7 +43,7 @@ COMPARE = {"<": lambda x, y: x < y, "<=": lambda x, y: x <= y, ">": lambda x, y:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name,low,high", UNARY)
-def test_unary(name, low, high, shape):
+def test_unary_functions_and_their_gradients_are_pytorchs(name, low, high, shape):
     check(lambda x: getattr(x, name)(), shape, low=low, high=high)
 
 
@@ -76,7 +76,7 @@ def test_unary_of_integers(name):
 
 
 @pytest.mark.parametrize("name,reference", ACTIVATION)
-def test_activation(name, reference):
+def test_activations_and_their_gradients_are_pytorchs(name, reference):
     check(lambda x: getattr(x, name)(), reference, (5, 9), low=-5, high=5)
 
 
@@ -85,7 +85,7 @@ def test_activation_of_large_values(name, reference):
     check(lambda x: getattr(x, name)(), reference, values=[[-300.0, -100.0, -30.0, 30.0, 100.0, 300.0]])
 
 
-def test_more_activations():
+def test_activations_with_options_are_pytorchs():
     check(lambda x: x.gelu("tanh"), lambda x: F.gelu(x, approximate="tanh"), (50,), low=-6, high=6)
     check(lambda x: x.softplus(2.0), lambda x: F.softplus(x, 2.0), (50,), low=-6, high=6)
     check(lambda x: x.leaky_relu(0.2), lambda x: F.leaky_relu(x, 0.2), (50,))
@@ -103,7 +103,7 @@ def test_softplus_of_float64_is_its_argument_above_the_threshold():
                                     ((0, 3), (1, 3)),
                                     ((), ())])
 @pytest.mark.parametrize("name", BINARY)
-def test_binary(name, shapes):
+def test_binary_operators_broadcast_as_pytorch(name, shapes):
     check(BINARY[name], *shapes, low=0.3 if name == "/" else -2)
 
 
@@ -117,7 +117,7 @@ def test_binary_of_special_values(name):
 
 @pytest.mark.parametrize("name", COMPARE)
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
-def test_compare(name, dtype):
+def test_comparisons_broadcast_as_pytorch(name, dtype):
     check(COMPARE[name], (3, 1), (5,), dtype=dtype, low=0, high=3)
 
 
@@ -127,7 +127,7 @@ def test_binary_of_other_types(name, dtype):
     check(BINARY[name], (4, 3), (4, 3), dtype=dtype, low=0, high=9)
 
 
-def test_whole_division():
+def test_division_rounds_as_pytorch_for_every_sign():
     for dtype in ("int32", "int8", "int64"):
         values = [[7, -7, 7, -7, 0, 5], [3, 3, -3, -3, 5, 1]]
         check(lambda x, y: x // y, values=values, dtype=dtype)
@@ -143,7 +143,7 @@ def test_whole_division():
     assert (7 % Tensor([4, -4])).tolist() == [3, -1]
 
 
-def test_bits():
+def test_bitwise_operators_and_shifts_are_pytorchs():
     for dtype in ("int32", "uint8", "int64"):
         for op in (lambda x, y: x & y, lambda x, y: x | y, lambda x, y: x ^ y):
             check(op, (20,), (20,), dtype=dtype, low=0, high=100)
@@ -336,7 +336,7 @@ def test_arrays_and_numpy_numbers_meet_tensors():
 
 
 # -- limits -----------------------------------------------------------------------------------------------------------
-def test_clamp():
+def test_clamp_takes_numbers_tensors_or_one_bound():
     check(lambda x: x.clamp(-1.0, 0.5), (40,))
     check(lambda x: x.clamp(min=-1.0), (40,))
     check(lambda x: x.clamp(max=0.5), (40,))
@@ -346,7 +346,7 @@ def test_clamp():
     check(lambda x: x.clip(-1, 1), (40,))
 
 
-def test_isclose():
+def test_isclose_holds_for_equal_infinities_and_not_for_nan():
     check(lambda x, y: x.isclose(y), values=[[1.0, 1.0, float("inf"), float("nan"), 1.0], [1.0, 1.000001, float("inf"),
                                               float("nan"), float("inf")]], grad=False)
 
@@ -366,7 +366,7 @@ def test_relative_error_stays_below_its_bound(name, low, high, bound):
     assert error.max() < bound, f"{name}: {error.max():.2g} at {x[error.argmax()]}"
 
 
-def test_second_gradients():
+def test_second_gradients_are_pytorchs():
     for op in (lambda x: x.tanh(), lambda x: x.sigmoid(), lambda x: x.exp(), lambda x: x ** 3, lambda x: x.sin(),
                lambda x: x.log(), lambda x: x.softplus() if isinstance(x, Tensor) else F.softplus(x),
                lambda x: x.erf()):

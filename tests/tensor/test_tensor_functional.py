@@ -18,7 +18,7 @@ F = torch.nn.functional
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-def test_softmax(axis, dtype):
+def test_softmax_and_its_logarithm_are_pytorchs(axis, dtype):
     check(lambda x: x.softmax(axis), (3, 7), dtype=dtype)
     check(lambda x: x.log_softmax(axis), (3, 7), dtype=dtype)
 
@@ -32,7 +32,7 @@ def test_softmax_of_extremes():
     check(lambda x: x.softmax(-1), (0, 3))
 
 
-def test_norms():
+def test_normalizations_are_pytorchs():
     check(lambda x: x.layernorm(), lambda x: F.layer_norm(x, x.shape[-1:]), (4, 9))
     check(lambda x: x.layernorm((1, 2)), lambda x: F.layer_norm(x, x.shape[1:]), (3, 4, 5))
     check(lambda x: x.layernorm(), lambda x: F.layer_norm(x, x.shape[-1:]), (4, 9), dtype="bfloat16")
@@ -42,7 +42,7 @@ def test_norms():
           lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), (4, 3, 2, 5), (3,), (3,))
 
 
-def test_dropout():
+def test_dropout_drops_and_scales_in_training_alone():
     x = Tensor.ones(4000)
     assert x.dropout(0.5) is x
     with Tensor.train():
@@ -53,7 +53,7 @@ def test_dropout():
         assert ((a != 0) == (a + 0 != 0)).all().item()              # one node, one mask
 
 
-def test_training_switches():
+def test_training_switches_nest_and_return():
     assert Tensor.training is False
     with Tensor.train():
         assert Tensor.training is True
@@ -78,7 +78,7 @@ def test_training_switches():
     assert step() is True and Tensor.training is False
 
 
-def test_attention():
+def test_attention_with_masks_is_pytorchs():
     shape = (2, 3, 5, 4)
     attend = F.scaled_dot_product_attention
     check(lambda q, k, v: q.scaled_dot_product_attention(k, v), attend, shape, shape, shape, factor=4)
@@ -114,7 +114,7 @@ def test_attention_of_a_query_that_may_look_at_nothing(kind):
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_losses(reduction):
+def test_losses_with_every_reduction_are_pytorchs(reduction):
     classes = np.array([2, 0, 6, 1])
     ours, theirs = Tensor(classes), torch.tensor(classes)
     check(lambda x: x.cross_entropy(ours, reduction), lambda x: F.cross_entropy(x, theirs, reduction=reduction), (4, 7))

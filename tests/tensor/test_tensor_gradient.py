@@ -125,7 +125,7 @@ def test_what_numpy_gives_is_the_readers_own():
     assert y.tolist() == [2.0, 3.0] and (x + 1).tolist() == [2.0, 3.0]
 
 
-def test_realize_cuts():
+def test_a_realized_value_is_a_leaf_that_gradients_do_not_pass():
     x = Tensor([1.0, 2.0])
     h = (x * 3).realize()
     (h * h).sum().backward()
@@ -154,7 +154,7 @@ def test_a_reshaped_tensor_that_is_reshaped_again_is_still_on_the_way():
     assert w.grad.tolist() == [[5.0] * 3] * 2
 
 
-def test_detach_stops():
+def test_detach_stops_gradients():
     x = Tensor([2.0])
     (x * x.detach()).sum().backward()
     assert x.grad.tolist() == [2.0] and x.detach().requires_grad is False
@@ -252,7 +252,7 @@ def test_kernel_counts_that_texts_rely_on():
     assert x[1:3, ::2].schedule() == [] and x.permute(1, 0).reshape(2, 16).schedule() == []
 
 
-def test_realize_together():
+def test_realize_computes_several_tensors_together():
     x = Tensor(np.ones(10, "float32"))
     a, b = x + 1, x * 3
     a.realize(b)

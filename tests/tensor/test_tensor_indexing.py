@@ -76,7 +76,7 @@ def test_lookups_by_name():
     check(lambda x: x.take(Tensor([2, 5, 0])), lambda x: x.take(torch.tensor([2, 5, 0])), (3, 4))
 
 
-def test_iteration():
+def test_a_tensor_is_iterated_row_by_row():
     assert [row.tolist() for row in Tensor([[1, 2], [3, 4]])] == [[1, 2], [3, 4]]
     a, b = Tensor([5, 6])
     assert a.item() == 5 and b.item() == 6 and len(Tensor.zeros(3, 2)) == 3 and 6 in Tensor([5, 6])
@@ -93,7 +93,7 @@ SETS = {
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_setting(name):
+def test_assigned_elements_are_pytorchs_and_earlier_results_stay(name):
     key, value = SETS[name]
     start = np.arange(20, dtype="float32").reshape(4, 5)
     ours, theirs = Tensor(start), torch.tensor(start)
@@ -117,7 +117,7 @@ def test_setting_by_mask_and_gradient():
 
 @hypothesis_settings(max_examples=40, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_any_slices(data):
+def test_any_slices_are_numpys(data):
     shape = tuple(data.draw(st.lists(st.sampled_from([1, 2, 3, 5, 7]), min_size=1, max_size=3)))
     bound = st.one_of(st.none(), st.integers(-8, 8))
     step = st.one_of(st.none(), st.sampled_from([1, 2, 3, -1, -2]))

@@ -16,7 +16,7 @@ F = torch.nn.functional
                                     ((4,), (2, 4, 5)),
                                     ((1, 1), (1, 1)), ((3, 1), (1, 4)), ((0, 4), (4, 5)), ((3, 0), (0, 5)),
                                     ((17, 31), (31, 13))])
-def test_matmul(shapes):
+def test_matmul_takes_vectors_matrices_and_batches(shapes):
     check(lambda x, y: x @ y, *shapes)
 
 
@@ -45,13 +45,13 @@ def test_linear_and_friends():
 @pytest.mark.parametrize("options", [{}, {"padding": 1}, {"stride": 2}, {"dilation": 2}, {"stride": 2, "padding": 1},
                                      {"padding": (2, 1)}, {"stride": (2, 1), "dilation": (1, 2), "padding": 2}],
                                      ids=str)
-def test_conv2d(options):
+def test_conv2d_with_options_is_pytorchs(options):
     check(lambda x, w, b: x.conv2d(w, b, **options), lambda x, w, b: F.conv2d(x, w, b, **options),
           (2, 3, 7, 8), (4, 3, 3, 2), (4,), factor=4)
 
 
 @pytest.mark.parametrize("groups", [2, 4])
-def test_grouped_conv2d(groups):
+def test_conv2d_in_groups_is_pytorchs(groups):
     check(lambda x, w: x.conv2d(w, groups=groups, padding=1), lambda x, w: F.conv2d(x, w, groups=groups, padding=1),
           (2, 4, 6, 5), (8, 4 // groups, 3, 3), factor=4)
 
@@ -69,7 +69,7 @@ def test_conv_of_other_ranks():
                                      {"kernel_size": 3, "ceil_mode": True},
                                      {"kernel_size": 2, "stride": 3, "ceil_mode": True},
                                      {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True}], ids=str)
-def test_max_pool(options):
+def test_max_pool2d_with_options_is_pytorchs(options):
     checked = {"kernel_size": 2, **options}
     check(lambda x: x.max_pool2d(**options), lambda x: F.max_pool2d(x, **checked), (2, 3, 7, 8))
 
@@ -83,7 +83,7 @@ def test_max_pool(options):
                                       "count_include_pad": False},
                                      {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True,
                                       "count_include_pad": False, "divisor_override": 5}], ids=str)
-def test_avg_pool(options):
+def test_avg_pool2d_with_options_is_pytorchs(options):
     checked = {"kernel_size": 2, **options}
     check(lambda x: x.avg_pool2d(**options), lambda x: F.avg_pool2d(x, **checked), (2, 3, 7, 8))
 

@@ -37,7 +37,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_view(name):
+def test_views_and_their_gradients_are_pytorchs(name):
     check(SAME[name], (2, 3, 4))
     check(SAME[name], (2, 3, 4), dtype="int32")
 
@@ -53,7 +53,7 @@ def test_views_of_scalars_and_nothing():
     check(lambda x: x.expand(3), ())
 
 
-def test_transposes():
+def test_the_transpose_reverses_all_axes():
     check(lambda x: x.T, (3, 4))
     x = Tensor([1, 2])
     assert x.T is x and Tensor.zeros(2, 3, 4).T.shape == (3, 2, 4)
@@ -76,11 +76,11 @@ def test_padding_from_inside(mode):
     check(lambda x: x.pad((2, 1, 1, 3), mode=mode), lambda x: F.pad(x, (2, 1, 1, 3), mode=mode), (2, 2, 5, 4))
 
 
-def test_shrink():
+def test_shrink_takes_none_for_a_whole_axis():
     check(lambda x: x.shrink(((1, 3), None)), lambda x: x[1:3], (4, 5))
 
 
-def test_joining():
+def test_cat_and_stack_join_along_every_axis():
     for dim in (0, 1, -1):
         check(lambda x, y: Tensor.cat(x, y, dim=dim), lambda x, y: torch.cat([x, y], dim), (3, 3, 3), (3, 3, 3))
         check(lambda x, y: Tensor.stack(x, y, dim=dim), lambda x, y: torch.stack([x, y], dim), (3, 4), (3, 4))
@@ -94,7 +94,7 @@ def test_joined_values_are_exact():
     assert Tensor(x).cat(Tensor([0.0])).numpy().tobytes() == np.append(x, np.float32(0)).tobytes()
 
 
-def test_splitting():
+def test_split_chunk_and_unbind_give_pytorchs_parts():
     for sizes in (2, 3, 7, [3, 4], [0, 7]):
         for mine, theirs in zip(Tensor.arange(7).split(sizes), torch.arange(7).split(sizes)):
             assert mine.tolist() == theirs.tolist()
@@ -105,7 +105,7 @@ def test_splitting():
     check(lambda x: x.split(2, 1)[1], (3, 5))
 
 
-def test_diagonals():
+def test_diagonals_are_read_and_made_as_in_pytorch():
     check(lambda x: x.diagonal(), (4, 4))
     check(lambda x: x.diagonal(), (3, 5))
     check(lambda x: x.diagonal(), (5, 3))
@@ -113,7 +113,7 @@ def test_diagonals():
     check(lambda x: x.diag(), (1,))
 
 
-def test_grid():
+def test_meshgrid_is_pytorchs_in_both_indexings():
     for indexing in ("ij", "xy"):
         ours = Tensor([1, 2, 3]).meshgrid(Tensor([4, 5]), indexing=indexing)
         theirs = torch.meshgrid(torch.tensor([1, 2, 3]), torch.tensor([4, 5]), indexing=indexing)

@@ -19,7 +19,7 @@ AXES = [None, 0, 1, -1, (0, 2), (0, 1, 2)]
 @pytest.mark.parametrize("keepdim", [False, True])
 @pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize("name", ["sum", "mean", "var", "std", "amax", "amin", "logsumexp"])
-def test_reduction(name, axis, keepdim):
+def test_reductions_along_every_axis_are_pytorchs(name, axis, keepdim):
     ours = {"amax": "max", "amin": "min"}.get(name, name)
     dims = tuple(range(3)) if axis is None else axis
     check(lambda x: getattr(x, ours)(axis, keepdim=keepdim), lambda x: getattr(x, name)(dims, keepdim=keepdim),
@@ -27,7 +27,7 @@ def test_reduction(name, axis, keepdim):
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
-def test_product(axis):
+def test_the_gradient_of_a_product_passes_zeros(axis):
     check(lambda x: x.prod(axis), (3, 4, 2))
     check(lambda x: x.prod(axis), values=[[[1.0, 0.0, 3.0], [2.0, 0.0, 0.0]]][:1]) if axis != -1 else None
     check(lambda x: x.prod(), (3, 4))
@@ -69,7 +69,7 @@ def test_means_of_integers_are_floats():
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (0, 3), (1, 7, 1)])
-def test_odd_shapes(shape):
+def test_scalars_and_empty_tensors_are_reduced_as_in_pytorch(shape):
     check(lambda x: x.sum(), shape)
     check(lambda x: x.prod(), shape)
     check(lambda x: x.mean(), shape, grad=False)
@@ -90,13 +90,13 @@ def test_nan_is_the_extreme():
 
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
-def test_places(name, axis):
+def test_argmax_and_argmin_are_the_first_of_equals(name, axis):
     check(lambda x: getattr(x, name)(axis), (3, 4, 5), gives="int32")
     check(lambda x: getattr(x, name)(axis), (3, 4, 5), dtype="int32", low=0, high=3, gives="int32")
     assert getattr(Tensor([5, 5, 5]), name)().item() == 0
 
 
-def test_truth():
+def test_any_and_all_of_nothing_are_false_and_true():
     for axis in (0, 1):
         check(lambda x: x.any(axis), (3, 4), dtype="bool")
         check(lambda x: x.all(axis), (3, 4), dtype="bool")
@@ -106,7 +106,7 @@ def test_truth():
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
-def test_scans(axis):
+def test_running_sums_products_and_extremes_are_pytorchs(axis):
     check(lambda x: x.cumsum(axis), (5, 6, 3))
     check(lambda x: x.cumprod(axis), (5, 6, 3))
     check(lambda x: x.cummax(axis)[0], (5, 6, 3))
@@ -114,7 +114,7 @@ def test_scans(axis):
     check(lambda x: x.cumsum(axis), (0, 3))
 
 
-def test_norms():
+def test_norms_of_every_order_are_pytorchs():
     for p in (1, 2, 3, float("inf"), float("-inf"), 0):
         check(lambda x: x.norm(p, 1), lambda x: torch.linalg.vector_norm(x, p, 1), (3, 7), grad=p not in (0,))
     check(lambda x: x.norm(), (3, 7))
@@ -126,7 +126,7 @@ def test_extremes_share_their_gradient_among_equals():
 
 
 @pytest.mark.parametrize("correction", [0, 1, 2])
-def test_variance(correction):
+def test_variance_and_deviation_are_pytorchs(correction):
     check(lambda x: x.var(1, correction=correction), lambda x: x.var(1, correction=correction), (4, 9))
     check(lambda x: x.std(1, correction=correction), lambda x: x.std(1, correction=correction), (4, 9))
     v, m = Tensor([1.0, 2.0, 4.0]).var_mean()

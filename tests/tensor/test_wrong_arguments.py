@@ -92,7 +92,7 @@ METHODS = sorted(n for n in dir(Tensor)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_methods(name: str) -> None:
+def test_methods_explain_wrong_arguments(name: str) -> None:
     static = inspect.getattr_static(Tensor, name)
     own = isinstance(static, (classmethod, staticmethod))
     wrong = complaints(name, getattr(Tensor, name), [] if own else MAKERS[:6], name, 12)
@@ -102,7 +102,7 @@ def test_methods(name: str) -> None:
 @pytest.mark.parametrize("name", ["__getitem__", "__setitem__", "__add__", "__rsub__", "__truediv__", "__pow__",
                                   "__rpow__", "__matmul__", "__eq__", "__lt__", "__and__", "__lshift__", "__mod__",
                                   "__floordiv__"])
-def test_operators(name: str) -> None:
+def test_operators_explain_wrong_arguments(name: str) -> None:
     count = 2 if name == "__setitem__" else 1
     choose = random.Random(name)
     wrong = [w for _ in range(60) if (w := complaint(getattr(Tensor, name), [choose.choice(MAKERS[:6])()] + [
@@ -150,7 +150,7 @@ def test_optimizers(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(n for n, v in vars(optim.lr_scheduler).items()
                                         if inspect.isclass(v) and not n.startswith("_") and n != "LRScheduler"))
-def test_schedules(name: str) -> None:
+def test_learning_rate_schedules_explain_wrong_arguments(name: str) -> None:
     made, choose = getattr(optim.lr_scheduler, name), random.Random(name)
     wrong = complaints(name, made, [], name, 6)
     for _ in range(12):
@@ -162,7 +162,7 @@ def test_schedules(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["safe_load", "safe_load_metadata", "torch_load", "gguf_load", "load_state_dict",
                                   "load_checkpoint", "get_state_dict", "get_parameters"])
-def test_files(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_explain_wrong_arguments(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -161,8 +161,7 @@ def _(g, out, x, y):
 
 def _constant(node: UOp) -> bool:
     """Whether a node is a constant, perhaps broadcast. (A leaf of zeros is not: it may want a gradient.)"""
-    while node.op in (o.RESHAPE, o.EXPAND):
-        node = node.src[0]
+    node = node.below((o.RESHAPE, o.EXPAND))
     return node.op is o.CONST or node.op is o.PARAM and node.arg.scalar
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import struct
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from functools import partial
 from itertools import compress
 from operator import attrgetter, methodcaller
@@ -153,8 +153,12 @@ class Node:
     @property
     def base(self) -> Self:
         """The node below all movement ops."""
+        return self.below(_VIEWS)
+
+    def below(self, ops: Container[Op]) -> Self:
+        """The first node of another op than these, each of which has it, or the next one, as its first source."""
         node = self
-        while node.op in _VIEWS:
+        while node.op in ops:
             node = node.src[0]
         return node
 

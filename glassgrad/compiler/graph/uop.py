@@ -131,10 +131,7 @@ class UOp(Node, Operators["UOp"]):
 
     def reshaped(self, shape: Sequence[Dimension]) -> UOp:
         """As `reshape`, merged with reshapes below: for passes of the compiler, whose nodes no tensor stands for."""
-        node = self
-        while node.op is o.RESHAPE:
-            node = node.src[0]
-        return node.reshape(shape)
+        return self.below((o.RESHAPE,)).reshape(shape)
 
     def permute(self, order: Sequence[int]) -> UOp:
         order = tuple(order)

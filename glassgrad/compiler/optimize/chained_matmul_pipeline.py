@@ -37,7 +37,7 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.product.gpu_warp_tile import CopiedLines
-from glassgrad.compiler.optimize.product.packing import narrowed
+from glassgrad.compiler.optimize.product.matrix_unit.unit_choice import narrowed
 from glassgrad.compiler.optimize.product.recognize import Product, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu

@@ -28,7 +28,7 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves.gates import below, edge_gate
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.product.gpu_warp_tile import CopiedLines
-from glassgrad.compiler.optimize.product.packing import narrowed
+from glassgrad.compiler.optimize.product.matrix_unit.unit_choice import narrowed
 from glassgrad.compiler.optimize.product.recognize import Product, count, recognize
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit

@@ -22,7 +22,7 @@ from glassgrad.compiler.optimize.product.dot_product_tile import taps, taps_of_c
 from glassgrad.compiler.optimize.product.gpu_group_tile import group_tiles
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_loops import on_gpu_matrix_unit
 from glassgrad.compiler.optimize.product.gpu_warp_tile import on_warps
-from glassgrad.compiler.optimize.product.matrix_unit_tile import on_matrix_unit
+from glassgrad.compiler.optimize.product.matrix_unit.matrix_unit_tile import on_matrix_unit
 from glassgrad.compiler.optimize.product.recognize import (Product, count, footprint, recognize, recognize_pairs,
                                                            recognize_with_run_time_bounds)
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
@@ -36,21 +36,29 @@ MOST_RUN_TIME_TASKS = 32        # tasks of a loop with a run-time bound around a
 
 
 @move(lambda body, *_: None)
-def contraction(body: list[Statement], target: Target, decisions: Decisions,
-                by_rows: bool = False) -> tuple[Phases, list[Statement]] | None:
-    """The phases of a contraction, and the loop nest that plain loops still have to do: on a GPU with split K the sum
-    of the parts, else empty. `by_rows`: for a range of row counts. Refuses (None) what no family accepts."""
-    bounded_axes = with_run_time_axes(body) if by_rows or target.groups else None
+def contraction(body: list[Statement], target: Target, decisions: Decisions, by_rows: bool = False) -> Phases | None:
+    """The phases of a contraction on a CPU: by its matrix unit, or its vectors. `by_rows`: for a range of row counts.
+    Refuses (None) what no family accepts."""
+    product = with_run_time_axes(body) if by_rows else None
+    product = product or recognize(body) or recognize_pairs(body)
+    if product is None:
+        return None
+    phases = on_matrix_unit(product, target, decisions) if target.units else None
+    return phases or on_vectors(product, target, decisions)
+
+
+@move(lambda body, *_: None)
+def contraction_by_groups(body: list[Statement], target: Target, decisions: Decisions,
+                          by_rows: bool = False) -> tuple[Phases, list[Statement]] | None:
+    """The phases of a contraction on groups of threads, and the loop nest that plain loops still have to do: with split
+    K the sum of the parts, else empty. `by_rows`: for a range of row counts. Refuses (None) what no family accepts."""
+    bounded_axes = with_run_time_axes(body)
     product = bounded_axes or recognize(body) or recognize_pairs(body)
     if product is None:
         return None
-    if target.groups:
-        in_place = None if by_rows or bounded_axes is None else recognize_with_run_time_bounds(body)
-        return on_gpu_matrix_unit(in_place or product, target, decisions) or on_warps(product, target, decisions) or \
-            group_tiles(product, target, decisions)
-    phases = on_matrix_unit(product, target, decisions) if target.units else None
-    phases = phases or on_vectors(product, target, decisions)
-    return None if phases is None else (phases, [])
+    in_place = None if by_rows or bounded_axes is None else recognize_with_run_time_bounds(body)
+    return on_gpu_matrix_unit(in_place or product, target, decisions) or on_warps(product, target, decisions) or \
+        group_tiles(product, target, decisions)
 
 
 def with_run_time_axes(body: list[Statement]) -> Product | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.lower.loops import For, If, Kernel, Phase, Statement, Store, loads_in, task_loops, walk
-from glassgrad.compiler.optimize.contraction_tilings import contraction
+from glassgrad.compiler.optimize.contraction_tilings import contraction, contraction_by_groups
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.split_by_remainder import residues, side_by_side, split_where_divided
@@ -51,7 +51,7 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
             has_stop = isinstance(body[0], For) and body[0].stop is not None
             is_run, body = condition(body) if has_stop else (None, body)
             tiled = contraction(body, target, decisions, is_run is not None) if target.tiled_products else None
-            bodies = plain(body, target, decisions) if tiled is None else tiled[0]
+            bodies = tiled or plain(body, target, decisions)
             phases += [Phase(b if is_run is None else run_only_if(is_run, b)) for b in bodies]
             any_tiled = any_tiled or tiled is not None
     streamed = () if any_tiled or target.groups else streamed_slots([p.body for p in phases], target, decisions)
@@ -75,7 +75,7 @@ def _by_groups(parts: list[list[Statement]], target: Target, decisions: Decision
     waiting: list[list[Statement]] = []
     for part in parts:
         blocks = [condition(body) for body in _merged(part, target)]
-        tiled = [contraction(body, target, decisions, is_run is not None) for is_run, body in blocks]
+        tiled = [contraction_by_groups(body, target, decisions, is_run is not None) for is_run, body in blocks]
         if tiled == [None] * len(blocks):
             waiting.append(part)
             continue

@@ -10,11 +10,12 @@ from glassgrad.compiler.graph import UOp
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, modulo, multiply,
                                                     times)
 from glassgrad.compiler.lower.loops import TASK, For, Statement, Store, around, counter, task_loops
-from glassgrad.compiler.optimize.contraction_tilings import contraction, with_run_time_axes
+from glassgrad.compiler.optimize.contraction_tilings import contraction_by_groups, with_run_time_axes
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_decorator import move
-from glassgrad.compiler.optimize.product.packing import few_rows, unit_for
+from glassgrad.compiler.optimize.product.matrix_unit.unit_choice import unit_for
+from glassgrad.compiler.optimize.product.packing import few_rows
 from glassgrad.compiler.optimize.product.recognize import Product, count, recognize
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
@@ -92,7 +93,7 @@ def _with_other_tiles(versions: dict[int, list[Statement]], target: Target) -> d
     tiles: dict[int, list[str]] = {}
     for most, body in versions.items():
         recipe = Decisions(None)
-        contraction(body, target, recipe, by_rows=True)
+        contraction_by_groups(body, target, recipe, by_rows=True)
         tiles[most] = recipe.moves
     return {most: body for (most, body), more in zip(versions.items(), [*[*versions][1:], 0])
             if tiles[most] != tiles.get(more)}

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import UOp, const, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import AxisSet, varies as varies_of
-from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, FusionLimits, below_casts
+from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, FusionLimits
 from glassgrad.compiler.schedule.online_softmax import (SoftmaxProduct, StoresScores, WeightedSum, down_to_reductions,
                                                         is_contraction, lifted, result_of, softmax_product, stored_type,
                                                         why_apart)
@@ -53,7 +53,7 @@ def factor_product(total: UOp, varies: dict[UOp, AxisSet], result: UOp) -> Facto
     """The sum as a `FactorProduct`, if a factor of it is computed from contractions and an exponential; else None."""
     if total.op is not o.SUM or total.symbolic or not is_contraction(total, varies):
         return None
-    product = below_casts(total.src[0])
+    product = total.src[0].below((o.CAST,))
     for factor, values in (product.src, product.src[::-1]):
         found = _computed(total, factor, values, varies, result)
         if found is not None:
@@ -94,7 +94,8 @@ def _sides(node: UOp, factor: UOp, row_axis: int, axis: int, varies: dict[UOp, A
     other axes."""
     if node.op is not o.SUM or not is_contraction(node, varies):
         return None
-    for rows, keys in (below_casts(node.src[0]).src, below_casts(node.src[0]).src[::-1]):
+    factors = node.src[0].below((o.CAST,)).src
+    for rows, keys in (factors, factors[::-1]):
         if lifted(node, varies[rows] - varies[keys], factor) == {row_axis} and \
                 lifted(node, varies[keys] - varies[rows], factor) == {axis}:
             return rows, keys
@@ -285,13 +286,14 @@ def _made_of(node: UOp, chain: FactorProduct) -> bool:
 def in_kernel(sink: UOp) -> list[WeightedSum]:
     """The weighted sums that a kernel computes in one pass, the one with the most products first; empty for others."""
     known = varies_of(toposort([sink]))
-    found: list[WeightedSum] = []
+    found: dict[UOp, WeightedSum] = {}            # by total: a value may be stored twice
     for store in reversed([s for s in sink.src if s.op is o.STORE]):
         chain = _chain_of(store.src[1], known)
         if isinstance(chain, SoftmaxProduct):
             return [chain]
-        found += [] if chain is None else [chain]
-    return sorted(found, key=lambda chain: -len(chain.products))
+        if chain is not None:
+            found[chain.total] = chain
+    return sorted(found.values(), key=lambda chain: -len(chain.products))
 
 
 def _chain_of(value: UOp, known: dict[UOp, AxisSet]) -> WeightedSum | None:

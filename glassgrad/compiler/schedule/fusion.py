@@ -39,7 +39,7 @@ from glassgrad.compiler.graph import UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, nontrivial
 from glassgrad.compiler.schedule.attention_backward import SCORES_AGAIN, Passes, find
 from glassgrad.compiler.schedule.inlined_values import (CONSTANT, CPU_LIMITS, FEWER, LEAVES, NOTHING, SEEN_THROUGH,
-                                                        FusionLimits, Inlined, InlinedValues, below_casts, widens)
+                                                        FusionLimits, Inlined, InlinedValues, widens)
 from glassgrad.compiler.schedule.online_softmax import ONE_PASS, StoresScores, WeightedSum
 
 REPEATED = 12          # vector instructions from which a value that a view repeats is stored, not recomputed
@@ -59,9 +59,7 @@ def scanned_constant(node: UOp) -> UOp | None:
     """The constant that a SCAN adds up: then element i is (i + 1) times it, and needs no scan. None otherwise."""
     if node.op is not o.SCAN or node.arg.combine is not o.ADD or node.dtype.kind == "b":
         return None
-    source = node.src[0]
-    while source.op in (o.RESHAPE, o.EXPAND):
-        source = source.src[0]
+    source = node.src[0].below((o.RESHAPE, o.EXPAND))
     return source if source.op is o.CONST else None
 
 
@@ -187,9 +185,7 @@ class _Plan(InlinedValues):
     def recurrence(self, node: UOp) -> Inlined:
         """All steps of a recurrence, each of which reads and writes memory."""
         for s in node.src:
-            below = s
-            while below.op is o.RESHAPE:
-                below = below.src[0]
+            below = s.below((o.RESHAPE,))
             if s.op is o.IOTA and self.limits.in_one_kernel(node):             # the number of the step
                 continue
             if below.op is not o.PARAM and below not in self.reasons:
@@ -328,7 +324,7 @@ class _Plan(InlinedValues):
         axes = frozenset(node.arg.axes)
         contraction = self.is_contraction(node)
         if contraction:
-            for factor in below_casts(source).src:
+            for factor in source.below((o.CAST,)).src:
                 if self.inlined[factor].rows is not None:
                     why = self.why_not_one_pass.get(node)
                     self.store(factor, "a factor of a sum of products, with a reduction inside" +

@@ -77,16 +77,10 @@ def widens(node: UOp) -> bool:
     return node.op is o.CAST and node.src[0].dtype.itemsize < node.dtype.itemsize
 
 
-def below_casts(node: UOp) -> UOp:
-    while node.op is o.CAST:
-        node = node.src[0]
-    return node
-
-
 def sums_products(node: UOp, varies: dict[UOp, AxisSet], least: int) -> bool:
     """Whether a node is a sum of products of two factors that both have the summed axes, and at least `least` of which
     have an axis that the other lacks."""
-    source = below_casts(node.src[0]) if node.op is o.SUM else node
+    source = node.src[0].below((o.CAST,)) if node.op is o.SUM else node
     if node.op is not o.SUM or source.op is not o.MUL or () in (source.src[0].shape, source.src[1].shape):
         return False
     left, right = varies[source.src[0]], varies[source.src[1]]

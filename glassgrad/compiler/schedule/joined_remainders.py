@@ -83,9 +83,7 @@ def _spreads_a_sum(node: UOp) -> bool:
     """Whether a node puts zeros between the results of a contraction: a gradient through a window of one tap."""
     if not _has_stride(node) or node.shape[-1] != 1:
         return False
-    below = node.src[0]
-    while below.op in (o.RESHAPE, o.PERMUTE):
-        below = below.src[0]
+    below = node.src[0].below((o.RESHAPE, o.PERMUTE))
     return below.op is o.SUM and below.src[0].op is o.MUL
 
 

@@ -21,7 +21,7 @@ from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import DType, Length, UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import AxisSet, carried
 from glassgrad.compiler.graph.symbolic import least
-from glassgrad.compiler.schedule.inlined_values import below_casts, sums_products
+from glassgrad.compiler.schedule.inlined_values import sums_products
 
 # (device, type of the factors, elements of a key or value) -> why scores are stored
 StoresScores = Callable[[str, DType, int], "str | None"]
@@ -61,7 +61,7 @@ class SoftmaxProduct(WeightedSum):
 
 def softmax_product(total: UOp, varies: dict[UOp, AxisSet], result: UOp | None = None) -> SoftmaxProduct | None:
     """The sum as a `SoftmaxProduct`, if it is softmax(a contraction) times values; `result` is what is stored of it."""
-    product = below_casts(total.src[0] if total.op is o.SUM else total)
+    product = (total.src[0] if total.op is o.SUM else total).below((o.CAST,))
     if total.op is not o.SUM or product.op is not o.MUL or len(total.arg.axes) != 1:
         return None
     for weights, values in (product.src, product.src[::-1]):
@@ -188,7 +188,7 @@ def down_to_reductions(node: UOp) -> list[UOp]:
 
 def _sides(products: UOp, scores: UOp, maximum: UOp, varies: dict[UOp, AxisSet]) -> tuple[UOp | None, UOp | None]:
     """The factors of the scores' contraction: the one whose own axis is that of the maximum, and the other one."""
-    product = below_casts(products.src[0])
+    product = products.src[0].below((o.CAST,))
     for keys, rows in (product.src, product.src[::-1]):
         if lifted(products, varies[keys] - varies[rows], scores) == frozenset(maximum.arg.axes):
             return keys, rows
@@ -220,8 +220,7 @@ def result_of(total: UOp, readers: dict[UOp, list[UOp]], sinks: set[UOp]) -> UOp
         reader = readers[node][0]
         if reader.op is o.DIV and reader.src[0] is node or reader.op is o.MUL:
             other = reader.src[1] if reader.src[0] is node else reader.src[0]
-            while other.op in (*_ABOVE, o.EXPAND, o.RECIP):
-                other = other.src[0]
+            other = other.below((*_ABOVE, o.EXPAND, o.RECIP))
             if other.op is not o.SUM or other.src[0].op is not o.EXP2:
                 return divided
             divided = reader

@@ -52,8 +52,7 @@ def replacement(node: UOp) -> Part | None:
 
 
 def _is_true(node: UOp) -> bool:
-    while node.op in (o.RESHAPE, o.EXPAND):
-        node = node.src[0]
+    node = node.below((o.RESHAPE, o.EXPAND))
     return node.op is o.CONST and node.arg is True
 
 

@@ -26,7 +26,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import UOp, ops as o
@@ -64,12 +64,38 @@ class KeptValue(NamedTuple):
 _computed: WeakNodeDict[tuple[_Row, ...]] = WeakNodeDict()       # by node: where it was computed, the last one first
 
 
-def reads_kept(normal: NormalizedGraph) -> bool:
-    """Whether a graph reads kept values."""
-    return bool(registry.kept.rows) and any([n.base in registry.kept for n in normal.buffers])
+class KeptRows:
+    """By the structure of a graph, which of its values each run keeps."""
+
+    def __init__(self, most: int):
+        self._most = most
+        self._found: dict[Any, ScheduledGraph | None] = {}
+
+    def of(self, normal: NormalizedGraph, original: Mapping[UOp, UOp], is_new: bool) -> ScheduledGraph | None:
+        """The structure of a graph that keeps values; None if it keeps none. It is searched for them if it has no
+        schedule (`is_new`) and has nodes that were computed before, and when it first reads a kept value."""
+        if not is_new and not registry.kept.rows:
+            return None
+        if normal.key in self._found:
+            return self._found[normal.key]
+        reads_kept = any([n.base in registry.kept for n in normal.buffers])
+        if not reads_kept and not (is_new and _is_noted(normal, original)):
+            return None
+        graph = values_to_keep(normal, original)
+        if reads_kept or graph is not None:
+            if len(self._found) >= self._most:
+                self._found.pop(next(iter(self._found)))
+            self._found[normal.key] = graph
+        return graph
 
 
-def shares(normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> bool:
+def note(normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> None:
+    """Note the nodes of a graph that is scheduled, unless they are noted: a later graph may compute them again."""
+    if not _is_noted(normal, original):
+        values_to_keep(normal, original)
+
+
+def _is_noted(normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> bool:
     """Whether a graph may have nodes that were computed before."""
     return len(registry.copies) > 0 or not _computed.rows.keys().isdisjoint(map(id, original.values() or normal.order))
 

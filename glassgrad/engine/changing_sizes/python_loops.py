@@ -240,7 +240,9 @@ def _sequences(loop: EqualSteps, wanted: list[UOp]) -> list[UOp] | None:
             not any(n.op in o.REDUCE for n in needed):
         return None
     batch = Batched(len(loop.steps), {stands_in[n]: _sequence(n, row, len(loop.steps)) for n, row in loop.rows.items()})
-    before = dict.fromkeys([_below_views(s) for n in needed for s in n.src if s in varying and s not in of_states])
+    # what the steps read is stored once, and each makes its own views of it
+    read = [s for n in needed for s in n.src if s in varying and s not in of_states]
+    before = dict.fromkeys([s.below(o.MOVEMENT) for s in read])
     if not before:
         return None
     sequences = [batch.mapped(n) for n in before]
@@ -268,13 +270,6 @@ def _depending(order: Sequence[UOp], on: Sequence[UOp]) -> set[UOp]:
         if any([s in found for s in node.src]):
             found.add(node)
     return found
-
-
-def _below_views(node: UOp) -> UOp:
-    """The value of which a node is a view: it is stored once, and each step makes its own view."""
-    while node.op in o.MOVEMENT:
-        node = node.src[0]
-    return node
 
 
 def _sequence(node: UOp, row: StepRow, count: int) -> UOp:

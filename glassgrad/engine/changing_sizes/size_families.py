@@ -118,6 +118,19 @@ class GeneralGraph:
                 return None
         return place
 
+    def gets_own_kernels(self, value: int) -> bool:
+        """Whether one more graph with this value of the variable gets kernels of its own: they are faster, or the value
+        comes so often that they pay."""
+        if value > self.fast_to:
+            report_sizes(f"size {value} gets kernels of its own: products of that size are faster so")
+            return True
+        runs = self.runs[value] = self.runs.get(value, 0) + 1
+        if runs <= FIXED_AFTER << self.repaid:
+            return False
+        self.repaid += 1
+        report_sizes(f"size {value} was computed {runs - 1} times: it gets kernels of its own")
+        return True
+
     def _other_floats(self, normal: NormalizedGraph) -> bytes:
         return _bits([c.arg for i, c in enumerate(normal.constants) if i not in self.scalars])
 
@@ -241,8 +254,9 @@ class SizeFamilies:
         family.see(normal, parts)
         return family
 
-    def add(self, normal: NormalizedGraph, where: tuple[Any, ...], general: GeneralGraph) -> None:
-        """Keep a graph with a variable."""
+    def add(self, normal: NormalizedGraph, where: tuple[Any, ...], family: SizeFamily, general: GeneralGraph) -> None:
+        """Keep a graph with a variable, made for a family."""
+        family.made.append(general)
         if len(self._general) >= self._most:
             self._general.pop(next(iter(self._general)))
         self._general.setdefault((where, some_ops(normal.key)), []).append(general)

@@ -184,8 +184,7 @@ def put(x: UOp, linear: UOp, value: UOp, mode: str = "set") -> UOp:
 def replace_view(x: UOp, view: UOp, value: UOp) -> UOp | None:
     """x with the part that `view` shows replaced by `value`; None where that is no plain part of x (axes of size 1 may
     have been dropped or added)."""
-    while view.op is o.RESHAPE:
-        view = view.src[0]
+    view = view.below((o.RESHAPE,))
     if view is x:
         return value.reshape(x.shape)
     if view.op is not o.SHRINK or view.src[0] is not x:

@@ -189,7 +189,7 @@ class SpecialFunctionsMixin(TensorBase):
             raise InputError("differences are taken so many times", given=f"n={n}", expected="0 or more",
                              fix="write x.diff(), or cumsum for the opposite")
         nodes = [part.uop for part in (prepend, self, append) if part is not None]
-        fit_together("diff", nodes, axis)
+        fit_together(nodes, axis)
         return self._with(special.differences(cat(nodes, axis), axis, n), prepend, append)
 
     def addcmul(self, tensor1: Operand, tensor2: Operand, value: float = 1) -> Self:

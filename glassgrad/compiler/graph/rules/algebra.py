@@ -184,8 +184,7 @@ INVERSES = [
 # -- movement ------------------------------------------------------------------------------------------------
 def _uniform(source: UOp) -> UOp | None:
     """The constant that a node broadcasts, or None."""
-    while source.op in (o.EXPAND, o.RESHAPE):
-        source = source.src[0]
+    source = source.below((o.EXPAND, o.RESHAPE))
     return source if source.op is o.CONST else None
 
 

@@ -219,8 +219,7 @@ class ComputedFactor(BlockLoops):
 
 def _absorbed(reader: UOp, other: UOp) -> bool:
     """Whether an op can become part of an accumulator's initial value, constant factor or mask."""
-    while other.op in (o.CAST, o.EXPAND, o.RESHAPE):
-        other = other.src[0]
+    other = other.below((o.CAST, o.EXPAND, o.RESHAPE))
     if reader.op is o.WHERE:
         return other.op is o.CONST and other.arg == -math.inf
     return reader.op is not o.MUL or other.op is o.CONST and 0 < other.arg < math.inf

@@ -90,7 +90,7 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
     two = 2 * tiles_bytes <= target.group_bytes and depth // now >= gpu.LEAST_STEPS * tile.step
     own = Tiling("staged", tile.rows, tile.columns, tile.threads, block_m=tile.side, block_n=tile.threads // tile.side,
                  left="shared", right="shared", k_block=tile.step, k_parts=parts, stages=2 if two else 1)
-    in_steps, before = _steps_of_one_loop(product, m, n), list[list[Statement]]()
+    in_steps, before = _steps_of_one_loop(product, n), list[list[Statement]]()
     if in_steps is not None:
         k = FlatAxis.of(in_steps)
         left = packed("weights", product.left, m, k, outer, gpu.STEP, must_follow_k=False)
@@ -100,7 +100,7 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
     return [*before, *phases], rest
 
 
-def _steps_of_one_loop(p: Product, m: FlatAxis, n: FlatAxis) -> list[UOp] | None:
+def _steps_of_one_loop(p: Product, n: FlatAxis) -> list[UOp] | None:
     """The loops of K reordered so that a step only spans the last one: channels last, after the taps of a window. Then
     index divisions and bounds checks are the same for all of a step. Refuses (None): no loop is a multiple of a step;
     or the left factor is too large to be stored in that order first."""

@@ -24,7 +24,7 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves.gates import below, zero_outside
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis, lies_along_k
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import tile_to_memory
-from glassgrad.compiler.optimize.product.packing import unit_for
+from glassgrad.compiler.optimize.product.matrix_unit.unit_choice import unit_for
 from glassgrad.compiler.optimize.product.recognize import Product, count
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu

@@ -1,29 +1,23 @@
 """Pack the factors of a contraction. In: a factor and its axes. Out: the loops that copy it into panels.
 
-For vectors, a panel holds one tile's width of positions for all of K: [panel][k][position]. For a matrix unit, rows of
-`left` are contiguous along k, and `right` has words of consecutive k (targets/matrix_units.py). The pack loop absorbs
-any view, padding mask, cast or fused prologue; past the end of K, and past a ragged edge, it stores zeros. Does not
-know the tile that reads a panel.
+A panel holds one tile's width of positions for all of K: [panel][k][position]. The pack loop absorbs any view, padding
+mask, cast or fused prologue; past a ragged edge, it stores zeros. Does not know the tile that reads a panel. (For a
+matrix unit: matrix_unit/unit_panels.py.)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
-from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, divide, divide_up, index, less, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, For, If, Statement, Store, around, counter,
-                                            flat_index, left_of, load, local, loops_around, nested, one, ranges_of)
-from glassgrad.compiler.lower.missing_instructions import carrier
+from glassgrad.compiler.graph import UOp, ops as o, toposort
+from glassgrad.compiler.graph.index_algebra import add, divide, divide_up, index, multiply, substitute_index
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, For, Statement, Store, around, counter, flat_index,
+                                            left_of, local, nested, one, ranges_of)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.gates import below, zero_outside
+from glassgrad.compiler.optimize.moves.gates import zero_outside
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
-from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
-from glassgrad.compiler.optimize.targets.target import Target
 
 READ_AT_ONCE = 1024        # bytes of a row that are worth reading together
 PACKED_AT_ONCE = 8         # steps of k that are packed together: whole cache lines of a panel
@@ -139,10 +133,7 @@ class PackedFactor:
         return [*copied(0, -(-k.arg.size // chunk), chunk, whole), *last]
 
 
-# -- for a matrix unit -----------------------------------------------------------------------------------------------
-FEW_TASKS = 8              # steps of K that are enough tasks, so that each can pack whole rows
-
-
+# -- where packing does not pay ---------------------------------------------------------------------------------
 def few_rows(p: Product) -> bool:
     """Whether a factor has so few rows that packing the other one would cost more than it saves: both are contiguous
     along k, and plain loops read them in place."""
@@ -157,167 +148,3 @@ def swells(factor: UOp, loops: list[UOp]) -> bool:
     packed = count(dict.fromkeys([*loops, *ranges_of(factor)]))
     read = {n.src[0] for n in toposort([factor]) if n.op is o.LOAD and n.src[0].op is o.PARAM}
     return packed > max(cpu.MOST_PACKED, 4 * sum(math.prod(m.arg.shape) for m in read))
-
-
-@dataclass(frozen=True)
-class UnitRanges:
-    """The counters inside one instruction of a matrix unit."""
-    row: UOp
-    column: UOp
-    word: UOp                 # of k
-    piece: UOp                # of a word
-
-    @staticmethod
-    def of(unit: MatrixUnit) -> UnitRanges:
-        return UnitRanges(counter("r", unit.rows), counter("c", unit.columns), counter("w", unit.words),
-                          counter("b", unit.pieces))
-
-
-def narrowed(value: UOp, dtype: DType) -> UOp | None:
-    """The value before it was widened from the narrower `dtype`; None where it was not."""
-    if value.dtype is dtype:
-        return value
-    if value.op is o.CAST and value.src[0].dtype is dtype:
-        return value.src[0]
-    if value.op is o.WHERE:
-        yes, no = narrowed(value.src[1], dtype), narrowed(value.src[2], dtype)
-        return None if yes is None or no is None else value.src[0].where(yes, no)
-    return const(0, dtype) if value.op is o.CONST and value.arg == 0 else None
-
-
-def unit_for(p: Product, target: Target, suits: Callable[[MatrixUnit], bool] = lambda unit: True) \
-        -> tuple[MatrixUnit, UOp, UOp] | None:
-    """The first unit that multiplies a product's types, and both factors in those types; None where there is none."""
-    for unit in target.units if p.pair is None else ():
-        left, right = narrowed(p.left, unit.left), narrowed(p.right, unit.right)
-        if p.total.dtype is unit.total and left is not None and right is not None and suits(unit):
-            return unit, left, right
-    return None
-
-
-class UnitPanels:
-    """One factor, packed as [outer loops it depends on][panel][step of K] and then, for `left`, [row][k], for `right`,
-    [word of k][column]. A left factor that is not contiguous along k is packed in words, too: [row][word of k]."""
-
-    def __init__(self, name: str, value: UOp, axis: FlatAxis, outer: list[UOp], k: list[UOp], unit: MatrixUnit,
-                 tiles: int, panels: int, in_words: bool):
-        self.value, self.axis, self.unit, self.panels, self.right = value, axis, unit, panels, in_words
-        self.k = FlatAxis.of(k)
-        self.outer = [r for r in outer if r in ranges_of(value)]
-        self.across = unit.columns if in_words else unit.rows       # positions of one matrix
-        self.width = tiles * self.across
-        self.steps = -(-self.k.size // unit.depth)
-        self.along_k = self._lies_along(k[-1])
-        self.words = in_words or not self.along_k
-        size = count(self.outer) * panels * self.steps * self.width * unit.words
-        self.memory = local(name, WORD, size, "shared") if self.words else \
-            local(name, value.dtype, size * unit.pieces, "shared")
-
-    def _lies_along(self, along: UOp) -> bool:
-        """Whether the factor is contiguous along this counter, and not along its own axis."""
-        spot = self.axis.parts[-1]
-        reads = [n.src[1] for n in toposort([self.value]) if n.op is o.LOAD]
-        return bool(reads) and all(stride_along(at, along) == 1 and stride_along(at, spot) != 1 for at in reads)
-
-    # -- where elements are ----------------------------------------------------------------------------------
-    def place(self, panel: UOp, step: UOp, position: UOp, k: UOp) -> UOp:
-        """The index in memory of a position of a panel; k counts words of the step, or elements if not in words."""
-        at = add(multiply(add(multiply(flat_index(self.outer), self.panels), panel), self.steps), step)
-        if self.right:
-            return add(multiply(add(multiply(at, self.unit.words), k), self.width), position)
-        along = self.unit.words if self.words else self.unit.depth
-        return add(multiply(add(multiply(at, self.width), position), along), k)
-
-    def element(self, panel: UOp, step: UOp, tile: UOp, position: UOp, inside: UnitRanges) -> UOp:
-        """An element that the unit reads, in the factor's type: extracted from its word, or loaded as it is."""
-        position = add(multiply(tile, self.across), position)
-        if not self.words:
-            k = add(multiply(inside.word, self.unit.pieces), inside.piece)
-            return load(self.memory, self.place(panel, step, position, k))
-        word = load(self.memory, self.place(panel, step, position, inside.word))
-        dtype = self.value.dtype
-        piece = word >> multiply(inside.piece, dtype.bits).cast(WORD)
-        return _as(piece.cast(carrier_of(dtype)), dtype)
-
-    # -- packing ---------------------------------------------------------------------------------------------
-    def pack(self, lanes: int) -> list[Statement]:
-        """The loops that fill the panels, lanes along what is contiguous in memory."""
-        panel, whole = counter("p", self.panels), self.k.size // self.unit.depth
-        copies = count(self.outer)
-        kind = TASK if copies * self.panels * self.steps * self.width * self.unit.depth >= cpu.PACK_WORK else LOOP
-        body: list[Statement] = []
-        if self.right and not self.along_k and self.panels > 1 and copies * self.steps >= FEW_TASKS:
-            body = self.by_rows(panel, whole, kind, lanes)
-        else:
-            if whole:
-                step = counter("ks", whole)
-                inner = self.one_step(one(panel), one(step), lanes, False)
-                body += [For(step, LOOP, inner)] if whole > 1 else inner
-            if whole < self.steps:
-                body += self.one_step(one(panel), index(whole), lanes, True)
-            body = [For(panel, kind, body)] if self.panels > 1 else body
-        return loops_around(self.outer, body, kind)
-
-    def by_rows(self, panel: UOp, whole: int, kind: str, lanes: int) -> list[Statement]:
-        """for steps of K: for words: for panels: pack      (memory is read in whole rows, a part for each panel)"""
-        def rows(step: UOp, ragged: bool) -> list[Statement]:
-            [words] = self.one_step(panel, step, lanes, ragged)
-            assert isinstance(words, For)
-            return [For(words.range, LOOP, [For(panel, LOOP, words.body)])]
-        step = counter("ks", self.steps)
-        if self.steps == 1:
-            return rows(index(0), whole == 0)
-        if whole == self.steps:
-            return [For(step, kind, rows(step, False))]
-        last = less(index(whole - 1), step)
-        return [For(step, kind, [If(less(step, index(whole)), rows(step, False)), If(last, rows(index(whole), True))])]
-
-    def one_step(self, panel: UOp, step: UOp, lanes: int, ragged: bool) -> list[Statement]:
-        """One step of K of one panel; `ragged`: K ends within it."""
-        spot = counter("q", self.width)
-        word, k = counter("w", self.unit.words), counter("k", self.unit.depth)
-        if not self.words:
-            value = self.at(panel, spot, add(multiply(step, self.unit.depth), k), ragged, clamp=True)
-            store: list[Statement] = [Store(self.memory, self.place(panel, step, spot, k), value)]
-            return [For(spot, LOOP, moves.wide(For(k, LOOP, store), -(-self.unit.depth // lanes), lanes))]
-        value = const(0, WORD)
-        for i in range(self.unit.pieces):
-            at = add(add(multiply(step, self.unit.depth), multiply(word, self.unit.pieces)), index(i))
-            bits = _as(self.at(panel, spot, at, ragged, clamp=self.along_k), carrier_of(self.value.dtype)).cast(WORD)
-            value = bits << (i * self.value.dtype.bits) | value if i else bits
-        store = [Store(self.memory, self.place(panel, step, spot, word), value)]
-        if self.right and not self.along_k:
-            return [For(word, LOOP, moves.wide(For(spot, LOOP, store), -(-self.width // lanes), lanes))]
-        # contiguous along the other axis than wanted: square blocks are transposed in registers
-        across, over = (word, spot) if self.right else (spot, word)
-        return self.transposed(store, across, over, lanes)
-
-    def transposed(self, store: list[Statement], across: UOp, over: UOp, lanes: int) -> list[Statement]:
-        """for o: for a: S  ->  for blocks: TILE o in lanes: LANE a in lanes: S"""
-        blocks_a, blocks_o = -(-across.arg.size // lanes), -(-over.arg.size // lanes)
-        block_a, block_o = counter("qa", blocks_a), counter("qo", blocks_o)
-        lane, tile = counter("l", min(lanes, across.arg.size)), counter("t", min(lanes, over.arg.size))
-        body = moves.rebuild(store, {across: add(multiply(one(block_a), lanes), lane),
-                                     over: add(multiply(one(block_o), lanes), tile)})
-        return nested([block_o, block_a], nested([tile], nested([lane], body, LANE), TILE))
-
-    def at(self, panel: UOp, spot: UOp, k: UOp, ragged: bool, clamp: bool) -> UOp:
-        """The factor at a position of a panel and an element of K: zero past the end of K. Past the edge of its own
-        axis any value will do: the last position again (`clamp`), or zero, cheaper for vectors of positions."""
-        position = add(multiply(panel, self.width), spot)
-        gate = below(k, self.k.size) if ragged else None
-        if clamp and self.axis.size % self.width:
-            position = position.minimum(self.axis.size - 1)
-        elif self.axis.size % self.width:
-            gate = both(gate, below(position, self.axis.size))
-        value = substitute_index(self.value, {**self.axis.apart(position), **self.k.apart(k)}, {})
-        return zero_outside(value, gate)
-
-
-def carrier_of(dtype: DType) -> DType:
-    """The unsigned type of an element's bits."""
-    return carrier(dtype) if dtype.is_float else dtypes.uint8
-
-
-def _as(value: UOp, dtype: DType) -> UOp:
-    return value if value.dtype is dtype else value.bitcast(dtype)

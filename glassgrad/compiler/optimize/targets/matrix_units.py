@@ -1,6 +1,6 @@
 """Matrix units as data. In: a processor's features. Out: the products of small matrices it has as one instruction.
 
-A unit is described as data: the tiling (product/matrix_unit_tile.py) reads shapes, dtypes and layouts, a renderer the
+A unit is described as data: the tiling (product/matrix_unit/) reads shapes, dtypes and layouts, a renderer the
 instruction's name. Another processor's unit is another row. Cost limits of units are here too.
 """
 

@@ -179,12 +179,7 @@ def write_file(tensors: Mapping[str, Tensor], path: str | os.PathLike[str], meta
 
 def _computed(tensors: list[Tensor]) -> list[UOp]:
     """The tensors realized, in one schedule, so that shared parts are computed once."""
-    nodes = []
-    for tensor in tensors:
-        node = tensor.uop
-        while node.op in (o.DETACH, o.RESHAPE):         # the same bytes
-            node = node.src[0]
-        nodes.append(node)
+    nodes = [tensor.uop.below((o.DETACH, o.RESHAPE)) for tensor in tensors]          # the same bytes
     waiting = [node.contiguous() for node in dict.fromkeys(nodes) if node.base.op is not o.BUFFER]
     if not waiting:
         return nodes

@@ -395,7 +395,7 @@ def _joined(first: Any, others: Sequence[Any], what: str, dim: int, ready: Calla
         raise AxisError("single numbers have no axis to be put along", given=f"{what} of shape ()",
                         expected="at least 1 axis", fix="use Tensor.stack, which makes one")
     axis = resolve_axis(dim, len(nodes[0].shape), what)
-    fit_together(what, nodes, axis)
+    fit_together(nodes, axis)
     return tensors[0]._with(cat(nodes, axis), *tensors[1:])
 
 

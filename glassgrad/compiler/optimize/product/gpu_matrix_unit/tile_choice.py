@@ -21,7 +21,8 @@ from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import F
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.joined_channel_groups import joined_groups
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import (epilogue_operations, neighbours_stored,
                                                                             rounded_to)
-from glassgrad.compiler.optimize.product.packing import swells, unit_for
+from glassgrad.compiler.optimize.product.matrix_unit.unit_choice import unit_for
+from glassgrad.compiler.optimize.product.packing import swells
 from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu

@@ -26,7 +26,9 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.product.flat_axes import FlatProduct, flat_axis, image_axis
-from glassgrad.compiler.optimize.product.packing import UnitPanels, UnitRanges, swells, unit_for
+from glassgrad.compiler.optimize.product.matrix_unit.unit_choice import unit_for
+from glassgrad.compiler.optimize.product.matrix_unit.unit_panels import UnitPanels, UnitRanges
+from glassgrad.compiler.optimize.product.packing import swells
 from glassgrad.compiler.optimize.product.recognize import Product
 from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks, Tiling, blocks, square
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, matrix_units as units
