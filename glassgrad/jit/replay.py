@@ -183,8 +183,8 @@ class CapturedCall:
         self.lazy = {i for i, row in enumerate(rows) if id(row.tensor) in lazy}
         # the tensors' nodes, and the gradients that the last call left in place
         self.seen: list[Any] = [*[row.node for row in rows], *self.gradients.values()]
-        # whether gradients would flow on from each, if there are any
-        self.in_sight_passing = [passes_gradients(row.tensor, row.node) for row in rows] if traced.ran_backward else []
+        # whether gradients would flow on from each
+        self.in_sight_passing = [passes_gradients(row.tensor, row.node) for row in rows]
         used = {number for number, _, _ in self.earlier}
         self.has_grad = [(i, row.grad is not None) for i, row in enumerate(found)
                          if row.tensor.requires_grad or row.grad is not row.tensor.grad or i in used]
@@ -225,7 +225,7 @@ class CapturedCall:
             if number in self.lazy or tensor.dtype is not then.dtype or weight is None and not then.symbolic and (
                     tensor.shape != then.shape or tensor.device != (then.device or tensor.device)):
                 raise Stale(f"a tensor of shape {then.shape} it uses was replaced by something else")
-            if self.in_sight_passing and passes_gradients(tensor, tensor.uop) is not self.in_sight_passing[number]:
+            if passes_gradients(tensor, tensor.uop) is not self.in_sight_passing[number]:
                 raise Stale("which of its tensors are computed from what is trained is no longer the same")
             if weight is not None:
                 self._follow(weight, found)

@@ -157,7 +157,6 @@ class TracedCall:
     def _find_changes(self, result: Any) -> list[str]:
         """Find what the call put where: gradients, names that it bound, the tensors that it leaves there or returns
         (`left`), and those out of sight (`hidden`). Returned are changes that a replay cannot repeat, in words."""
-        self.ran_backward = bool(self._new_grads())
         self._drop_unread_gradients()
         self._add_out_of_sight()
         self.grads = [(t, t.grad) for t, _, grad, _, _ in self.reached.values()

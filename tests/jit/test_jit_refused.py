@@ -249,6 +249,18 @@ def test_a_gradient_does_not_end_silently_at_what_a_jitted_call_made_for_a_tenso
             step(numbers(3))
 
 
+def test_a_gradient_does_not_end_silently_at_a_replay_that_finds_a_trained_value_where_there_was_data() -> None:
+    weight, state = Tensor([1.0, 2.0, 3.0], requires_grad=True).realize(), SimpleNamespace(now=numbers(3))
+    scaled, x = TinyJit(lambda x: state.now * x), numbers(3)
+    for _ in range(3):
+        scaled(x)
+    state.now = weight * 2
+    for _ in range(3):
+        with pytest.raises(GradientError, match="a gradient cannot go back through a jitted call"):
+            (scaled(numbers(3)) * x).sum().backward()
+    assert weight.grad is None
+
+
 def test_what_other_threads_change_is_no_part_of_a_trace() -> None:
     """A trace looks at all tensors there are; it must tell those that it changed from those that changed meanwhile."""
     mine, theirs = SimpleNamespace(w=numbers(3)), numbers(3)
