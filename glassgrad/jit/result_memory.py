@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from glassgrad.compiler.graph import UOp, ops as o
+from glassgrad.compiler.graph.node import concrete, substitute
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.registry import registry
@@ -41,12 +42,8 @@ def same_view(now: UOp, then: UOp) -> bool:
 
 def substituted(node: UOp, bases: Mapping[UOp, UOp], names: SymbolNames) -> UOp:
     """A graph of the trace over other buffers, with the variables of a call."""
-    new = dict(bases)
-    for n in node.toposort():
-        if n not in new:
-            src = tuple([new[s] for s in n.src])
-            new[n] = n.named(src, lambda s: names.get(s, s)) if n.symbolic else n.over(src)
-    return new[node]
+    [made] = substitute([node], dict(bases))
+    return concrete([made], lambda s: names.get(s, s))[made] if names else made
 
 
 def moved(node: UOp, base: UOp, names: SymbolNames | None = None) -> UOp:

@@ -21,7 +21,7 @@ from glassgrad.compiler.graph.gradient import passes_to
 from glassgrad.compiler.graph.symbolic import lengths_in, most, replaced
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import TouchedTensor, record
-from glassgrad.engine.realize import is_result
+from glassgrad.engine.realize import below_reshapes
 from glassgrad.engine.registry import registry
 from glassgrad.jit.guards import Walk
 from glassgrad.jit.plain_values import (ATTRIBUTE, CELL, MEMBER, PLAIN, SIZE, Binding, Increment, SymbolNames, is_nest,
@@ -427,16 +427,9 @@ def is_lazy(tensor: Tensor) -> bool:
 
 
 def as_buffer(tensor: Tensor) -> UOp:
-    """A tensor's value as one BUFFER of its shape."""
-    node = tensor.uop
-    if node.op is o.BUFFER:
-        return node
-    if node.base.op is o.BUFFER:
-        while node.op in (o.RESHAPE, o.DETACH):
-            node = node.src[0]
-        if node.op is o.BUFFER or is_result(node):
-            return node.base
-    return value_of(node, tensor.device).base        # computed once, however many calls are handed this tensor
+    """A tensor's value as one BUFFER of its size; computed once, however many calls are handed this tensor."""
+    node = tensor.uop if is_lazy(tensor) else below_reshapes(tensor.uop)
+    return value_of(node, tensor.device).base
 
 
 def _leads_to(node: UOp, trained: Set[UOp]) -> bool:
