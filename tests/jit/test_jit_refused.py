@@ -261,6 +261,22 @@ def test_a_gradient_does_not_end_silently_at_a_replay_that_finds_a_trained_value
     assert weight.grad is None
 
 
+def test_a_function_that_reads_other_rows_at_each_call_is_refused() -> None:
+    table, out_of_sight = Tensor([[1.0], [2.0], [3.0], [4.0], [5.0]]).realize(), threading.Thread()
+    out_of_sight.row = 0  # type: ignore[attr-defined]
+
+    @TinyJit
+    def lookup(x: Tensor) -> Tensor:
+        out_of_sight.row += 1  # type: ignore[attr-defined]
+        return x + table[out_of_sight.row]  # type: ignore[attr-defined]
+    for row in (1, 2, 3):
+        assert lookup(Tensor([0.0])).tolist() == [row + 1.0]
+    with pytest.raises(JitError) as raised:
+        lookup(Tensor([0.0]))
+    for part in ("this function launches other work at each call", "other tensors, or other parts of them, are used"):
+        assert part in str(raised.value)
+
+
 def test_what_other_threads_change_is_no_part_of_a_trace() -> None:
     """A trace looks at all tensors there are; it must tell those that it changed from those that changed meanwhile."""
     mine, theirs = SimpleNamespace(w=numbers(3)), numbers(3)
