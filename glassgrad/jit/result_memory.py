@@ -71,7 +71,6 @@ class Result:
         self.symbol, self._pointers, self._is_cut_off = symbol, replay.pointers[symbol], is_cut_off
         # whether one tensor is all of it, and nothing else views it
         self._is_alone = [out.node for out in left if out.node.base is symbol] == [symbol]
-        self._is_float = symbol.dtype.kind == "f"
         self.node = self._other = symbol         # where this call writes, and where the call before did; no memory yet
 
     def begin(self) -> None:
@@ -92,8 +91,7 @@ class Result:
         self.node = node
         for array, position, offset in self._pointers:
             array[position] = buffer.address + offset
-        if not self._is_float:                 # what was found out about integers in memory is old
-            buffer.version += 1
+        buffer.version += 1                    # what was found out about integers in memory is old
 
     def give_to(self, tensor: Tensor) -> None:
         """Make its BUFFER the node of a tensor without views, as a leaf and its latest reader."""

@@ -261,9 +261,8 @@ class TracedCall:
         rows = self.reached.values()
         self._copy_views_of_trained()
         changed = [row.tensor for row in rows if self._is_changed(row)]
-        kept = self.reached.keys() - {id(t) for t in (*changed, *self.left)}
-        left = [*self.left, *changed, *self._new_grads(), *self.hidden]
-        waiting = [t for t in dict.fromkeys(left) if is_lazy(t) and id(t) not in kept]
+        left = dict.fromkeys([*self.left, *changed, *self._new_grads(), *self.hidden])
+        waiting = [t for t in left if is_lazy(t)]
         trained = {node.base for row in rows if row.tensor.requires_grad is True for node in (row.node, row.tensor.uop)}
         trained |= {self.reached[id(row.stand_in)].node.base for row in self.arguments if row.passes_gradients}
         ends = [t for t in waiting if not self.was_there(t) and (
