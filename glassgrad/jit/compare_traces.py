@@ -56,7 +56,7 @@ def difference(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> str:
     for number, ran in enumerate(traced.trace.records):
         if mine.graphs[number] != theirs.graphs[number]:
             rows = zip(ran.normal.order, ran.normal.key, theirs.graphs[number])
-            where = [f", first at {node.line}" for node, now, then in rows if now != then]
+            where = [f", first at {node.line}" for node, now, then in rows if now != then and node.line]
             return "another graph is computed" + "".join(where[:1])
         for x, was in zip(ran.normal.constants, theirs.constants[number]):
             if scalar_bytes(x.arg, x.dtype) != scalar_bytes(was, x.dtype):

@@ -124,12 +124,10 @@ class Walk:
         self.bindings.append(Binding(way, holder, name, value, path, source, text))
         if value is GONE:
             self._unless(f"{self._constant(way)}.read({source}, {name!r}) is GONE")
-        elif way is SIZE:
-            self._unless(f"{text} == {value}")
         elif way.kept is not None or is_plain(value):
             kept = self._constant(value)
-            texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
-            quickly = f"{text} == {kept} or " if texts else f"{text} is {kept} or " if way.kept is None else ""
+            exact = way is SIZE or isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
+            quickly = f"{text} == {kept} or " if exact else f"{text} is {kept} or " if way.kept is None else ""
             self._unless(f"{quickly}same({text}, {kept})")
         elif id(value) in self.variables:
             self._unless(f"{text} is {self.variables[id(value)]}")
