@@ -261,6 +261,17 @@ def test_a_gradient_does_not_end_silently_at_a_replay_that_finds_a_trained_value
     assert weight.grad is None
 
 
+def test_a_gradient_outside_passes_a_lazy_tensor_that_a_jitted_function_read() -> None:
+    data, x = numbers(3).realize(), numbers(3)
+    doubled = data * 2
+    added = TinyJit(lambda x: doubled + x)
+    for _ in range(4):
+        added(x)
+        data.grad = None
+        (doubled * 3).sum().backward()
+        assert data.grad is not None and data.grad.tolist() == [6.0, 6.0, 6.0]
+
+
 def test_a_function_that_reads_other_rows_at_each_call_is_refused() -> None:
     table, out_of_sight = Tensor([[1.0], [2.0], [3.0], [4.0], [5.0]]).realize(), threading.Thread()
     out_of_sight.row = 0  # type: ignore[attr-defined]
