@@ -125,7 +125,7 @@ class TinyJit:
     @property
     def jit_cache(self) -> list[Any]:
         """The kernels that a replay of the latest capture launches; empty before there is one."""
-        found = [captured.replay.items for c in self._known.values() for captured in c.replays[:1]]
+        found = [c.replays[0].replay.items for c in self._known.values() if c.replays]
         return list(found[-1]) if found else []
 
     @property

@@ -7,13 +7,12 @@ the same outcomes. Does not know replays.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
 from glassgrad.compiler.graph import Length, UOp
-from glassgrad.compiler.graph.ops import Kind
-from glassgrad.engine.schedule_key import scalar_bytes
+from glassgrad.engine.schedule_key import NormalizedGraph, normalize, scalar_bytes
 from glassgrad.jit.plain_values import PLAIN, mapped
 from glassgrad.jit.trace import TracedCall, name_of
 from glassgrad.tensor.tensor import Tensor
@@ -32,13 +31,14 @@ class TraceWork:
         self.itself = {i: traced.path(t) for i, t in traced.itself.items()}
         self.changed = [traced.path(t) for t in (*traced.changed, *[t for t, _ in traced.grads])]
         self.arguments = {name_of(row.tensor) for row in traced.arguments}        # these may be freed between calls
-        outcomes = [(traced.path(out.place), _view(out.node, names, traced.numbered)) for out in traced.outcomes()]
+        inputs = [_inputs(traced, record.normal, names) for record in records]
+        views = [(out, normalize([out.node])) for out in traced.outcomes()]
+        outcomes = [(traced.path(out.place), view.key, _inputs(traced, view, names)) for out, view in views]
         assigned = [*[(b.path, value) for b, value in traced.bound],
                     *[(f"{traced.path(t)}.grad", grad) for t, grad in traced.grads]]
         self.compared = {          # by ==; the key is the message for a difference, formatted with (then, now)
-            "other tensors are used": [[names.get(node.base) for node in record.normal.buffers] for record in records],
-            "other lengths are used": [traced.numbered(tuple(Length({(s,): 1}) for s in record.normal.symbols))
-                                       for record in records],
+            "other tensors, or other parts of them, are used": [buffers for buffers, _ in inputs],
+            "other lengths are used": [lengths for _, lengths in inputs],
             "it assigns {}, then {}": {path: mapped(value, form, others=form) for path, value in assigned},
             "the function returned {}, then {}": mapped(traced.form, form, others=form),
             "other tensors are changed": self.changed,
@@ -56,7 +56,7 @@ def difference(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> str:
     for number, ran in enumerate(traced.trace.records):
         if mine.graphs[number] != theirs.graphs[number]:
             rows = zip(ran.normal.order, ran.normal.key, theirs.graphs[number])
-            where = [f", first at {node.line}" for node, now, then in rows if now != then]
+            where = [f", first at {node.line}" for node, now, then in rows if now != then and node.line]
             return "another graph is computed" + "".join(where[:1])
         for x, was in zip(ran.normal.constants, theirs.constants[number]):
             if scalar_bytes(x.arg, x.dtype) != scalar_bytes(was, x.dtype):
@@ -92,13 +92,10 @@ def _names(traced: TracedCall) -> dict[UOp, tuple[str, int]]:
     return {node: (kind, number) for kind, nodes in kinds.items() for number, node in enumerate(nodes)}
 
 
-def _view(node: UOp, names: dict[UOp, tuple[str, int]], numbered: Callable[[Any], Any]) -> Any:
-    """The movement ops between a node and the named buffer under it, and that buffer's name."""
-    parts: list[Any] = []
-    while node not in names and node.src and node.op.kind == Kind.MOVEMENT:
-        parts.append((node.op, numbered(node.arg)))
-        node = node.src[0]
-    return parts, names.get(node)
+def _inputs(traced: TracedCall, normal: NormalizedGraph, names: dict[UOp, tuple[str, int]]) -> tuple[Any, Any]:
+    """What a graph reads: the names of its buffers, with the byte at which it begins in each; and its lengths."""
+    buffers = [(names.get(n.base), at - n.base.arg.address) for n, at in zip(normal.buffers, normal.addresses)]
+    return buffers, traced.numbered(tuple(Length({(s,): 1}) for s in normal.symbols))
 
 
 def _form(traced: TracedCall, value: Any) -> str:

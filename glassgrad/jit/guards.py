@@ -23,7 +23,7 @@ import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
@@ -124,12 +124,10 @@ class Walk:
         self.bindings.append(Binding(way, holder, name, value, path, source, text))
         if value is GONE:
             self._unless(f"{self._constant(way)}.read({source}, {name!r}) is GONE")
-        elif way is SIZE:
-            self._unless(f"{text} == {value}")
         elif way.kept is not None or is_plain(value):
             kept = self._constant(value)
-            texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
-            quickly = f"{text} == {kept} or " if texts else f"{text} is {kept} or " if way.kept is None else ""
+            exact = way is SIZE or isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
+            quickly = f"{text} == {kept} or " if exact else f"{text} is {kept} or " if way.kept is None else ""
             self._unless(f"{quickly}same({text}, {kept})")
         elif id(value) in self.variables:
             self._unless(f"{text} is {self.variables[id(value)]}")
@@ -216,31 +214,25 @@ class Walk:
         for i, (name, variable_cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or ())):
             self._add(CELL, variable_cell, "cell_contents", f"{variable}.__closure__[{i}]", name)
         space = function.__globals__
-        for name in sorted(used.globals & space.keys()):
-            self._add_global(space, name, name)
-            if type(space[name]) is types.ModuleType:
-                self._visit_module(space[name], used.names, name)
-        for name in sorted(used.imports):
-            package = str(space.get("__package__") or "")
-            for full in (name, f"{package}.{name}".rstrip(".")):
-                if full in sys.modules:
-                    self._visit_module(sys.modules[full], used.names, full)
+        self._add_globals(space, used.globals)
+        package = str(space.get("__package__") or "")
+        imported = [full for name in used.imports for full in (name, f"{package}.{name}".rstrip("."))]
+        modules = {name: space.get(name) for name in used.globals} | {name: sys.modules.get(name) for name in imported}
+        for path, module in sorted(modules.items()):
+            if isinstance(module, types.ModuleType) and _is_user_code(module.__name__):
+                self._add_globals(vars(module), used.names, f"{path}.")
         for name in ("__defaults__", "__kwdefaults__"):
             if getattr(function, name) is not None:
                 self._add(ATTRIBUTE, function, name, variable, f"{function.__name__}.{name}")
         if used.names & {"environ", "getenv", "environb"}:
             self._add(ENVIRONMENT, None, "", "", "the environment")
 
-    def _add_global(self, space: dict[str, Any], name: str, path: str) -> None:
+    def _add_globals(self, space: dict[str, Any], names: Set[str], path: str = "") -> None:
+        """Add those of a module's names that occur in code."""
         if id(space) not in self.variables:
             self.variables[id(space)] = self._constant(space)
-        self._add(MEMBER, space, name, self.variables[id(space)], path)
-
-    def _visit_module(self, module: Any, names: Collection[str], path: str) -> None:
-        """Add the attributes of a user's module whose names occur in code."""
-        if _is_user_code(module.__name__):
-            for name in sorted(vars(module).keys() & names):
-                self._add_global(vars(module), name, f"{path}.{name}")
+        for name in sorted(space.keys() & names):
+            self._add(MEMBER, space, name, self.variables[id(space)], path + name)
 
     def _visit_class(self, cls: Any, variable: str) -> None:
         if not _is_user_code(cls.__module__):

@@ -8,7 +8,7 @@ from the trace alone is worked out when the capture is made, and a call only com
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -103,8 +103,6 @@ class CapturedCall:
         self.by_number = {w.holders[0]: w for w in self.weights
                           if len(w.holders) == 1 and w.holders[0] < self.own and not w.node.symbolic}
         self.shared = [w for w in self.weights if w not in self.by_number.values()]
-        bases = [out.node.base for out in self.outcomes]
-        self.shown = [w for w in self.weights if w.symbol in bases]      # results are views of these, unchanged
 
     def _find_assigned(self, traced: TracedCall, numbers: Mapping[int, int]) -> None:
         """Find what each call assigns, puts and returns, with numbers for tensors."""
@@ -125,7 +123,7 @@ class CapturedCall:
     def _place_results(self, traced: TracedCall, symbols: Mapping[UOp, UOp]) -> None:
         """Choose which results are written in place."""
         bases = [out.node.base for out in self.outcomes]
-        in_place = self._find_in_place([symbols[b] for b in traced.fresh if bases.count(symbols[b]) == 1])
+        in_place = self._find_in_place({symbols[b] for b in traced.fresh if bases.count(symbols[b]) == 1}, {*bases})
         self.in_place = ResultsInPlace(self.replay, in_place)
         self.gradients = {row.place: row.gradient for row in in_place if row.weight is None}
         stays = {row.symbol for row in in_place}
@@ -134,10 +132,11 @@ class CapturedCall:
         bound: list[Any] = [*self.weights, *self.results, *in_place]
         self.bound_to = {each.symbol: each for each in bound}
 
-    def _find_in_place(self, fresh: list[UOp]) -> list[ResultInPlace]:
+    def _find_in_place(self, fresh: Set[UOp], bases: Set[UOp]) -> list[ResultInPlace]:
         """Find the results that are written in place, and take them out of `outcomes`: values of weights, and gradients
         that are not added to earlier ones. Where a whole value is overwritten, that is after all checks of the run.
-        `fresh` are the symbols of new values that one outcome has."""
+        `fresh` are the symbols of new values that one outcome has; a weight among all `bases` has a view, and keeps its
+        value."""
         whole = self.replay.at_once
         summed = {number for number, _, _ in self.earlier}                     # gradients that are added to
         replaced = {number for number, _ in self.put}
@@ -145,7 +144,7 @@ class CapturedCall:
         for out in [out for out in self.outcomes if out.node.base in fresh]:
             view, weight, part = out.node, self.by_number.get(out.place), self.replay.updates.get(out.node)
             owner = self.only_gradients.get(out.place)
-            if weight is not None and not weight.pinned and weight not in self.shown \
+            if weight is not None and not weight.pinned and weight.symbol not in bases \
                     and weight.node.op is o.BUFFER and same_view(view, weight.node) and out.place not in replaced \
                     and (part.source is weight.symbol if part is not None else whole and self.replay.waits(view)
                          and self.replay.rewrites(weight.symbol, view)):
@@ -183,8 +182,8 @@ class CapturedCall:
         self.lazy = {i for i, row in enumerate(rows) if id(row.tensor) in lazy}
         # the tensors' nodes, and the gradients that the last call left in place
         self.seen: list[Any] = [*[row.node for row in rows], *self.gradients.values()]
-        # whether gradients would flow on from each, if there are any
-        self.in_sight_passing = [passes_gradients(row.tensor, row.node) for row in rows] if traced.ran_backward else []
+        # whether gradients would flow on from each
+        self.in_sight_passing = [passes_gradients(row.tensor, row.node) for row in rows]
         used = {number for number, _, _ in self.earlier}
         self.has_grad = [(i, row.grad is not None) for i, row in enumerate(found)
                          if row.tensor.requires_grad or row.grad is not row.tensor.grad or i in used]
@@ -225,7 +224,7 @@ class CapturedCall:
             if number in self.lazy or tensor.dtype is not then.dtype or weight is None and not then.symbolic and (
                     tensor.shape != then.shape or tensor.device != (then.device or tensor.device)):
                 raise Stale(f"a tensor of shape {then.shape} it uses was replaced by something else")
-            if self.in_sight_passing and passes_gradients(tensor, tensor.uop) is not self.in_sight_passing[number]:
+            if passes_gradients(tensor, tensor.uop) is not self.in_sight_passing[number]:
                 raise Stale("which of its tensors are computed from what is trained is no longer the same")
             if weight is not None:
                 self._follow(weight, found)

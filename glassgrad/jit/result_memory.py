@@ -14,6 +14,7 @@ from typing import Any
 
 from glassgrad.base.source_lines import user_place
 from glassgrad.compiler.graph import UOp, ops as o
+from glassgrad.compiler.graph.node import concrete, substitute
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.registry import registry
@@ -42,12 +43,8 @@ def same_view(now: UOp, then: UOp) -> bool:
 
 def substituted(node: UOp, bases: Mapping[UOp, UOp], names: SymbolNames) -> UOp:
     """A graph of the trace over other buffers, with the variables of a call."""
-    new = dict(bases)
-    for n in node.toposort():
-        if n not in new:
-            src = tuple([new[s] for s in n.src])
-            new[n] = n.named(src, lambda s: names.get(s, s)) if n.symbolic else n.over(src)
-    return new[node]
+    [made] = substitute([node], dict(bases))
+    return concrete([made], lambda s: names.get(s, s))[made] if names else made
 
 
 def moved(node: UOp, base: UOp, names: SymbolNames | None = None) -> UOp:
@@ -76,7 +73,6 @@ class Result:
         self.symbol, self._pointers, self._is_cut_off = symbol, replay.pointers[symbol], is_cut_off
         # whether one tensor is all of it, and nothing else views it
         self._is_alone = [out.node for out in left if out.node.base is symbol] == [symbol]
-        self._is_float = symbol.dtype.kind == "f"
         self.node = self._other = symbol         # where this call writes, and where the call before did; no memory yet
 
     def begin(self) -> None:
@@ -97,8 +93,7 @@ class Result:
         self.node = node
         for array, position, offset in self._pointers:
             array[position] = buffer.address + offset
-        if not self._is_float:                 # what was found out about integers in memory is old
-            buffer.version += 1
+        buffer.version += 1                    # what was found out about integers in memory is old
 
     def give_to(self, tensor: Tensor) -> None:
         """Make its BUFFER the node of a tensor without views, as a leaf and its latest reader."""

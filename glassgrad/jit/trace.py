@@ -21,7 +21,7 @@ from glassgrad.compiler.graph.gradient import passes_to
 from glassgrad.compiler.graph.symbolic import lengths_in, most, replaced
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import TouchedTensor, record
-from glassgrad.engine.realize import is_result
+from glassgrad.engine.realize import below_reshapes
 from glassgrad.engine.registry import registry
 from glassgrad.jit.guards import Walk
 from glassgrad.jit.plain_values import (ATTRIBUTE, CELL, MEMBER, PLAIN, SIZE, Binding, Increment, SymbolNames, is_nest,
@@ -157,7 +157,6 @@ class TracedCall:
     def _find_changes(self, result: Any) -> list[str]:
         """Find what the call put where: gradients, names that it bound, the tensors that it leaves there or returns
         (`left`), and those out of sight (`hidden`). Returned are changes that a replay cannot repeat, in words."""
-        self.ran_backward = bool(self._new_grads())
         self._drop_unread_gradients()
         self._add_out_of_sight()
         self.grads = [(t, t.grad) for t, _, grad, _, _ in self.reached.values()
@@ -262,9 +261,8 @@ class TracedCall:
         rows = self.reached.values()
         self._copy_views_of_trained()
         changed = [row.tensor for row in rows if self._is_changed(row)]
-        kept = self.reached.keys() - {id(t) for t in (*changed, *self.left)}
-        left = [*self.left, *changed, *self._new_grads(), *self.hidden]
-        waiting = [t for t in dict.fromkeys(left) if is_lazy(t) and id(t) not in kept]
+        left = dict.fromkeys([*self.left, *changed, *self._new_grads(), *self.hidden])
+        waiting = [t for t in left if is_lazy(t)]
         trained = {node.base for row in rows if row.tensor.requires_grad is True for node in (row.node, row.tensor.uop)}
         trained |= {self.reached[id(row.stand_in)].node.base for row in self.arguments if row.passes_gradients}
         ends = [t for t in waiting if not self.was_there(t) and (
@@ -436,16 +434,9 @@ def computed_node(tensor: Tensor) -> UOp:
 
 
 def as_buffer(tensor: Tensor) -> UOp:
-    """A tensor's value as one BUFFER, whatever its shape."""
-    node = tensor.uop
-    if node.op is o.BUFFER:
-        return node
-    if node.base.op is o.BUFFER:
-        while node.op in (o.RESHAPE, o.DETACH):
-            node = node.src[0]
-        if node.op is o.BUFFER or is_result(node):
-            return node.base
-    return value_of(node, tensor.device).base        # computed once, however many calls are handed this tensor
+    """A tensor's value as one BUFFER, whatever its shape; computed once, however many calls are handed this tensor."""
+    node = tensor.uop if is_lazy(tensor) else below_reshapes(tensor.uop)
+    return value_of(node, tensor.device).base
 
 
 def _leads_to(node: UOp, trained: Set[UOp]) -> bool:

@@ -260,6 +260,45 @@ def test_a_gradient_does_not_end_silently_at_what_a_jitted_call_made_for_a_tenso
             step(numbers(3))
 
 
+def test_a_gradient_does_not_end_silently_at_a_replay_that_finds_a_trained_value_where_there_was_data() -> None:
+    weight, state = Tensor([1.0, 2.0, 3.0], requires_grad=True).realize(), SimpleNamespace(now=numbers(3))
+    scaled, x = TinyJit(lambda x: state.now * x), numbers(3)
+    for _ in range(3):
+        scaled(x)
+    state.now = weight * 2
+    for _ in range(3):
+        with pytest.raises(GradientError, match="a gradient cannot go back through a jitted call"):
+            (scaled(numbers(3)) * x).sum().backward()
+    assert weight.grad is None
+
+
+def test_a_gradient_outside_passes_a_lazy_tensor_that_a_jitted_function_read() -> None:
+    data, x = numbers(3).realize(), numbers(3)
+    doubled = data * 2
+    added = TinyJit(lambda x: doubled + x)
+    for _ in range(4):
+        added(x)
+        data.grad = None
+        (doubled * 3).sum().backward()
+        assert data.grad is not None and data.grad.tolist() == [6.0, 6.0, 6.0]
+
+
+def test_a_function_that_reads_other_rows_at_each_call_is_refused() -> None:
+    table, out_of_sight = Tensor([[1.0], [2.0], [3.0], [4.0], [5.0]]).realize(), threading.Thread()
+    out_of_sight.row = 0  # type: ignore[attr-defined]
+
+    @TinyJit
+    def lookup(x: Tensor) -> Tensor:
+        out_of_sight.row += 1  # type: ignore[attr-defined]
+        return x + table[out_of_sight.row]  # type: ignore[attr-defined]
+    for row in (1, 2, 3):
+        assert lookup(Tensor([0.0])).tolist() == [row + 1.0]
+    with pytest.raises(JitError) as raised:
+        lookup(Tensor([0.0]))
+    for part in ("this function launches other work at each call", "other tensors, or other parts of them, are used"):
+        assert part in str(raised.value)
+
+
 def test_what_other_threads_change_is_no_part_of_a_trace() -> None:
     """A trace looks at all tensors there are; it must tell those that it changed from those that changed meanwhile."""
     mine, theirs = SimpleNamespace(w=numbers(3)), numbers(3)

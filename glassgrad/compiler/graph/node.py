@@ -282,8 +282,9 @@ def substitute(roots: Sequence[N], replace: dict[N, N]) -> list[N]:
     return [new[r] for r in roots]
 
 
-def concrete(roots: Sequence[N], value: Callable[[Symbol], int]) -> dict[N, N]:
-    """Every node under the roots with its sizes as plain numbers, by what `value` says of the variables."""
+def concrete(roots: Sequence[N], value: Callable[[Symbol], Symbol | int]) -> dict[N, N]:
+    """Every node under the roots with its sizes as plain numbers, by what `value` says of the variables; it may also
+    put one variable in the place of another."""
     new: dict[N, N] = {}
     for node in toposort(roots):
         new[node] = node.named(tuple([new[s] for s in node.src]), value) if node.symbolic else node
