@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from time import perf_counter, perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassgrad.base.settings import State
 from glassgrad.compiler.graph import DType, Shape, UOp, dtypes, ops as o
@@ -19,11 +20,11 @@ from glassgrad.compiler.graph.uop import new_node
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.counters import count_run
-from glassgrad.engine.custom_calls import HOST_PLANS, CallProgram
+from glassgrad.engine.custom_calls import HOST_LAUNCHES, CallProgram, host_plan
 from glassgrad.engine.debug_report import report_run, run_reported
 from glassgrad.engine.device_copies import Copy
 from glassgrad.engine.memory_plan import Lifetime, MemoryUse, Stack, assign_offsets, stack_of, stacked
-from glassgrad.engine.observer import observers, run_timed, tell_ran
+from glassgrad.engine.observer import Launches, observers, run_timed, tell_ran
 from glassgrad.engine.registry import registry
 from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
 from glassgrad.runtime.devices import Device
@@ -33,10 +34,16 @@ if TYPE_CHECKING:
 
 
 _BUFFER = o.BUFFER
-MOST_ARENAS = 64          # layouts that are kept, by the values of the variables
+MOST_LAYOUTS = 64         # that are kept, by the values of the variables
 
 Arena = tuple[str, int, list[tuple[int, int]]]       # a device, a size in bytes, and each slot's offset
 Result = tuple[int, Shape, DType, str, "DeviceMemory"]      # its slot, ..
+
+
+class Layout(NamedTuple):
+    """The memory of a run, for some values of the variables: of each sink, and between kernels."""
+    results: list[Result]
+    arenas: list[Arena]
 
 
 class CompiledSchedule:
@@ -59,16 +66,14 @@ class CompiledSchedule:
         self.shapes = [tuple([memory_size(n) for n in s.shape]) for s in planned.slots]
         self.pieces = [(slot, s.whole, s.offset) for slot, s in enumerate(planned.slots) if s.whole is not None]
         self.exact, self.greatest = self._slots_of_changing_size()
-        self._arenas_of: dict[tuple[int, ...], list[Arena]] = {}
-        self.arenas, self._stacks = self._planned_arenas()
+        self._stacks = {name: self._stack(rows) for name, rows in self.lives.items()} if self.exact else {}
+        self._layouts: dict[tuple[int, ...], Layout] = {}
+        self.layout = self._laid_out(self.greatest)
         self.cell_types = [s.dtype for s in planned.slots[buffers:planned.inputs]]
         self.cells = (ctypes.c_int64 * max(1, len(self.cell_types)))()
         self._cell_addresses = [ctypes.addressof(self.cells) + 8 * i for i in range(len(self.cell_types))]
         self.copied = (ctypes.c_int64 * max(1, len(planned.updates)))(*[u.size for u in planned.updates])
         self._unbound = [0] * (self.slots - buffers)           # addresses that are not a graph's inputs
-        self._results_of: dict[tuple[int, ...], list[Result]] = {}
-        self._results: list[Result] = [(slot, self.shapes[slot], s.dtype, s.device or "", Device[s.device or ""].memory)
-                         for slot in planned.sinks for s in (planned.slots[slot],)]
 
     # -- what the schedule needs, once -----------------------------------------------------------------------
     def _lifetimes(self) -> dict[str, list[tuple[int, Lifetime]]]:
@@ -129,41 +134,31 @@ class CompiledSchedule:
         counted = {shape: math.prod(self._shape(slot, values)) for shape, slot in one_of_each.items()}
         return {slot: counted[self.shapes[slot]] * slots[slot].dtype.itemsize for slot in self.exact}
 
-    def _arenas(self, values: tuple[int, ...]) -> list[Arena]:
-        """The layout of each device's arena, for these values of the variables."""
+    def _stack(self, rows: Sequence[tuple[int, Lifetime]]) -> Stack:
+        """The order of an arena's values from bottom to top, planned for the greatest values of the variables."""
+        sizes = self._exact_sizes(self.greatest)
+        lives = [life._replace(nbytes=sizes.get(slot, life.nbytes)) for slot, life in rows]
+        return stack_of(lives, assign_offsets(lives)[0])
+
+    def layout_for(self, values: tuple[int, ...]) -> Layout:
+        """The memory of a run with these values of the variables."""
         if not self.exact:
-            return self.arenas
-        layouts = self._arenas_of.get(values)
-        if layouts is None:
-            if len(self._arenas_of) >= MOST_ARENAS:
-                self._arenas_of.clear()
-            layouts = self._arenas_of[values] = []
-            sizes = self._exact_sizes(values)
-            for name, rows in self.lives.items():
-                offsets, total = stacked(self._stacks[name], [sizes.get(slot, life.nbytes) for slot, life in rows])
-                layouts.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
-        return layouts
+            return self.layout
+        found = self._layouts.get(values)
+        if found is None:
+            if len(self._layouts) >= MOST_LAYOUTS:
+                self._layouts.clear()
+            found = self._layouts[values] = self._laid_out(values)
+        return found
 
-    def _results_for(self, values: tuple[int, ...]) -> list[Result]:
-        """The results with their shapes for these values of the variables."""
-        rows = self._results_of.get(values)
-        if rows is None:
-            if len(self._results_of) >= MOST_ARENAS:
-                self._results_of.clear()
-            rows = self._results_of[values] = [(slot, self._shape(slot, values), dtype, device, memory)
-                                               for slot, _, dtype, device, memory in self._results]
-        return rows
-
-    def _planned_arenas(self) -> tuple[list[Arena], dict[str, Stack]]:
-        """The arenas' layout for the greatest values of the variables; and their stacks, valid for all values."""
-        found, stacks, sizes = [], {}, self._exact_sizes(self.greatest)
+    def _laid_out(self, values: tuple[int, ...]) -> Layout:
+        slots, sizes, arenas = self.planned.slots, self._exact_sizes(values), list[Arena]()
         for name, rows in self.lives.items():
-            lives = [life._replace(nbytes=sizes.get(slot, life.nbytes)) for slot, life in rows]
-            offsets, total = assign_offsets(lives)
-            found.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
-            if self.exact:
-                stacks[name] = stack_of(lives, offsets)
-        return found, stacks
+            offsets, total = stacked(self._stacks[name], [sizes.get(slot, life.nbytes) for slot, life in rows]) \
+                if self.exact else assign_offsets([life for _, life in rows])
+            arenas.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
+        return Layout([(slot, self._shape(slot, values), slots[slot].dtype, device, Device[device].memory)
+                       for slot in self.planned.sinks for device in (slots[slot].device or "",)], arenas)
 
     @property
     def memory(self) -> MemoryUse:
@@ -175,7 +170,7 @@ class CompiledSchedule:
         read = sum(self._nbytes(slot, values) for slot in range(self.buffers))
         made = sum(self._nbytes(slot, values) for slot in set(self.planned.sinks))
         scratch = max((s.plan.scratch for s in self.segments), default=0)
-        return MemoryUse(read, made, sum(total for _, total, _ in self._arenas(values)), scratch)
+        return MemoryUse(read, made, sum(total for _, total, _ in self.layout_for(values).arenas), scratch)
 
     # -- running ---------------------------------------------------------------------------------------------
     def run(self, normal: NormalizedGraph, state: State, values: tuple[int, ...] = (), free: Collection[UOp] = (),
@@ -189,8 +184,8 @@ class CompiledSchedule:
                                            *[normal.constants[i].arg for i in self.scalars]])
         results: list[UOp] = []
         known = self._write_in_place(addresses, normal, free) if self.planned.updates else {}
-        rows = self._results_for(values) if self.exact else self._results
-        for sink, (slot, shape, dtype, device, memory) in zip(normal.sinks, rows):
+        layout = self.layout_for(values) if self.exact else self.layout
+        for sink, (slot, shape, dtype, device, memory) in zip(normal.sinks, layout.results):
             made = known.get(slot)
             if made is None:                     # equal results share one
                 if shapes:
@@ -203,30 +198,32 @@ class CompiledSchedule:
         blocks: list[Any] = []
         try:
             if self.lives or self.pieces:
-                self.place(addresses, values, blocks)
+                self.place(addresses, layout, blocks)
+            start = perf_counter()
             if state.is_watched or observers:
                 self._launch_watched(addresses, normal, values, state)
             else:
-                start = perf_counter()
                 for bind, launch in self._calls if state is self._state else self._prepared(state):
                     bind(addresses)
                     launch()
-                count_run(self.work, perf_counter() - start)
+            elapsed = perf_counter() - start
+            count_run(self.work, elapsed)
+            if state.debug:
+                report_run(len(self.items), elapsed, self.memory_for(values))
         finally:
             for memory, block in blocks:
                 memory.release(block)
         return results
 
-    def place(self, addresses: list[int], values: tuple[int, ...], blocks: list[Any]) -> None:
+    def place(self, addresses: list[int], layout: Layout, blocks: list[Any]) -> None:
         """Allocate the arenas, which the caller releases (`blocks`), and set the addresses of slots in them and of
         pieces of others."""
-        if self.lives:
-            for name, total, rows in self._arenas(values):
-                memory = Device[name].memory
-                block = memory.allocate(total)
-                blocks.append((memory, block))
-                for slot, offset in rows:
-                    addresses[slot] = block.address + offset
+        for name, total, rows in layout.arenas:
+            memory = Device[name].memory
+            block = memory.allocate(total)
+            blocks.append((memory, block))
+            for slot, offset in rows:
+                addresses[slot] = block.address + offset
         for slot, whole, offset in self.pieces:
             addresses[slot] = addresses[whole] + offset
 
@@ -262,47 +259,50 @@ class CompiledSchedule:
     def _launch_watched(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...],
                         state: State) -> None:
         """Launch every kernel, shown, checked or timed."""
-        debug, check = state.debug, state.check
-        if check and not self._checked:
+        if state.check and not self._checked:
             self._checked = True
             from glassgrad.engine.check.compare import check_graph  # loads the interpreter
             check_graph(normal, self.scalars)
-        one_by_one = debug >= 2 or bool(check)
-        times: list[int] = []
-        start = perf_counter()
         for segment in self.segments:
             segment.plan.bind(addresses)
-            if one_by_one:
-                times += self._run_reported(segment, addresses, values, state, len(times))
-            elif not observers:
-                segment.plan.runner()()
-        if observers and times:
-            tell_ran(self, (int(start * 1e9), perf_counter_ns()), lambda: times)
-        elif observers:
-            run_timed(self)
-        elapsed = perf_counter() - start
-        count_run(self.work, elapsed)
-        if debug >= 1:
-            report_run(len(self.items), elapsed, self.memory_for(values))
+        self.run_watched(self, state.debug, partial(self._checking, addresses, values) if state.check else None)
 
-    def _run_reported(self, segment: Segment, addresses: list[int], values: tuple[int, ...], state: State,
-                      number: int) -> list[int]:
-        """Run a segment's kernels one by one, shown and checked, from the run's `number`-th on; return nanoseconds."""
-        check, times = state.check, []
-        sizes = {slot: s.nbytes for slot, s in enumerate(self.planned.slots) if check}
-        sizes.update(self._exact_sizes(values) if check else {})
-        for i, item in enumerate(segment.items):
-            before = segment.contents(item, addresses, sizes) if check and item.ast.op not in HOST_PLANS else None
-            times.append(run_reported(segment.plan, i, number + i, item, segment.programs[i], state.debug))
-            if before is not None:
-                from glassgrad.engine.check.compare import check_kernel
-                check_kernel(item, before, segment.contents(item, addresses, sizes)[:item.results])
-        return times
+    def run_watched(self, what: Launches, debug: int, checking: Callable[..., Any] | None = None,
+                    is_ended: Callable[[int], bool] = lambda number: False) -> bool:
+        """Launch every kernel, where it is bound already: shown, or timed for observers, who are told that `what` ran.
+        Return whether the run was ended: where kernels run one by one, `is_ended` is asked before each, and at last,
+        and `checking` is called before each, and what it returns after it."""
+        if debug < 2 and checking is None:
+            return run_timed(what) if observers else any(segment.plan.runner()() for segment in self.segments)
+        start, times = perf_counter_ns(), list[int]()
+        for segment in self.segments:
+            for i, (item, program) in enumerate(zip(segment.items, segment.programs)):
+                if is_ended(len(times)):
+                    return True
+                check = checking(segment, item) if checking is not None else None
+                times.append(run_reported(segment.plan, i, len(times), item, program, debug))
+                if check is not None:
+                    check()
+        tell_ran(what, (start, perf_counter_ns()), lambda: times)
+        return is_ended(len(times))
+
+    def _checking(self, addresses: list[int], values: tuple[int, ...], segment: Segment, item: Item) -> \
+            Callable[[], None] | None:
+        """Keep what is in a kernel's memory before it runs; return what compares it with what is there afterwards."""
+        if item.ast.op in HOST_LAUNCHES:
+            return None
+        sizes = {**{slot: s.nbytes for slot, s in enumerate(self.planned.slots)}, **self._exact_sizes(values)}
+        before = segment.contents(item, addresses, sizes)
+
+        def compare() -> None:
+            from glassgrad.engine.check.compare import check_kernel
+            check_kernel(item, before, segment.contents(item, addresses, sizes)[:item.results])
+        return compare
 
 
 def _spans(items: Sequence[Item]) -> list[range]:
     """The longest runs of consecutive items that one plan can launch: kernels of one device, or one host launch."""
-    plans = [(item.device, at if item.ast.op in HOST_PLANS else None) for at, item in enumerate(items)]
+    plans = [(item.device, at if item.ast.op in HOST_LAUNCHES else None) for at, item in enumerate(items)]
     starts = [at for at, plan in enumerate(plans) if at == 0 or plan != plans[at - 1]]
     return [range(start, stop) for start, stop in zip(starts, [*starts[1:], len(items)])]
 
@@ -316,11 +316,11 @@ class Segment:
         self.programs: Sequence[Any]
         self.plan: DevicePlan
         op = items[0].ast.op
-        if op in HOST_PLANS:
+        if op in HOST_LAUNCHES:
             source = planned.slots[items[0].slots[-1]]
             self.programs = [Copy(source.device or "", self.device, source.nbytes) if op is o.COPY else
                              CallProgram(items[0].ast.arg, sum(planned.slots[slot].nbytes for slot in items[0].slots))]
-            self.plan = HOST_PLANS[op](self.programs, [items[0].slots])
+            self.plan = host_plan(self.programs[0], items[0].slots)
             return
         opened = Device[self.device]
         self.programs = programs or opened.programs([item.ast for item in items])

@@ -1,4 +1,4 @@
-"""A user's function as a launch of a schedule. In: a `UserCall`. Out: its program and its plan.
+"""A user's function as a launch of a schedule. In: a `UserCall`. Out: its program, and the plan of what the host launches.
 
 A call has a separate plan, as a copy between devices has. So it is counted and reported as kernels are, and a jit
 that recorded it launches it again. Does not know what the function computes.
@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.engine.device_copies import CopyPlan
 from glassgrad.runtime.backend import DevicePlan
 
-__all__ = ["HOST_PLANS", "CallProgram", "UserCall"]
+__all__ = ["HOST_LAUNCHES", "CallProgram", "UserCall", "host_plan"]
+
+HOST_LAUNCHES = frozenset((o.COPY, o.CALL))       # launches that the host does itself, each in a separate plan
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,11 @@ class CallProgram:
     def name(self) -> str:
         return self.call.name
 
+    def launch(self, addresses: Sequence[int]) -> None:
+        """Call the function."""
+        self.call.launch(addresses)
 
-def _call_plan(programs: Sequence[CallProgram], slots: Sequence[tuple[int, ...]]) -> DevicePlan:
-    return DevicePlan(programs, slots, lambda program, addresses: program.call.launch(addresses))
 
-
-# launches that the host does itself, each in a separate plan
-HOST_PLANS: dict[o.Op, Callable[..., DevicePlan]] = {o.COPY: CopyPlan, o.CALL: _call_plan}
+def host_plan(program: Any, slots: tuple[int, ...]) -> DevicePlan:
+    """The plan of a copy between devices or of a user's call."""
+    return DevicePlan([program], [slots], lambda program, addresses: program.launch(addresses))

@@ -1,14 +1,13 @@
-"""Copies between devices. In: source and target. Out: `Copy` and `CopyPlan`, in the place of programs and plans.
+"""Copies between devices. In: source and target. Out: `Copy`, in the place of a program.
 
 Each copy goes through the host's memory.
 """
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glassgrad.runtime.backend import DevicePlan
 from glassgrad.runtime.devices import Device
 
 
@@ -21,13 +20,7 @@ class Copy:
     name: str = "copy"
     operations: int = 0
 
-
-class CopyPlan(DevicePlan):
-    """Runs copies in order; each has two slots, the target's and the source's."""
-
-    def run_one(self, number: int) -> int:
-        copy, (target, source) = self.programs[number], self.slots[number]
-        start = time.perf_counter_ns()
-        data = Device[copy.source].copy_out(self.addresses[source], copy.bytes)
-        Device[copy.target].copy_in(self.addresses[target], data)
-        return time.perf_counter_ns() - start
+    def launch(self, addresses: Sequence[int]) -> None:
+        """Copy; `addresses` are the target's and the source's."""
+        target, source = addresses
+        Device[self.target].copy_in(target, Device[self.source].copy_out(source, self.bytes))

@@ -45,7 +45,6 @@ class Observer:
 
 
 observers: list[Observer] = []        # changed by `observe` and `ignore` only
-_every_run = False              # whether one of them wants each run timed
 _start_recording: Callable[[], None] | None = None
 
 
@@ -57,17 +56,12 @@ def when_viz_is_set(start: Callable[[], None]) -> None:
 
 def observe(observer: Observer) -> None:
     """Tell an observer what happens from now on."""
-    _set([*observers, observer])
+    observers.append(observer)
 
 
 def ignore(observer: Observer) -> None:
     """Stop telling an observer."""
-    _set([o for o in observers if o is not observer])
-
-
-def _set(new: list[Observer]) -> None:
-    global _every_run
-    observers[:], _every_run = new, any(observer.every_run for observer in new)
+    observers[:] = [o for o in observers if o is not observer]
 
 
 @contextmanager

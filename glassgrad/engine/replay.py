@@ -11,7 +11,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import replace
-from time import perf_counter, perf_counter_ns
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassgrad.base.settings import settings
@@ -22,9 +22,9 @@ from glassgrad.compiler.schedule.partial_updates import Update, rewrites
 from glassgrad.engine.capture import Record, RunCheck, Trace
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import count_run
-from glassgrad.engine.debug_report import report_parts, report_run, run_reported
+from glassgrad.engine.debug_report import report_parts, report_run
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.engine.observer import observers, run_timed, tell_ran
+from glassgrad.engine.observer import observers
 from glassgrad.runtime import backend
 from glassgrad.runtime.devices import Device
 
@@ -134,7 +134,7 @@ class Replay:
         compiled.write_numbers(self._addresses, [value for _, value in merged.numbers])
         for i, update in enumerate(merged.planned.updates):
             self._addresses[update.copied] = ctypes.addressof(compiled.copied) + 8 * i
-        compiled.place(self._addresses, (), self._blocks)
+        compiled.place(self._addresses, compiled.layout, self._blocks)
         # cells and variables, with the address of the value
         rows = zip(merged.numbers, compiled.cell_types, self._addresses[len(buffers):])
         self.numbers = [(number, dtype, address) for (number, _), dtype, address in rows if number is not None]
@@ -169,8 +169,9 @@ class Replay:
         only: Any = self._plans[0] if len(self._plans) == 1 else None
         self.at_once = only is not None and only.uninterrupted       # one foreign call: nothing comes in between
         self.ends_early = self.at_once and only.ends_early           # a flag can end a run in the middle
+        uses = [plan.uses() for plan in self._plans]
         self.pointers = {symbol: [(array, position, offset) for slot, offset in places.items()
-                                  for plan in self._plans for array, position in plan.uses_of(slot)]
+                                  for by_slot in uses for array, position in by_slot.get(slot, ())]
                          for symbol, places in self._slots.items()}
 
     def _updates(self) -> dict[UOp, PartialUpdate]:
@@ -247,7 +248,8 @@ class Replay:
     def run(self) -> bool:
         """Run every launch, in order; return whether a flag ended the run."""
         start = perf_counter()
-        ended = self._run_watched() if self._debug or observers else self._run()
+        watched = self._debug or observers
+        ended = self.compiled.run_watched(self, self._debug, None, self._is_flagged) if watched else self._run()
         if not ended:
             elapsed = perf_counter() - start
             count_run(self._work, elapsed)
@@ -259,20 +261,8 @@ class Replay:
         """A stopwatch for each plan, for the settings of now."""
         return self.compiled.stopwatches()
 
-    def _run_watched(self) -> bool:
-        """Run every launch, shown or timed."""
-        if self._debug < 2:
-            return run_timed(self) if observers else bool(self._run())
-        start, times = perf_counter_ns(), list[int]()
-        for segment in self.compiled.segments:
-            for i, (item, program) in enumerate(zip(segment.items, segment.programs)):
-                if len(times) == self.pause and self._is_flagged():
-                    return True
-                times.append(run_reported(segment.plan, i, len(times), item, program, self._debug))
-        tell_ran(self, (start, perf_counter_ns()), lambda: times)
-        return self.pause == len(self.items) and self._is_flagged()
-
-    def _is_flagged(self) -> bool:
-        device = Device[self.compiled.segments[0].device]
-        return any(int.from_bytes(device.copy_out(address, 4), "little", signed=True) < bound
-                   for address, bound in self._flags)
+    def _is_flagged(self, number: int) -> bool:
+        """Whether the flags, which are checked before the kernel of this number, report an error."""
+        return number == self.pause and any(
+            int.from_bytes(Device[self.compiled.segments[0].device].copy_out(address, 4), "little", signed=True) < bound
+            for address, bound in self._flags)

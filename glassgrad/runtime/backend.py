@@ -87,8 +87,8 @@ OPERATIONS_PER_BYTE = 10         # operations that take as long as moving one by
 
 
 class DevicePlan:
-    """A list of launches over numbered memory slots, to be run repeatedly. This base class starts each launch from
-    Python; a device with native command lists overrides all of it."""
+    """A list of launches over numbered memory slots, to be run repeatedly: arrays of addresses, which `bind` fills, and
+    a way to run. This base class starts each launch from Python; a device with native command lists overrides that."""
     # Whether a run, once it reaches the program given to `keep_together(first)`, always completes: neither a signal
     # nor a failing program stops it halfway.
     uninterrupted = False
@@ -98,8 +98,11 @@ class DevicePlan:
 
     def __init__(self, programs: Sequence[Any], slots: Sequence[tuple[int, ...]],
                  launch: Callable[[Any, Sequence[int]], None] | None = None):
-        self.programs, self.slots, self._launch = list(programs), list(slots), launch
-        self.addresses: list[int] = []
+        self.programs, self._launch = list(programs), launch
+        self.arguments = [[0] * len(uses) for uses in slots]       # of each program: addresses
+        # each slot with the (array, position) that holds its address, for every use
+        self.wires: list[tuple[int, Any, int]] = [(slot, array, position) for array, uses in zip(self.arguments, slots)
+                                                  for position, slot in enumerate(uses)]
         self.lines: Sequence[Sequence[Any]] = ()       # for each program, the lines of the user's code that it computes
 
     @property
@@ -115,11 +118,15 @@ class DevicePlan:
 
     def bind(self, addresses: Sequence[int]) -> None:
         """Set the address of every slot."""
-        self.addresses = list(addresses)
+        for slot, array, position in self.wires:
+            array[position] = addresses[slot]
 
-    def uses_of(self, slot: int) -> list[tuple[Any, int]]:
-        """Every (array, position) that holds this slot's address: a replay overwrites it there."""
-        return [(self.addresses, slot)] if any(slot in uses for uses in self.slots) else []
+    def uses(self) -> dict[int, list[tuple[Any, int]]]:
+        """For each slot every (array, position) that holds its address: a replay overwrites it there."""
+        found: dict[int, list[tuple[Any, int]]] = {}
+        for slot, array, position in self.wires:
+            found.setdefault(slot, []).append((array, position))
+        return found
 
     def run(self) -> None:
         """Launch every program in order; may return before they have finished."""
@@ -135,7 +142,7 @@ class DevicePlan:
         if self._launch is None:
             raise Bug(f"{type(self).__name__} has neither a launch nor a run_one of its own")
         start = time.perf_counter_ns()
-        self._launch(self.programs[number], [self.addresses[slot] for slot in self.slots[number]])
+        self._launch(self.programs[number], list(self.arguments[number]))
         return time.perf_counter_ns() - start
 
     def stopwatch(self) -> Stopwatch:

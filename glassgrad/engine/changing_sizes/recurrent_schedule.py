@@ -7,7 +7,7 @@ from __future__ import annotations
 from glassgrad.compiler.graph.symbolic import lengths_in
 from glassgrad.compiler.schedule.kernels import Schedule
 from glassgrad.compiler.schedule.recurrent_steps import unrolled
-from glassgrad.engine.compiled_schedule import MOST_ARENAS, CompiledSchedule
+from glassgrad.engine.compiled_schedule import MOST_LAYOUTS, CompiledSchedule
 
 
 class RecurrentSchedule(CompiledSchedule):
@@ -21,7 +21,7 @@ class RecurrentSchedule(CompiledSchedule):
 
     def for_values(self, values: tuple[int, ...]) -> CompiledSchedule:
         if values not in self._for_values:
-            if len(self._for_values) >= MOST_ARENAS:
+            if len(self._for_values) >= MOST_LAYOUTS:
                 self._for_values.pop(next(iter(self._for_values)))
             self._for_values[values] = CompiledSchedule(unrolled(self.for_any, values), self.scalars, self.buffers)
         return self._for_values[values]

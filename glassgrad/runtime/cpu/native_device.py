@@ -129,18 +129,19 @@ class NativePlan(DevicePlan):
     uninterrupted = ends_early = True                   # except where a check ends a run
 
     def __init__(self, programs: Sequence[NativeProgram], slots: Sequence[tuple[int, ...]]):
-        self.programs = list(programs)
+        super().__init__(programs, ())
         self.scratch_bytes = max([p.info.scratch_bytes for p in programs], default=0)
         self.spans: list[tuple[int, int]] = []          # (first command, count) of each program
-        self._slots = used = [slot for uses in slots for slot in uses]      # of all programs' arguments, concatenated
-        self._arguments = (ctypes.c_void_p * max(1, len(used)))()
-        self._pack = partial(struct.Struct(f"{len(used)}P").pack_into, self._arguments, 0)
+        used = [slot for uses in slots for slot in uses]      # of all programs' arguments, concatenated
+        array = (ctypes.c_void_p * max(1, len(used)))()
+        self.wires = [(slot, array, position) for position, slot in enumerate(used)]
+        self._pack = partial(struct.Struct(f"{len(used)}P").pack_into, array, 0)
         self._gather = itemgetter(*used) if len(used) > 1 else lambda addresses: [addresses[slot] for slot in used]
         self._by_value: dict[int, list[tuple[int, TasksByValue]]] = {}      # scalar's slot: commands it limits
         self._values: dict[int, int] = {}                     # scalar's slot: the value that task counts are set for
         self._alone = False                                   # whether this value leaves no work for other threads
         rows: list[Command] = []
-        arguments = ctypes.addressof(self._arguments)
+        arguments = ctypes.addressof(array)
         for program, uses in zip(programs, slots):
             self.spans.append((len(rows), len(program.phases)))
             for cut in program.info.by_value:
@@ -204,10 +205,6 @@ class NativePlan(DevicePlan):
             command = self._commands[number]
             command.tasks, command.serial = counts[cut.formula], int(value <= cut.serial_to)
         self._alone = all(command.serial or command.tasks <= 1 for command in self._commands[:self._count])
-
-    def uses_of(self, slot: int) -> list[tuple[Any, int]]:
-        """Every (argument array, position) that holds this slot's address."""
-        return [(self._arguments, position) for position, s in enumerate(self._slots) if s == slot]
 
     def run(self) -> None:
         """Run all kernels in order."""

@@ -195,8 +195,7 @@ class GpuPlan(DevicePlan):
         super().__init__(programs, slots)
         self.device = device
         self.launches: list[list[Launch]] = []
-        self.wires: list[tuple[int, Any, int]] = []          # slot, and the (array, position) that holds its address
-        self._uses: dict[int, list[tuple[Any, int]]] = {}    # the same by slot
+        self.wires = []
         for program, uses in zip(programs, slots):
             made = [device.prepare(KernelCall(function, groups, threads, nbytes, program.scalars, program.maps))
                     for function, (_, groups, threads, nbytes) in zip(program.functions, program.phases)]
@@ -208,16 +207,6 @@ class GpuPlan(DevicePlan):
             wires = [(slot, *launch.places(position)) for launch in made for position, slot in enumerate(uses)]
             self.wires += {(id(array), position): (slot, array, position) for slot, array, position in wires}.values()
         self.flat: list[Any] = [launch for made in self.launches for launch in made]
-
-    def bind(self, addresses: Sequence[int]) -> None:
-        for slot, array, position in self.wires:
-            array[position] = addresses[slot]
-
-    def uses_of(self, slot: int) -> list[tuple[Any, int]]:
-        if not self._uses:                 # built when a jit first asks
-            for each, array, position in self.wires:
-                self._uses.setdefault(each, []).append((array, position))
-        return self._uses.get(slot, [])
 
     def run(self) -> None:
         for launch in self.flat:
