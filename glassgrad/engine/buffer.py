@@ -21,7 +21,7 @@ from glassgrad.base.source_lines import Place, line_of, user_place
 from glassgrad.compiler.graph import DType, Shape
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.runtime.devices import Device
-from glassgrad.runtime.host_memory import MemoryBlock, describing, readable
+from glassgrad.runtime.memory_pool import MemoryBlock, describing, readable
 
 if TYPE_CHECKING:
     from glassgrad.runtime.backend import DeviceMemory

@@ -1,4 +1,4 @@
-"""A user's function as a launch of a schedule. In: a `UserCall`. Out: its program, and the plan of what the host launches.
+"""A user's function as a launch of a schedule. In: a `UserCall`. Out: its program; `host_plan`.
 
 A call has a separate plan, as a copy between devices has. So it is counted and reported as kernels are, and a jit
 that recorded it launches it again. Does not know what the function computes.

@@ -11,7 +11,7 @@ from bisect import insort
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from glassgrad.runtime.host_memory import readable
+from glassgrad.runtime.memory_pool import readable
 
 ALIGNMENT = 64
 

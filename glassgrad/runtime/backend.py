@@ -31,7 +31,7 @@ if TYPE_CHECKING:            # a warm process does not load the compiler
     from glassgrad.compiler.graph.uop import UOp
     from glassgrad.compiler.lower.loops import Kernel
     from glassgrad.compiler.render.launch_info import LaunchInfo
-    from glassgrad.runtime.host_memory import MemoryBlock
+    from glassgrad.runtime.memory_pool import MemoryBlock
 
 
 class DeviceRecord(NamedTuple):

@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections import deque
 
 from glassgrad.base.settings import settings
-from glassgrad.runtime.host_memory import HostMemory, MemoryBlock
-from glassgrad.runtime.os_pages import PAGE, forbid_access, map_pages, round_up, unmap_pages
+from glassgrad.runtime.host_memory import PAGE, HostMemory, forbid_access, map_pages, round_up, unmap_pages
+from glassgrad.runtime.memory_pool import MEBIBYTE, MemoryBlock
 
 _ALIGNMENT = 64
-_MEBIBYTE = 1 << 20
 _MOST_RELEASED = 10_000        # a process may have about 65,000 mappings, and each block is up to three
 
 
@@ -33,13 +32,13 @@ class GuardedMemory(HostMemory):
         """A block that ends where a forbidden page begins."""
         if nbytes <= 0:
             return super().allocate(nbytes)
-        size = round_up(nbytes, 1 if settings.GUARD_PAGES > 1 and nbytes <= _MEBIBYTE // 4 else _ALIGNMENT)
+        size = round_up(nbytes, 1 if settings.GUARD_PAGES > 1 and nbytes <= MEBIBYTE // 4 else _ALIGNMENT)
         self._check_limit(size)
         inner = round_up(size, PAGE)
         start = map_pages(inner + 2 * PAGE)
         forbid_access(start, PAGE)
         forbid_access(start + PAGE + inner, PAGE)
-        with self._lock:
+        with self.lock:
             self._count(size)
         return MemoryBlock(start + PAGE + inner - size, nbytes, size)
 
@@ -52,18 +51,18 @@ class GuardedMemory(HostMemory):
         inner = round_up(size, PAGE)
         start = address + size - inner - PAGE
         forbid_access(start, inner + 2 * PAGE)
-        with self._lock:
+        with self.lock:
             self._live -= size
             self._pooled += inner
             self._released.append((start, inner + 2 * PAGE))
-        self._trim(settings.POOL_MB * _MEBIBYTE)
+        self._trim(settings.POOL_MB * MEBIBYTE)
 
     def empty_cache(self) -> None:
         """Gives all released blocks back to the system."""
         self._trim(0)
 
     def _trim(self, limit: int) -> None:
-        with self._lock:
+        with self.lock:
             while self._released and (self._pooled > limit or len(self._released) > _MOST_RELEASED):
                 start, length = self._released.popleft()
                 self._pooled -= length - 2 * PAGE

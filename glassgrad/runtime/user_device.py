@@ -29,7 +29,7 @@ from glassgrad.compiler.render.c.c_source import PLAIN, plain_function, plain_la
 from glassgrad.compiler.render.launch_info import LaunchInfo
 from glassgrad.compiler.schedule.kernels import cost
 from glassgrad.runtime.backend import Backend
-from glassgrad.runtime.host_memory import MemoryBlock
+from glassgrad.runtime.memory_pool import MemoryBlock
 
 _APART = 1 << 40           # distance between the virtual addresses of two devices, and from real ones
 _GRAIN = 256

@@ -17,8 +17,9 @@ import pytest
 from benchmarks.unjitted import bytecodes
 from glassgrad.base.errors import Bug, MemoryLimitError
 from glassgrad.base.settings import Context
-from glassgrad.runtime import host_memory as module
-from glassgrad.runtime.host_memory import SLAB, HostMemory, MemoryBlock, rounded
+from glassgrad.runtime import host_memory as module, memory_pool
+from glassgrad.runtime.host_memory import SLAB, HostMemory
+from glassgrad.runtime.memory_pool import MemoryBlock, Stats, rounded
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -120,7 +121,7 @@ def test_releasing_twice_is_our_bug(memory: HostMemory) -> None:
 
 def test_limit_names_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = HostMemory()
-    monkeypatch.setattr(module, "describing", [lambda full: "  32.0 MiB float32 (8388608,) made at train.py:7"
+    monkeypatch.setattr(memory_pool, "describing", [lambda full: "  32.0 MiB float32 (8388608,) made at train.py:7"
                                                     if full is memory else ""])
     with Context(MEMORY_MB=40):
         held = memory.allocate(32 << 20)
@@ -167,7 +168,7 @@ def test_system_refusal_empties_the_pool(memory: HostMemory, monkeypatch: pytest
     memory.release(memory.allocate(4 << 20))
     with pytest.raises(MemoryLimitError, match="the system has no more"):
         memory.allocate(1 << 60)
-    assert memory.stats() == module.Stats(0, 0, 4 << 20)
+    assert memory.stats() == Stats(0, 0, 4 << 20)
     real, calls = module.map_pages, []
 
     def short_of_memory(nbytes: int, alignment: int) -> int:
@@ -211,7 +212,7 @@ def test_partly_used_slabs_stay(memory: HostMemory) -> None:
         if block is not kept:
             memory.release(block)
     memory.empty_cache()
-    assert memory.stats() == module.Stats(1 << 15, SLAB - (1 << 15), 3 * SLAB)
+    assert memory.stats() == Stats(1 << 15, SLAB - (1 << 15), 3 * SLAB)
     assert ctypes.string_at(kept.address, kept.size) == b"\7" * kept.size
     again = [memory.allocate(1 << 15) for _ in range((SLAB >> 15) - 1)]
     assert {block.address & -SLAB for block in again} == {kept.address & -SLAB}
@@ -244,7 +245,7 @@ def test_threads(memory: HostMemory, seed: int) -> None:
 
 def test_small_blocks_wait_for_no_lock(memory: HostMemory) -> None:
     memory.release(memory.allocate(300))
-    with memory._lock:
+    with memory.lock:
         thread = threading.Thread(target=lambda: memory.release(memory.allocate(300)), daemon=True)
         thread.start()
         thread.join(timeout=10)

@@ -17,8 +17,7 @@ import ctypes
 import numpy as np
 
 from glassgrad import Tensor, dtypes
-from glassgrad.runtime import os_pages as pages
-from glassgrad.runtime import host_memory as memory
+from glassgrad.runtime import host_memory as pages, memory_pool
 
 forbid, kept, made = ctypes.CDLL(None).mprotect, [], []
 forbid.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -38,10 +37,10 @@ def allocate(self, nbytes):
     address = guarded(size)
     ctypes.memset(address, 0xA5, size)
     made.append((address + nbytes, size - nbytes))
-    return memory.MemoryBlock(address, nbytes, size)
+    return memory_pool.MemoryBlock(address, nbytes, size)
 
 
-memory.HostMemory.allocate, memory.HostMemory.release = allocate, lambda self, block: None
+pages.HostMemory.allocate, pages.HostMemory.release = allocate, lambda self, block: None
 
 
 def given(*shape, dtype="float32"):

@@ -13,7 +13,7 @@ from scripts import run_script
 from glassgrad import Device, Tensor, TinyJit, nn
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.nn.state import get_parameters
-from glassgrad.runtime.host_memory import rounded
+from glassgrad.runtime.memory_pool import rounded
 
 
 def live() -> int:

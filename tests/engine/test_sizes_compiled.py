@@ -12,7 +12,6 @@ from changing_programs import PROGRAMS, WEIGHT, attention, compiled_by, data, ge
 
 from glassgrad import Context, Tensor, Variable, nn
 from glassgrad.base.errors import Bug
-from glassgrad.engine import realize as engine
 from glassgrad.engine.changing_sizes import size_families as families
 from glassgrad.engine.changing_sizes.size_families import SEEN_GROWING, fast_up_to
 from glassgrad.engine.changing_sizes.symbolic_graph import fit

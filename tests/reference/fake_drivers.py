@@ -27,7 +27,7 @@ from glassgrad.runtime.gpu.cuda_hip_calls import DriverNames
 from glassgrad.runtime.gpu.cuda_hip_device import DriverDevice
 from glassgrad.runtime.gpu.gpu_device import Rejected
 from glassgrad.runtime.gpu.metal import ObjectiveC, Size
-from glassgrad.runtime.host_memory import MemoryBlock
+from glassgrad.runtime.memory_pool import MemoryBlock
 
 take_the_place = pytest.mark.skipif(Device.DEFAULT in ("CUDA", "AMD", "METAL"), reason="fake drivers take the place of "
                                     f"{Device.DEFAULT}, on which all other tests run now: run these without DEVICE")

@@ -36,7 +36,7 @@ from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import APPLE_GPU, GPU
 from glassgrad.compiler.render.gpu.dialects import CUDA, HIP, METAL, Dialect
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, KernelCall, LaunchByAddress, Rejected, no_memory_left
-from glassgrad.runtime.host_memory import MemoryBlock
+from glassgrad.runtime.memory_pool import MemoryBlock
 
 SHIMS = Path(__file__).resolve().parent / "shims"
 CACHE = Path(os.environ.get("SHIM_CACHE") or Path(tempfile.gettempdir()) / f"gpu-shims-{getpass.getuser()}")

@@ -424,12 +424,13 @@ def test_memory_by_handle_keeps_what_is_used() -> None:
     first, second, third = (memory.allocate(n) for n in (100, 5000, 100))
     assert len({first.address, second.address, third.address}) == 3
     assert memory.find(second.address + 4999) == (memory.find(second.address)[0], 4999)
+    kept, gone = first.address, second.address
     memory.release(first)
-    assert memory.allocate(100).address == first.address, "kept for a request of its size"
+    assert memory.allocate(100).address == kept, "kept for a request of its size"
     memory.release(second)
     fourth, fifth = memory.allocate(9000), memory.allocate(20000)
     assert memory.find(fifth.address + 1)[1] == 1 and memory.find(third.address + 7)[1] == 7, "second was let go"
-    assert second.address not in memory.handles and fourth.address in memory.handles
+    assert gone not in memory.handles and fourth.address in memory.handles
     with pytest.raises(MemoryLimitError, match="the GPU has no memory left"):
         memory.allocate(1)
     with pytest.raises(Bug, match="no memory of this device is at 0x7"):

@@ -12,7 +12,7 @@ import pytest
 
 from glassgrad.base.errors import Bug
 from glassgrad.runtime.guarded_memory import GuardedMemory
-from glassgrad.runtime.host_memory import Stats
+from glassgrad.runtime.memory_pool import Stats
 
 ROOT = Path(__file__).resolve().parents[2]
 ALLOCATE = """

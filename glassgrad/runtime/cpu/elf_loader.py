@@ -15,7 +15,7 @@ import weakref
 from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
-from glassgrad.runtime.os_pages import make_executable, map_pages, round_up, unmap_pages
+from glassgrad.runtime.host_memory import make_executable, map_pages, round_up, unmap_pages
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # ident type machine version entry phoff shoff flags ...
 _SECTION = struct.Struct("<IIQQQQIIQQ")       # as ElfSection

@@ -30,8 +30,8 @@ from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.processor import available_cores, host_description
 from glassgrad.runtime.cpu.worker_pool_source import OFFSETS, SHARE
 from glassgrad.runtime.disk_cache import default_cache
+from glassgrad.runtime.host_memory import HUGE_PAGE, PAGE, advise_huge, map_pages, round_up, unmap_pages
 from glassgrad.runtime.kernel_key import source_digest
-from glassgrad.runtime.os_pages import HUGE_PAGE, PAGE, advise_huge, map_pages, round_up, unmap_pages
 
 SPIN_NANOSECONDS = 100_000          # how long an idle worker spins before it sleeps: longer than between two calls
 _CROWDED_SPIN_NANOSECONDS = 1_000   # the same, when there are more workers than cores

@@ -20,7 +20,7 @@ from glassgrad.runtime.gpu.cuda_hip_device import DriverDevice
 from glassgrad.runtime.gpu.cuda_hip_launch import DriverLaunch
 from glassgrad.runtime.gpu.gpu_device import KernelCall
 from glassgrad.runtime.gpu.nvrtc import compile_cuda, nvrtc_version
-from glassgrad.runtime.host_memory import MemoryBlock
+from glassgrad.runtime.memory_pool import MemoryBlock
 
 _MOST_THREADS = 1024                     # per group (thread block)
 _ROW_BYTES = 128 << 10                   # longest row of float32 that the registers of a group can hold

@@ -1,7 +1,6 @@
 """Memory of GPUs whose driver is called directly. In: sizes, bytes of the host. Out: blocks, and copies.
 
-Released blocks are pooled by size. Kernels run on one stream, so a released block may be reused at once: later launches
-run later. Copies go through pinned host memory, asynchronously:
+Kernels run on one stream, so a released block may be reused at once: later launches run later. Copies go through pinned host memory, asynchronously:
 
     copy_in     the bytes are staged in pinned memory; a second stream copies them concurrently with kernels. Kernels
                 launched later wait for the copy; the copy waits for kernels that may still use its memory
@@ -24,11 +23,9 @@ from typing import Any, NamedTuple
 
 from glassgrad.runtime.gpu.cuda_hip_calls import DriverCalls
 from glassgrad.runtime.gpu.gpu_device import no_memory_left
-from glassgrad.runtime.host_memory import MemoryBlock, Stats, rounded
+from glassgrad.runtime.memory_pool import MemoryBlock, MemoryPool
 
 _OUT_OF_MEMORY = 2                       # the same number in both drivers
-_SLAB = 2 << 20                          # small blocks are carved from slabs of this size
-_SMALL, _LEAST = 256 << 10, 256
 _PIECE, _PIECES = 1 << 20, 16            # pinned staging buffers: bytes of each, and how many
 _AHEAD = 3                               # copies in flight to the host while a piece is read
 _SMALL_COPY = 64 << 10                   # up to this size, copies use the kernels' stream, which costs less
@@ -140,17 +137,16 @@ class LateNumbers:
                 print(f"found when the process ended: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-class DriverMemory:
-    """Blocks of device memory, pooled by size."""
+class DriverMemory(MemoryPool):
+    """Blocks of device memory."""
     on_host, in_parts = False, True
+    small, slab, least = 256 << 10, 2 << 20, 256
+    full = staticmethod(no_memory_left)
 
     def __init__(self, driver: DriverCalls):
-        self.driver, self.lock, self._copying = driver, threading.RLock(), threading.RLock()
+        super().__init__()
+        self.driver, self._copying = driver, threading.RLock()
         self.numbers = LateNumbers(driver)
-        self.kept: dict[int, list[int]] = {}
-        self.slab, self.left = 0, 0                # next free address in the current slab, and bytes left in it
-        self.pieces: set[int] = set()              # blocks in slabs: the driver cannot free them
-        self._live, self._peak = 0, 0              # bytes in use, and their maximum since reset_peak
         self._released: dict[int, int] = {}        # pooled block: launch count at its release
         self._newest = (0, 0, 0)                   # last allocated block: address, launch counts at release and then
         self._pinned: PinnedMemory | None = None   # created at the first copy
@@ -160,60 +156,30 @@ class DriverMemory:
 
     # -- blocks ----------------------------------------------------------------------------------------------
     def allocate(self, nbytes: int) -> MemoryBlock:
-        size = _LEAST if nbytes <= _LEAST else rounded(nbytes)
-        with self.lock:
-            kept = self.kept.get(size)
-            address = kept.pop() if kept else self._cut(size) if size <= _SMALL else self._new(size)
-            self._newest = address, self._released.pop(address, 0), self.driver.launched
-            self._live += size
-            if self._live > self._peak:
-                self._peak = self._live
-        return MemoryBlock(address, nbytes, size)
-
-    def _cut(self, size: int) -> int:
-        step = -(-size // _LEAST) * _LEAST
-        if self.left < step:
-            self.slab, self.left = self._new(_SLAB), _SLAB
-        address = self.slab
-        self.slab, self.left = self.slab + step, self.left - step
-        self.pieces.add(address)
-        return address
-
-    def _new(self, size: int) -> int:
-        address, name = ctypes.c_uint64(), self.driver.names.allocate
-        self.driver.enter()
-        for _ in range(2):
-            result = getattr(self.driver.library, name)(ctypes.byref(address), ctypes.c_size_t(size))
-            if result != _OUT_OF_MEMORY:
-                self.driver.check(name, result)
-                return address.value
-            self.empty_cache()
-        raise no_memory_left(size)
+        block = super().allocate(nbytes)
+        self._newest = block.address, self._released.pop(block.address, 0), self.driver.launched
+        return block
 
     def release(self, block: MemoryBlock) -> None:
-        with self.lock:
-            self._released[block.address] = self.driver.launched
-            self.kept.setdefault(block.size, []).append(block.address)
-            self._live -= block.size
+        self._released[block.address] = self.driver.launched
+        super().release(block)
+
+    def take(self, size: int) -> int | None:
+        address, name = ctypes.c_uint64(), self.driver.names.allocate
+        self.driver.enter()
+        result = getattr(self.driver.library, name)(ctypes.byref(address), ctypes.c_size_t(size))
+        if result == _OUT_OF_MEMORY:
+            return None
+        self.driver.check(name, result)
+        return address.value
+
+    def give_back(self, address: int, size: int) -> None:
+        self.driver.call(self.driver.names.free, ctypes.c_uint64(address))
 
     def empty_cache(self) -> None:
         with self.lock:
             self.driver.call(self.driver.names.synchronize)
-            for size, addresses in self.kept.items():
-                for address in [a for a in addresses if a not in self.pieces]:
-                    self.driver.call(self.driver.names.free, ctypes.c_uint64(address))
-                    self._released.pop(address, None)
-                self.kept[size] = [a for a in addresses if a in self.pieces]
-
-    def stats(self) -> Stats:
-        """Counts of bytes, rounding included."""
-        with self.lock:
-            return Stats(self._live, sum(size * len(kept) for size, kept in self.kept.items()), self._peak)
-
-    def reset_peak(self) -> None:
-        """Counts the peak from now on."""
-        with self.lock:
-            self._peak = self._live
+            super().empty_cache()
 
     # -- copies ----------------------------------------------------------------------------------------------
     def copy_in(self, address: int, data: Any) -> None:

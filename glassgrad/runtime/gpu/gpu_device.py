@@ -21,7 +21,7 @@ from glassgrad.compiler.render.gpu.dialects import Dialect, Language
 from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo, TasksByValue
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram, Rejected as Rejected
-from glassgrad.runtime.host_memory import readable
+from glassgrad.runtime.memory_pool import readable
 
 USER_THREADS = 256        # per group, in kernels written by the user
 

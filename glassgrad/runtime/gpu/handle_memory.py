@@ -1,7 +1,7 @@
 """Memory that a device names by handles. In: sizes. Out: blocks with addresses.
 
 The engine names memory by addresses. Handles have none, so each block gets a range of virtual addresses, which `find`
-maps back to (handle, offset). Released blocks are pooled by size.
+maps back to (handle, offset).
 
 A driver's threads do not exist in a child of `os.fork()`, where a wait for them would hang: an error refuses it.
 """
@@ -10,33 +10,28 @@ from __future__ import annotations
 
 import bisect
 import os
-import threading
 from typing import Any
 
 from glassgrad.base.errors import Bug
-from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.runtime.gpu.gpu_device import block_too_large, in_forked_process, no_memory_left
-from glassgrad.runtime.host_memory import MemoryBlock, rounded
+from glassgrad.runtime.memory_pool import MemoryPool
 
 FIRST = 1 << 60           # first virtual address, beyond any host address
 
 
-class MemoryByHandle:
-    """Blocks of device memory by virtual addresses; safe to use from several threads. A subclass provides `new_handle`,
-    `write` and `read`."""
+class MemoryByHandle(MemoryPool):
+    """Blocks of device memory by virtual addresses. A subclass provides `new_handle`, `write` and `read`."""
     on_host, in_parts = False, True
-    smallest = 1              # least bytes of a block
     largest = 1 << 62         # most bytes of a block that the driver allows
+    full = staticmethod(no_memory_left)
 
     def __init__(self, device: str):
+        super().__init__()
         self.device_name = device
         self.process = os.getpid()                                # in a forked child the driver's threads are missing
-        # A finalizer may call `release` while this thread is inside `allocate`: the lock is reentrant.
-        self.lock = held_at_fork(threading.RLock(), "memory")
         self.next = FIRST
         self.handles: dict[int, Any] = {}                         # address: handle of each block, pooled ones included
         self.starts: list[int] = []            # sorted addresses; replaced, never changed: `find` takes no lock
-        self.kept: dict[int, list[int]] = {}                      # size: addresses of released blocks
 
     def new_handle(self, size: int) -> Any:
         """Allocate `size` bytes; return a handle, or None if the device is out of memory."""
@@ -72,39 +67,21 @@ class MemoryByHandle:
         if os.getpid() != self.process:
             raise in_forked_process(self.device_name)
 
-    def allocate(self, nbytes: int) -> MemoryBlock:
+    def take(self, size: int) -> int | None:
         self.check_process()
-        size = rounded(max(nbytes, self.smallest))
-        with self.lock:
-            pool = self.kept.get(size)
-            return MemoryBlock(pool.pop() if pool else self._new(size), nbytes, size)
-
-    def _new(self, size: int) -> int:
         if size > self.largest:
             raise block_too_large(self.device_name, size, self.largest)
         handle = self.new_handle(size)
         if handle is None:
-            self.empty_cache()
-            handle = self.new_handle(size)
-        if handle is None:
-            raise no_memory_left(size)
+            return None
         address = self.new_address(handle, size)
         self.handles[address] = handle
-        starts = self.starts.copy()
-        bisect.insort(starts, address)
-        self.starts = starts
+        self.starts = sorted(self.handles)
         return address
 
-    def release(self, block: MemoryBlock) -> None:
-        with self.lock:
-            self.kept.setdefault(block.size, []).append(block.address)
-
-    def empty_cache(self) -> None:
-        with self.lock:
-            kept, self.kept = self.kept, {}
-            for address in (address for pool in kept.values() for address in pool):
-                self.free(self.handles.pop(address))
-            self.starts = sorted(self.handles)
+    def give_back(self, address: int, size: int) -> None:
+        self.free(self.handles.pop(address))
+        self.starts = sorted(self.handles)
 
     def find(self, address: int) -> tuple[Any, int]:
         """The (handle, byte offset) of an address."""

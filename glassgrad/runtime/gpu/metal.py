@@ -111,7 +111,7 @@ class ObjectiveC:
 
 class MetalMemory(MemoryByHandle):
     """Buffers shared with the CPU; their addresses are CPU pointers."""
-    smallest = 256
+    least = 256
 
     def __init__(self, device: MetalDevice, name: str):
         super().__init__(name)

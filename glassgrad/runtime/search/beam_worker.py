@@ -22,7 +22,8 @@ from glassgrad.base.settings import settings
 from glassgrad.compiler.check.graph_interpreter import from_storage, to_storage
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.runtime.devices import Device
-from glassgrad.runtime.host_memory import HostMemory, MemoryBlock
+from glassgrad.runtime.host_memory import HostMemory
+from glassgrad.runtime.memory_pool import MemoryBlock
 
 PATTERN = 65521             # inputs repeat after this many elements: a prime, so that rows differ
 SAMPLE_NS = 100_000         # shorter kernels are run several times for one measurement

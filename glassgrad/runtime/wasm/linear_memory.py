@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from glassgrad.base.errors import Bug, MemoryLimitError
 from glassgrad.base.fork_locks import held_at_fork
-from glassgrad.runtime.host_memory import MemoryBlock, Stats, readable, rounded
+from glassgrad.runtime.memory_pool import MemoryBlock, Stats, readable, rounded
 
 PAGE = 64 << 10              # unit of growth, in bytes
 LIMIT = 4 << 30              # addresses have 32 bits
