@@ -23,7 +23,7 @@ from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import State, current_state, kernel_mode, settings
 from glassgrad.compiler.graph import DType, Param, Shape, UOp, ops as o
 from glassgrad.compiler.graph.symbolic import Symbol, most
-from glassgrad.compiler.pipeline import StoresScores, make_schedule
+from glassgrad.compiler.pipeline import make_schedule
 from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, FusionLimits
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.compiler.schedule.recurrent_steps import unrolled
@@ -325,13 +325,15 @@ def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
                      sizes: SizeFormulas) -> tuple[GeneralGraph, int] | None:
     """Kernels for all sizes, and this graph's value; None where that is refused."""
     made: list[tuple[Symbol, Sequence[Any]]] = []       # the variable, and a formula for each size
-    limits = _limits(mode[1])
+    device = mode[1]
+
+    def make() -> tuple[Schedule, Any]:
+        symbol, graph = sizes.graph(normal)
+        planned = make_schedule(graph.sinks, graph.params, device, _stores_scores, _limits(device))
+        return planned, (symbol, graph.formulas)
 
     def schedule() -> Schedule:
-        def make(stores_scores: StoresScores) -> tuple[Schedule, Any]:
-            symbol, graph = sizes.graph(normal)
-            return make_schedule(graph.sinks, graph.params, mode[1], stores_scores, limits), (symbol, graph.formulas)
-        planned, second = _kept_or_made(normal, sizes.scalars, (mode[:2], limits, sizes), make)
+        planned, second = _kept_or_made(normal, sizes.scalars, device, (mode[:2], sizes), make)
         made.append(second)
         return planned
 
@@ -361,13 +363,11 @@ def _stores_scores(device: str, dtype: DType, width: int) -> str | None:
 
 
 def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> CompiledSchedule:
-    limits = _limits(device)
+    def make() -> tuple[Schedule, None]:
+        return make_schedule(*with_params(normal, scalars), device, _stores_scores, _limits(device)), None
 
-    def make(stores_scores: StoresScores) -> tuple[Schedule, None]:
-        return make_schedule(*with_params(normal, scalars), device, stores_scores, limits), None
-
-    parts = kernel_mode(), device, limits, scalars
-    return _prepared(normal, lambda: _unrolled(_kept_or_made(normal, scalars, parts, make)[0]), scalars)
+    parts = kernel_mode(), scalars
+    return _prepared(normal, lambda: _unrolled(_kept_or_made(normal, scalars, device, parts, make)[0]), scalars)
 
 
 def _unrolled(planned: Schedule) -> Schedule:
@@ -393,34 +393,23 @@ def _prepared(normal: NormalizedGraph, schedule: Callable[[], Schedule], scalars
             gc.enable()
 
 
-def _kept_or_made(normal: NormalizedGraph, scalars: tuple[int, ...], parts: tuple[Any, ...],
-                  make: Callable[[StoresScores], tuple[Schedule, Any]]) -> tuple[Schedule, Any]:
+def _kept_or_made(normal: NormalizedGraph, scalars: tuple[int, ...], device: str, parts: tuple[Any, ...],
+                  make: Callable[[], tuple[Schedule, Any]]) -> tuple[Schedule, Any]:
     """A schedule from the disk cache, or made and kept there; and the second value that `make` returned. `parts` are
-    what it depends on besides the graph; it also depends on the answers that the target gave."""
+    what it depends on besides the graph and its devices."""
     if not settings.CACHE or _ignore_disk or observers or not can_be_kept(normal.order):
-        return make(_stores_scores)
-    name = name_on_disk(normal, scalars, parts)
-    return _from_disk(name, list(normal.order)) or _made_for_disk(name, list(normal.order), make)
+        return make()
+    devices = {device, *[n.device or device for n in normal.buffers]}
+    name = name_on_disk(normal, scalars, (*parts, _limits(device), *map(_units, sorted(devices))))
+    order = list(normal.order)
+    found = kept_schedule(name, order)
+    if found is None:
+        found = make()
+        keep_schedule(name, *found, order)
+    return found
 
 
-def _from_disk(name: str, order: Sequence[UOp]) -> tuple[Schedule, Any] | None:
-    kept = kept_schedule(name, order)
-    if kept is not None:
-        planned, (second, answers) = kept
-        if all(_stores_scores(*question) == answer for question, answer in answers):
-            return planned, second
-    return None
-
-
-def _made_for_disk(name: str, order: Sequence[UOp], make: Callable[[StoresScores], tuple[Schedule, Any]]) \
-        -> tuple[Schedule, Any]:
-    answers = []
-
-    def stores_scores(*question: Any) -> str | None:
-        answer = _stores_scores(*question)
-        answers.append((question, answer))
-        return answer
-
-    planned, second = make(stores_scores)
-    keep_schedule(name, planned, (second, answers), order)
-    return planned, second
+def _units(device: str) -> tuple[Any, ...]:
+    """What of a device's target `_stores_scores` depends on."""
+    target = getattr(Device[device], "target", None)
+    return (device,) if target is None else (device, target.groups, *[unit.name for unit in target.units])

@@ -7,9 +7,8 @@ libraries, a C compiler as a process.
 
 from __future__ import annotations
 
-import json
 import os
-import struct
+import pickle
 import sys
 import threading
 import weakref
@@ -23,6 +22,7 @@ from glassgrad.base.settings import Context, kernel_mode, settings
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo
 from glassgrad.compiler.schedule.kernels import cost
 from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.kernel_key import cache_key
@@ -114,11 +114,23 @@ class Rejected(Exception):
 
 
 @dataclass(eq=False, kw_only=True)
-class CompiledProgram:
-    """The base of a device's compiled kernels: what is told of each."""
+class KernelFacts:
+    """What is known of a kernel once it is written; kept on disk with its machine code."""
+    name: str
+    info: LaunchInfo                   # the memory that a launch must provide
+    moves: tuple[str, ...]             # the optimizer's decisions
+    scalars: tuple[bool, ...] = ()     # which arguments are scalars, where a launch must know
+    # on a GPU: of each function its name, groups, threads of each and bytes that a group shares; and tensor maps, which
+    # are passed after the other arguments
+    launches: tuple[tuple[str, int, int, int], ...] = ()
+    maps: tuple[BoxMap, ...] = ()
+
+
+@dataclass(eq=False, kw_only=True)
+class CompiledProgram(KernelFacts):
+    """The base of a device's compiled kernels."""
     operations: int = 0                # of one run, and bytes moved
     bytes: int = 0
-    moves: tuple[str, ...] = ()        # the optimizer's decisions
     speedup: float = 0.0               # over the recipe, by a search; 0: not searched
 
 
@@ -134,16 +146,16 @@ class CompiledKernels:
     _programs: dict[tuple[UOp, tuple[Any, ...]], Any]
 
     # -- provided by each device -------------------------------------------------------------------------------
-    def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[list[Any], Built]:
-        """Return (head, kernel source) by the recipe or the given moves; `head` is JSON data for `load_program`."""
+    def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[KernelFacts, Built]:
+        """Return a kernel's facts and its source, by the recipe or the given moves."""
         raise Bug(f"{type(self).__name__} has no write")
 
     def compile_source(self, source: Any) -> bytes:
         """Compile source to the bytes that `load_program` takes; raises `Rejected`."""
         raise Bug(f"{type(self).__name__} has no compile_source")
 
-    def load_program(self, head: list[Any], compiled: bytes) -> Any:
-        """Load a compiled kernel; return a `DeviceProgram`."""
+    def load_program(self, facts: KernelFacts, compiled: bytes) -> CompiledProgram:
+        """Load a compiled kernel."""
         raise Bug(f"{type(self).__name__} has no load_program")
 
     # -- compiling ---------------------------------------------------------------------------------------------
@@ -177,13 +189,13 @@ class CompiledKernels:
             raise FormatError("what a tuning file says of a kernel does not fit it", given=str(why),
                               expected="moves as a search found them",
                               fix="glassgrad tune clear, and search again") from None
-        head, features, here = json.dumps(facts).encode(), settings.CPU_FEATURES, one_place()
+        features, here = settings.CPU_FEATURES, one_place()
 
         def work() -> bytes:
             if cancelled.is_set():
                 return b""
             with Context(CPU_FEATURES=features), here:     # a Context belongs to the thread that entered it
-                made = struct.pack("<I", len(head)) + head + self._compiled(ast, built.source or built.binary)
+                made = pickle.dumps((facts, self._compiled(ast, built.source or built.binary)))
             if cache:
                 cache.put(key, made)
             return made
@@ -198,8 +210,7 @@ class CompiledKernels:
                       f"  at: {lines_of(ast) or 'unknown'}") from None
 
     def _loaded(self, ast: UOp, stored: bytes) -> Any:
-        (length,) = struct.unpack_from("<I", stored)
-        program = self.load_program(json.loads(stored[4:4 + length]), stored[4 + length:])
+        program = self.load_program(*pickle.loads(stored))
         program.operations, program.bytes = cost(ast)
         tuned = self.tuned(ast)
         program.speedup = tuned.speedup if tuned is not None else 0.0

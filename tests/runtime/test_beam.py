@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,12 +139,11 @@ def ill(one: Search, body: str, shared: int = 0) -> Callable[..., Any]:
     real = one.built
 
     def built(moves: Any) -> Any:
-        names, source, head = real(moves)
+        names, source, facts = real(moves)
         if moves is None:
-            return names, source, head
-        name, phases, own, *more = head
-        text = "\n".join(f"define void @{name}(ptr %a, i64 %t, ptr %s) {{\n{body}\n}}" for name, _ in phases)
-        return names, text, [name, phases, (shared,) if shared else own, *more]
+            return names, source, facts
+        text = "\n".join(f"define void @{name}(ptr %a, i64 %t, ptr %s) {{\n{body}\n}}" for name, _ in facts.info.phases)
+        return names, text, replace(facts, info=replace(facts.info, shared=(shared,) if shared else facts.info.shared))
     return built
 
 

@@ -196,8 +196,8 @@ def test_a_compiler_with_additions_keeps_nothing(monkeypatch: pytest.MonkeyPatch
     assert not schedule_cache.can_be_kept(nodes)
 
 
-def test_another_answer_of_the_device_is_another_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the scores of attention are stored is asked of the target while the schedule is made."""
+def test_a_device_with_other_matrix_units_is_another_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the scores of attention are stored is asked of the target, whose units decide it."""
     q = Tensor(np.random.default_rng(0).standard_normal((2, 64, 32)).astype(np.float32)).realize()
 
     def attention() -> Any:
@@ -209,6 +209,8 @@ def test_another_answer_of_the_device_is_another_schedule(monkeypatch: pytest.Mo
     with Context(ONLINE_SOFTMAX=2):                          # however few the keys are
         made, first = new_process(attention)
         monkeypatch.setattr(engine, "_stores_scores", lambda *question: "as a test")
+        assert new_process(attention)[0] == 0, "the units are those of before"
+        monkeypatch.setattr(engine, "_units", lambda device: (device, "other units"))
         again, second = new_process(attention)
         assert (made, again) == (1, 1)
         assert new_process(attention)[0] == 0

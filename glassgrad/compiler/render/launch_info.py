@@ -38,11 +38,6 @@ class TasksByValue(NamedTuple):
         """
         return max(0, _evaluated(self.formula, value))
 
-    @staticmethod
-    def read(row: Any) -> TasksByValue:
-        """From JSON, which has lists for tuples."""
-        return TasksByValue(*_tuples(row))
-
 
 VALUE = "value"
 _OPERATIONS: dict[str, Callable[[int, int], int]] = {
@@ -139,10 +134,6 @@ def _evaluated(formula: Any, value: int) -> int:
         return value
     name, left, right = formula
     return _OPERATIONS[name](_evaluated(left, value), _evaluated(right, value))
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def function_name(kernel: Kernel, phase: int) -> str:

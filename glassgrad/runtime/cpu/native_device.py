@@ -20,10 +20,10 @@ from glassgrad.base.interrupts import take_interrupt
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.launch_info import LaunchInfo, TasksByValue
+from glassgrad.compiler.render.launch_info import TasksByValue
 from glassgrad.runtime import backend
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
-from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram, CompileQueue
+from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram, CompileQueue, KernelFacts
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.processor import HostTarget, available_cores, host_description
@@ -38,12 +38,10 @@ MOST_INLINE_COMMANDS = 8       # up to so many serial commands do not open the w
 _FUNCTION = ctypes.CFUNCTYPE(None)        # arguments are ctypes' own: without argtypes, a call converts none of them
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class NativeProgram(CompiledProgram):
-    """A compiled kernel: the functions of its phases, and the memory that a launch must provide."""
-    name: str
+    """A compiled kernel: the functions of its phases."""
     image: Image
-    info: LaunchInfo
 
     def __post_init__(self) -> None:
         self.phases = [(self.image.address(name), tasks) for name, tasks in self.info.phases]
@@ -95,11 +93,10 @@ class NativeDevice(CompiledKernels, Backend):
         return compiler_version()
 
     # -- compiling -------------------------------------------------------------------------------------------
-    def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[list[Any], Any]:
+    def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[KernelFacts, Any]:
         from glassgrad.compiler.pipeline import build  # late: a warm process does not load the compiler
         built = build(ast, self.target, self.language, moves, say)
-        info = built.info
-        return [built.name, info.phases, info.shared, info.scratch_bytes, info.by_value, built.kernel.moves], built
+        return KernelFacts(name=built.name, info=built.info, moves=tuple(built.kernel.moves)), built
 
     def compile_source(self, source: str) -> bytes:
         if self.language == "llvm":
@@ -107,10 +104,8 @@ class NativeDevice(CompiledKernels, Backend):
         from glassgrad.runtime.cpu.c_compiler import compile_c
         return compile_c(source)
 
-    def load_program(self, head: list[Any], compiled: bytes) -> NativeProgram:
-        name, phases, shared, scratch, by_value, moves = head
-        info = LaunchInfo(tuple(map(tuple, phases)), tuple(shared), scratch, tuple(map(TasksByValue.read, by_value)))
-        return NativeProgram(name, Image(compiled), info, moves=tuple(moves))
+    def load_program(self, facts: KernelFacts, compiled: bytes) -> NativeProgram:
+        return NativeProgram(**vars(facts), image=Image(compiled))
 
     def source(self, ast: UOp) -> str:
         """The kernel as readable C, whatever the device compiles."""

@@ -1,6 +1,7 @@
 """Memory of GPUs whose driver is called directly. In: sizes, bytes of the host. Out: blocks, and copies.
 
-Kernels run on one stream, so a released block may be reused at once: later launches run later. Copies go through pinned host memory, asynchronously:
+Kernels run on one stream, so a released block may be reused at once: later launches run later. Copies go through
+pinned host memory, asynchronously:
 
     copy_in     the bytes are staged in pinned memory; a second stream copies them concurrently with kernels. Kernels
                 launched later wait for the copy; the copy waits for kernels that may still use its memory

@@ -18,9 +18,9 @@ from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.render.gpu.dialects import Dialect, Language
-from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo, TasksByValue
+from glassgrad.compiler.render.launch_info import BoxMap, TasksByValue
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
-from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram, Rejected as Rejected
+from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram, KernelFacts, Rejected as Rejected
 from glassgrad.runtime.memory_pool import readable
 
 USER_THREADS = 256        # per group, in kernels written by the user
@@ -82,15 +82,10 @@ def groups_at(tasks: TasksByValue, value: int, most: int) -> int:
     return max(1, min(most, tasks.at(value)))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class GpuProgram(CompiledProgram):
-    """A compiled kernel: functions to launch, and the memory that a launch must provide."""
-    name: str
+    """A compiled kernel: functions to launch."""
     functions: list[Any]
-    phases: tuple[tuple[str, int, int, int], ...]
-    info: LaunchInfo
-    scalars: tuple[bool, ...]                    # which arguments are scalars
-    maps: tuple[BoxMap, ...]                     # tensor maps, passed after the other arguments
 
 
 class GpuDevice(CompiledKernels, Backend):
@@ -127,14 +122,10 @@ class GpuDevice(CompiledKernels, Backend):
         return time.perf_counter_ns() - start
 
     # -- compiling -------------------------------------------------------------------------------------------
-    def load_program(self, head: list[Any], compiled: bytes) -> GpuProgram:
-        name, phases, shared, scalars, maps, by_value, moves = head
-        functions = self.load(compiled, [phase[0] for phase in phases])
-        info = LaunchInfo((), tuple(shared), 0, tuple(map(TasksByValue.read, by_value)))
-        return GpuProgram(name, functions, tuple(map(tuple, phases)), info, (*scalars, *[False] * len(shared)),
-                          tuple(BoxMap(*m) for m in maps), moves=tuple(moves))
+    def load_program(self, facts: KernelFacts, compiled: bytes) -> GpuProgram:
+        return GpuProgram(**vars(facts), functions=self.load(compiled, [name for name, *_ in facts.launches]))
 
-    def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[list[Any], Any]:
+    def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[KernelFacts, Any]:
         from glassgrad.compiler.pipeline import build, lines_of
         from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch  # a warm process does without
         self._refuse_missing_types(ast)
@@ -150,8 +141,9 @@ class GpuDevice(CompiledKernels, Backend):
         size = max((math.prod(map(least, p.arg.shape)) * p.dtype.itemsize for p in params), default=0)
         if size > self.largest_block:
             raise block_too_large(self.name, size, self.largest_block)
-        return [kernel.name, launch.phases, launch.info.shared, [p.arg.scalar for p in params], launch.maps,
-                launch.info.by_value, kernel.moves], built
+        scalars = (*[p.arg.scalar for p in params], *[False] * len(launch.info.shared))
+        return KernelFacts(name=kernel.name, info=launch.info, moves=tuple(kernel.moves), scalars=scalars,
+                           launches=launch.phases, maps=launch.maps), built
 
     def _refuse_missing_types(self, ast: UOp) -> None:
         from glassgrad.compiler.pipeline import lines_of
@@ -198,7 +190,7 @@ class GpuPlan(DevicePlan):
         self.wires = []
         for program, uses in zip(programs, slots):
             made = [device.prepare(KernelCall(function, groups, threads, nbytes, program.scalars, program.maps))
-                    for function, (_, groups, threads, nbytes) in zip(program.functions, program.phases)]
+                    for function, (_, groups, threads, nbytes) in zip(program.functions, program.launches)]
             for tasks in program.info.by_value:
                 made[tasks.phase].follow(tasks)
             for launch in made[1:]:

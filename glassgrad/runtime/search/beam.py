@@ -10,8 +10,8 @@ recipe's bit by bit, and wins only if it is clearly faster in interleaved runs.
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import queue
 import subprocess
 import sys
@@ -28,6 +28,7 @@ from glassgrad.compiler.graph import UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.optimize.decisions import Decisions, Refused
 from glassgrad.compiler.pipeline import kernel_of
+from glassgrad.runtime.compiled_kernels import KernelFacts
 from glassgrad.runtime.search.tuning_results import Tuned, digest_of, keep, machine
 
 Moves = tuple[str, ...]
@@ -54,27 +55,26 @@ class Worker:
 
     def __init__(self, command: Sequence[str] = ()):
         self._command = list(command or worker_command)
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self.alive = False           # has been started and has not been lost since
 
     def ask(self, order: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send an order and return the worker's reply; raises `Lost` if there is none in time."""
         process = self._process if self.alive and self._process is not None else self._start()
-        replies: queue.Queue[str] = queue.Queue()
+        replies: queue.Queue[dict[str, Any] | None] = queue.Queue()
         # in a thread: a write to a process that does not read would block beyond the time limit
-        threading.Thread(target=_converse, args=(process, json.dumps(order) + "\n", replies), daemon=True).start()
+        threading.Thread(target=_converse, args=(process, order, replies), daemon=True).start()
         try:
-            line = replies.get(timeout=max(seconds, 0.01))
+            reply = replies.get(timeout=max(seconds, 0.01))
         except queue.Empty:
-            line = ""
-        if not line:
+            reply = None
+        if reply is None:
             status = process.poll()
             self.close()
             raise Lost(f"no answer in {seconds:.1f} s" if status is None else f"the process ended with {status}")
-        reply: dict[str, Any] = json.loads(line)
         return reply
 
-    def _start(self) -> subprocess.Popen[str]:
+    def _start(self) -> subprocess.Popen[bytes]:
         above = os.path.dirname(os.path.dirname(PACKAGE))
         kept = dict(os.environ)
         kept.update(PYTHONPATH=os.pathsep.join(filter(None, [above, os.environ.get("PYTHONPATH")])),
@@ -82,8 +82,8 @@ class Worker:
                     MATRIX_UNIT=str(settings.MATRIX_UNIT), DEV="CPU", BEAM="0", DEBUG="0", CHECK="0", VIZ="0",
                     MEMORY_MB="0", GUARD_PAGES="0")
         process = self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            encoding="utf-8", env=kept, start_new_session=True)       # no Ctrl-C for the worker: we end it
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=kept,
+            start_new_session=True)       # no Ctrl-C for the worker: we end it
         self.alive = True
         return process
 
@@ -106,17 +106,17 @@ class Worker:
                         pass         # unsent data is lost
 
 
-def _converse(process: subprocess.Popen[str], order: str, replies: queue.Queue[str]) -> None:
-    """Send an order and put the reply into the queue; an empty reply means that the process has ended."""
-    line = ""
+def _converse(process: subprocess.Popen[bytes], order: Any, replies: queue.Queue[dict[str, Any] | None]) -> None:
+    """Send an order and put the reply into the queue; None means that the process has ended."""
+    reply = None
     try:
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(order)
+        pickle.dump(order, process.stdin)
         process.stdin.flush()
-        line = process.stdout.readline()
-    except (OSError, ValueError):
+        reply = pickle.load(process.stdout)
+    except (OSError, ValueError, EOFError, pickle.UnpicklingError):
         pass                         # the process has ended, or its pipe was closed
-    replies.put(line)
+    replies.put(reply)
 
 
 class Search:
@@ -134,24 +134,23 @@ class Search:
         self.params = [_described(p, max([1, *rows]) if rows else 100) for p in self.plain.params]
 
     # -- candidates ------------------------------------------------------------------------------------------
-    def built(self, moves: Moves | None) -> tuple[Moves, str, list[Any]]:
-        """Build a candidate: (moves applied, source, head for `load_program`); raises `Refused`."""
-        head, built = self.device.write(self.ast, moves, say=False)
+    def built(self, moves: Moves | None) -> tuple[Moves, str, KernelFacts]:
+        """Build a candidate: (moves applied, source, facts for `load_program`); raises `Refused`."""
+        facts, built = self.device.write(self.ast, moves, say=False)
         applied = tuple(built.kernel.moves)
         if built.decisions is not None:
             self._decided[applied] = built.decisions
-        return applied, built.source, head
+        return applied, built.source, facts
 
     def begin(self) -> Moves:
         """Send the recipe's kernel, the baseline of all comparisons, to the worker; return the recipe's moves."""
-        self.recipe, source, head = self.built(None)
+        self.recipe, source, facts = self.built(None)
         self.sources.add(source)
-        _, _, shared, *_ = head
-        own = sum(p.size * p.dtype.itemsize for p in self.plain.params if not p.arg.scalar) + sum(shared)
+        own = sum(p.size * p.dtype.itemsize for p in self.plain.params if not p.arg.scalar) + sum(facts.info.shared)
         free = free_bytes() if self.device.memory.on_host else None         # a GPU's allocator reports this itself
         if free is not None and own > free // 2:
             raise Lost(f"a copy of its memory takes {own >> 20:,} MiB, and {free >> 20:,} MiB are free")
-        self.first = {"source": source, "head": head, "do": "recipe", "device": self.device.searched_on,
+        self.first = {"source": source, "facts": facts, "do": "recipe", "device": self.device.searched_on,
                       "params": self.params, "written": list(self.plain.written),
                       "memory": 2 * own + machine()["threads"] * (64 << 20) + MEMORY_ROOM}
         self.recipe_ns = 1 << 62                 # minimum over all runs
@@ -168,7 +167,7 @@ class Search:
         """Measured (recipe's, candidate's) nanoseconds; empty for a candidate that is ruled out."""
         left = self.deadline - time.monotonic()
         try:
-            _, source, head = self.built(moves)
+            _, source, facts = self.built(moves)
         except Refused:
             return []                            # an earlier decision changed which decisions follow
         except Bug:
@@ -180,7 +179,7 @@ class Search:
         self.tried += not final
         patience = left if final else min(left, max(2.0, self.seconds / 4))
         wanted = FINAL_PAIRS if final else max(2, min(7, int(self.seconds * 1e9 / 100 / max(2 * self.recipe_ns, 1))))
-        order = {"source": source, "head": head, "do": "compare", "pairs": wanted, "final": final,
+        order = {"source": source, "facts": facts, "do": "compare", "pairs": wanted, "final": final,
                  "least": 0 if final else min(2, wanted), "seconds": 0.9 * patience}
         try:
             if not self.worker.alive:

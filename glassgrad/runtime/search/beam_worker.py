@@ -1,4 +1,4 @@
-"""Measure candidates in a separate process. In: lines of JSON on standard input. Out: one line of JSON for each.
+"""Measure candidates in a separate process. In: pickled orders on standard input. Out: a pickled reply for each.
 
 A candidate of a search may hang, crash or exhaust memory; here it ends only this process. Does not know graphs or
 moves: it gets source text, compiles it, runs it on generated inputs, compares a digest of the results with that of the
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import json
 import os
+import pickle
 import sys
 import threading
 import time
@@ -65,7 +65,7 @@ class Bench:
 
     def load(self, order: dict[str, Any]) -> LoadedKernel:
         """Compile a kernel and bind it to the arguments' memory and to the extra memory that it needs."""
-        program = self.device.load_program(order["head"], self.device.compile_source(order["source"]))
+        program = self.device.load_program(order["facts"], self.device.compile_source(order["source"]))
         own = [self.memory.allocate(nbytes) for nbytes in program.info.shared]
         addresses = [block.address for block in (*self.blocks, *own)]
         plan = self.device.plan([program], [tuple(range(len(addresses)))])
@@ -188,12 +188,15 @@ def leave_with_parent(parent: int) -> None:
 
 def main() -> None:
     """Answer orders until standard input ends."""
-    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())         # keep what libraries print out of the replies
     threading.Thread(target=leave_with_parent, args=(os.getppid(),), daemon=True).start()
     bench: Bench | None = None
-    for line in sys.stdin:
-        order = json.loads(line)
+    while True:
+        try:
+            order = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
         try:
             if order["do"] == "recipe":
                 if bench is not None:
@@ -207,7 +210,8 @@ def main() -> None:
             reply = {"error": f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:300]}"}
             if not devices_answer():
                 os._exit(1)                                   # a new process can run the next one
-        print(json.dumps(reply), file=replies, flush=True)
+        pickle.dump(reply, replies)
+        replies.flush()
 
 
 if __name__ == "__main__":

@@ -17,20 +17,16 @@ from typing import Any
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import WASM
-from glassgrad.compiler.render.launch_info import LaunchInfo
 from glassgrad.compiler.render.wasm.module_encoding import ARGS_AT, SCRATCH_AT
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
-from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram
+from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram, KernelFacts
 from glassgrad.runtime.wasm.linear_memory import FIRST, LinearMemory, Stopped
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class WasmProgram(CompiledProgram):
-    """A module, ready to be called."""
-    name: str
+    """A module, ready to be called; its scalars are in host memory."""
     run: Callable[[], None]
-    info: LaunchInfo
-    scalars: tuple[bool, ...]            # which params are scalars, in host memory
 
 
 class WasmDevice(CompiledKernels, Backend):
@@ -48,21 +44,20 @@ class WasmDevice(CompiledKernels, Backend):
         return f"WebAssembly with vectors of 128 bits, one thread, run by {self.engine.version}"
 
     # -- compiling ---------------------------------------------------------------------------------------------
-    def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[list[Any], Any]:
+    def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[KernelFacts, Any]:
         from glassgrad.compiler.pipeline import build  # late: a warm process does not load the compiler
         built = build(ast, WASM, "wasm", moves, say)
         params = sorted(built.kernel.params, key=lambda p: p.arg.slot)
-        return [built.name, built.info.shared, built.info.scratch_bytes, [p.arg.scalar for p in params]], built
+        return KernelFacts(name=built.name, info=built.info, moves=tuple(built.kernel.moves),
+                           scalars=tuple([p.arg.scalar for p in params])), built
 
     def compile_source(self, source: bytes) -> bytes:
         """Return the module unchanged: it is compiled when it is loaded."""
         return source
 
-    def load_program(self, head: list[Any], compiled: bytes) -> WasmProgram:
-        name, shared, scratch, scalars = head
+    def load_program(self, facts: KernelFacts, compiled: bytes) -> WasmProgram:
         with self.memory.lock:
-            run = self.engine.load(compiled)
-        return WasmProgram(name, run, LaunchInfo((), tuple(shared), scratch), tuple(scalars))
+            return WasmProgram(**vars(facts), run=self.engine.load(compiled))
 
     def source(self, ast: UOp) -> str:
         """The module in WebAssembly's text format."""
