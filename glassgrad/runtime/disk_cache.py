@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -35,6 +36,11 @@ def sha256(data: bytes = b"") -> Any:
     """hashlib.sha256, imported on first use because it loads OpenSSL."""
     import hashlib
     return hashlib.sha256(data)
+
+
+def name_of(*parts: str) -> str:
+    """The key of an entry: a digest of all that it depends on."""
+    return str(sha256("\n\n".join(parts).encode()).hexdigest())
 
 
 def default_folder() -> str:
@@ -115,9 +121,17 @@ class DiskCache:
 
     def get(self, key: str) -> bytes | None:
         """The value last put under `key`, if it is there, whole, and the user's own."""
-        if not self.folder or not self._is_private():
-            return None
-        path = self.path(key)
+        return self._read(self.path(key)) if self.folder and self._is_private() else None
+
+    def values(self) -> Iterator[bytes]:
+        """Every value that is whole and the user's own."""
+        entries = self._files(self._names(self.folder)) if self.folder and self._is_private() else []
+        for path, _ in entries:
+            value = None if os.path.basename(path).startswith(_NEW) else self._read(path)
+            if value is not None:
+                yield value
+
+    def _read(self, path: str) -> bytes | None:
         try:
             with open(path, "rb", buffering=0, opener=_open_entry) as file:
                 about = os.fstat(file.fileno())
@@ -236,10 +250,11 @@ class DiskCache:
 
 
 @lru_cache(maxsize=8)
-def _at(folder: str) -> DiskCache:
+def cache_in(folder: str) -> DiskCache:
+    """The cache in a folder; where that is "", one that keeps nothing."""
     return DiskCache(folder)
 
 
 def default_cache() -> DiskCache:
     """The cache in `default_folder()`; with CACHE=0 one that keeps nothing."""
-    return _at(default_folder() if settings.CACHE else "")
+    return cache_in(default_folder() if settings.CACHE else "")

@@ -11,7 +11,7 @@ from functools import lru_cache
 from glassgrad.base.settings import STARTED, settings
 from glassgrad.base.source_lines import PACKAGE
 from glassgrad.compiler.graph import UOp, ops as o, toposort
-from glassgrad.runtime.disk_cache import sha256
+from glassgrad.runtime.disk_cache import name_of, sha256
 
 
 @lru_cache(maxsize=4)
@@ -50,5 +50,4 @@ def _arg(node: UOp) -> str:
 def cache_key(ast: UOp, machine: str, compiler: str, moves: tuple[str, ...] = ()) -> str:
     """The cache key of a compiled kernel: a digest of all it depends on. Without `moves`, the recipe's kernel."""
     proven = ("proven",) if settings.SANITIZE else ()          # compiled after `access_bounds` proved its accesses
-    parts = ("kernel", source_digest(), machine, compiler, str(settings.NOOPT), *proven, *moves, structure(ast))
-    return sha256("\n\n".join(parts).encode()).hexdigest()
+    return name_of("kernel", source_digest(), machine, compiler, str(settings.NOOPT), *proven, *moves, structure(ast))

@@ -19,7 +19,7 @@ from glassgrad.compiler import pipeline
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.ops import Ops
 from glassgrad.compiler.schedule.kernels import Schedule
-from glassgrad.runtime.disk_cache import default_cache, sha256
+from glassgrad.runtime.disk_cache import default_cache, name_of
 from glassgrad.runtime.kernel_key import source_digest
 
 LEAST_NODES = 64        # a smaller graph is scheduled as fast as a file is read; a GRADIENT node stands for many
@@ -46,7 +46,7 @@ def can_be_kept(order: Collection[UOp]) -> bool:
 def schedule_name(*parts: str) -> str:
     """The cache key of a schedule: a digest of everything that it depends on."""
     sources = source_digest(), source_digest("engine"), source_digest("tensor/formulas")    # the last has gradients
-    return sha256("\n\n".join(("schedule", *sources, *parts)).encode()).hexdigest()
+    return name_of("schedule", *sources, *parts)
 
 
 def keep_schedule(name: str, schedule: Schedule, more: Any, order: Sequence[UOp]) -> None:

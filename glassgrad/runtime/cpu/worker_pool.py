@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import hashlib
 import os
 import sys
 import threading
@@ -29,7 +28,7 @@ from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.processor import available_cores, host_description
 from glassgrad.runtime.cpu.worker_pool_source import OFFSETS, SHARE
-from glassgrad.runtime.disk_cache import default_cache
+from glassgrad.runtime.disk_cache import default_cache, name_of
 from glassgrad.runtime.host_memory import HUGE_PAGE, PAGE, advise_huge, map_pages, round_up, unmap_pages
 from glassgrad.runtime.kernel_key import source_digest
 
@@ -75,7 +74,7 @@ class Native:
 def native_object() -> bytes:
     """The pool for this machine: from the disk cache, by LLVM, or by a C compiler where there is no llvmlite."""
     host = host_description()
-    key = hashlib.sha256(f"workers\n{host.key}\n{llvm.compiler_version()}\n{source_digest()}".encode()).hexdigest()
+    key = name_of("workers", host.key, llvm.compiler_version(), source_digest())
     data = default_cache().get(key)
     if data is None:
         from glassgrad.runtime.cpu.worker_pool_renderer import c_text, ir_text

@@ -1,16 +1,16 @@
 """Stored search results. In: a kernel's graph and this machine. Out: its moves; a folder; a file to export.
 
-A small JSON file per kernel, in the folder `tuning` next to the compiled kernels, written to a temporary file and
-renamed, so that other processes never see half of one. An exported file has all entries together. An entry belongs to
-one kernel, one machine with one number of threads, and one version of the compiler: elsewhere the recipe may be faster.
+A disk cache of their own, in the folder `tuning` next to the compiled kernels, has an entry per kernel: JSON, as in an
+exported file, which has all entries together. An entry belongs to one kernel, one machine with one number of threads,
+and one version of the compiler: elsewhere the recipe may be faster.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import threading
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from glassgrad.base.errors import FormatError, InputError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.runtime.cpu.processor import available_cores, host_description
-from glassgrad.runtime.disk_cache import default_folder
+from glassgrad.runtime.disk_cache import DiskCache, cache_in, default_folder, name_of
 from glassgrad.runtime.kernel_key import source_digest, structure
 
 FORMAT = "glassgrad tuning 1"
@@ -62,58 +62,61 @@ def machine() -> dict[str, Any]:
 
 def digest_of(ast: UOp) -> str:
     """A digest of a kernel's graph, the same in every process."""
-    return hashlib.sha256(structure(ast).encode()).hexdigest()
+    return name_of(structure(ast))
 
 
 def find(ast: UOp, compiler: str) -> Tuned | None:
     """The result stored for a kernel on this machine, or None."""
-    return _find(_key(digest_of(ast), compiler))
+    key = _key(digest_of(ast), compiler)
+    stored = None if key in _known else _kept().get(key)
+    if stored is not None:
+        _know(stored)
+    return _known.get(key)
 
 
 def keep(tuned: Tuned) -> None:
-    """Store a result in this process and, unless CACHE=0, in the folder."""
+    """Store a result in this process and, unless CACHE=0, on disk."""
     key = _key(tuned.structure, tuned.compiler)
     _known[key] = tuned
-    folder = tuning_folder()
-    if folder is None:
-        return
-    entry = {"format": FORMAT, "version": source_digest(), "machine": machine(), "kernels": [asdict(tuned)]}
-    new = folder / f".{key}-{os.getpid()}-{threading.get_ident()}"     # no two writers share it
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        new.write_text(json.dumps(entry, indent=1), encoding="utf-8")
-        os.replace(new, folder / f"{key}.json")
-    except OSError:
-        return                         # full or read-only folder: the next process searches again
-
-
-def tuning_folder() -> Path | None:
-    """The folder of the entries; None with CACHE=0."""
-    folder = default_folder() if settings.CACHE else ""
-    return Path(folder) / "tuning" if folder else None
+    _kept().put(key, _text([tuned]).encode())
 
 
 def known() -> list[Tuned]:
     """All results for this machine and this version."""
-    for key in _kept():
-        _find(key)
+    for stored in _kept().values():
+        _know(stored)
     return sorted((t for key, t in _known.items() if key == _key(t.structure, t.compiler)),
                   key=lambda t: (t.kernel, t.structure))
 
 
-def _kept() -> list[str]:
-    folder = tuning_folder()
-    return sorted(file.stem for file in folder.glob("*.json")) if folder is not None else []
-
-
 def clear_tuning() -> int:
     """Delete every entry, of other machines and versions too; return how many there were."""
-    folder, keys = tuning_folder(), {*_known, *_kept()}
+    count = sum(1 for _ in _kept().values()) or len(_known)
     _known.clear()
-    if folder is not None:
-        for key in keys:
-            (folder / f"{key}.json").unlink(missing_ok=True)
-    return len(keys)
+    _kept().clear()
+    return count
+
+
+def tuning_folder() -> str:
+    """The folder of the entries; "" with CACHE=0."""
+    folder = default_folder() if settings.CACHE else ""
+    return os.path.join(folder, "tuning") if folder else ""
+
+
+def _kept() -> DiskCache:
+    return cache_in(tuning_folder())
+
+
+def _know(stored: bytes) -> None:
+    """Take over an entry, unless it is of another machine or version."""
+    with suppress(FormatError):
+        for tuned in _parsed(Path(tuning_folder()), stored.decode()):
+            _known.setdefault(_key(tuned.structure, tuned.compiler), tuned)
+
+
+def _text(kernels: Sequence[Tuned]) -> str:
+    return json.dumps({"format": FORMAT, "version": source_digest(), "machine": machine(),
+                       "kernels": [asdict(t) for t in kernels]}, indent=1)
 
 
 def export_tuning(path: str | os.PathLike[str]) -> int:
@@ -123,15 +126,18 @@ def export_tuning(path: str | os.PathLike[str]) -> int:
         raise InputError("there is nothing to export: no search has been made on this machine with this version",
                          given=f"the folder {tuning_folder()}", expected="results of searches",
                          fix="run your program with BEAM=2 first")
-    text = json.dumps({"format": FORMAT, "version": source_digest(), "machine": machine(),
-                       "kernels": [asdict(t) for t in kernels]}, indent=1)
-    Path(path).write_text(text + "\n", encoding="utf-8")
+    Path(path).write_text(_text(kernels) + "\n", encoding="utf-8")
     return len(kernels)
 
 
 def import_tuning(path: str | os.PathLike[str]) -> int:
     """Store the entries of a file of `export_tuning`; return how many. They are used with BEAM=1 or more."""
-    found = _read(Path(path))
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as wrong:
+        raise InputError("the tuning file cannot be read", given=f"{path}: {wrong.strerror or wrong}",
+                         expected="a file written by glassgrad tune export", fix="check the path") from None
+    found = _parsed(Path(path), text)
     _check_moves(Path(path), found)
     for tuned in found:
         keep(tuned)
@@ -139,29 +145,13 @@ def import_tuning(path: str | os.PathLike[str]) -> int:
 
 
 def _key(structure_digest: str, compiler: str) -> str:
-    parts = ("tuning", source_digest(), json.dumps(machine(), sort_keys=True), compiler, structure_digest)
-    return hashlib.sha256("\n\n".join(parts).encode()).hexdigest()
+    return name_of("tuning", source_digest(), json.dumps(machine(), sort_keys=True), compiler, structure_digest)
 
 
-def _find(key: str) -> Tuned | None:
-    found, folder = _known.get(key), tuning_folder()
-    if found is not None or folder is None or not (folder / f"{key}.json").exists():
-        return found
+def _parsed(path: Path, text: str) -> list[Tuned]:
+    """Validate the entries of a text; `path` is where it was found."""
     try:
-        [found] = _read(folder / f"{key}.json")
-    except (FormatError, InputError, OSError, ValueError):
-        return None                    # damaged, or of another machine or version: ignored
-    _known[key] = found
-    return found
-
-
-def _read(path: Path) -> list[Tuned]:
-    """Read and validate the entries of a file."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as wrong:
-        raise InputError("the tuning file cannot be read", given=f"{path}: {wrong.strerror or wrong}",
-                         expected="a file written by glassgrad tune export", fix="check the path") from None
+        data = json.loads(text)
     except ValueError as wrong:
         raise _malformed(path, f"it is not JSON: {wrong}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
