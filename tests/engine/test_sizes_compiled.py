@@ -242,7 +242,7 @@ def test_longer_than_the_bound_is_compiled_once_more() -> None:
 
 
 def test_a_size_that_comes_often_gets_its_own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "FIXED_AFTER", 3)
+    monkeypatch.setattr(families, "FIXED_AFTER", 3)
     for n in (3, 4, 5):
         (Tensor(data((n, 2))) + 1).numpy()
     x = data((7, 2))
@@ -252,7 +252,7 @@ def test_a_size_that_comes_often_gets_its_own_kernels(monkeypatch: pytest.Monkey
 
 def test_only_few_of_many_sizes_that_come_often_get_their_own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop over the steps of sentences of many lengths: 3 runs are enough for one length, 6 and 12 for others."""
-    monkeypatch.setattr(engine, "FIXED_AFTER", 3)
+    monkeypatch.setattr(families, "FIXED_AFTER", 3)
 
     def steps(n: int) -> None:
         x = data((n, 2))
