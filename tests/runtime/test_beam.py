@@ -336,7 +336,7 @@ def test_moves_that_do_not_fit_are_an_error_at_use(empty: Path) -> None:
 
 def test_damaged_entries_are_as_if_they_were_not_there(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tuning.keep(found())
-    [file] = (empty / "tuning").glob("*.json")
+    [file] = (empty / "tuning").glob("??/*")
     for text in ("", "{", json.dumps({"format": "glassgrad tuning 1"})):
         file.write_text(text)
         monkeypatch.setattr(tuning, "_known", {})
