@@ -13,7 +13,7 @@ from typing import Any
 from weakref import ref
 
 from glassgrad.base.errors import Bug, InputError
-from glassgrad.compiler.graph import DType, UOp, ops as o
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.view import ShapeTracker, View
 from glassgrad.tensor.formulas.bitcast import reread
 
