@@ -40,18 +40,18 @@ _HOMES = {
     f"{HERE}.tinygrad_uop": "UOp KernelInfo AxisType AddrSpace LazyBuffer",
     f"{HERE}.web_server": "HTTPRequestHandler TCPServerWithReuse",
 }
-_OPS = """UnaryOps BinaryOps TernaryOps ReduceOps MovementOps LoadOps MetaOps BufferOps GroupOp Ops UOp LazyOp KernelInfo
-    AxisType Compiled Device Variable sint sym_infer resolve smax smin _broadcast_shape"""
-_DEVICE = """Compiled Allocator LRUAllocator MallocAllocator Compiler Runner CompileError Buffer Device is_dtype_supported
-    canonicalize_device"""
+_OPS = """UnaryOps BinaryOps TernaryOps ReduceOps MovementOps LoadOps MetaOps BufferOps GroupOp Ops UOp LazyOp
+    KernelInfo AxisType Compiled Device Variable sint sym_infer resolve smax smin _broadcast_shape"""
+_DEVICE = """Compiled Allocator LRUAllocator MallocAllocator Compiler Runner CompileError Buffer Device
+    is_dtype_supported canonicalize_device"""
 _SCHEDULE = "ScheduleItem ExecItem create_schedule run_schedule run_linear lower_schedule lower_schedule_item"
 # the names of each module of tinygrad's, or of several that have the same
 _NAMES = {
     "tinygrad": "Tensor dtypes TinyJit Device GlobalCounters Variable Context getenv fetch UOp function",
     "tensor": """Tensor Function dtypes DType Device TRAINING Context _to_np_dtype _from_np_dtype _METADATA
         is_numpy_ndarray ReductionStr _broadcast_shape""",
-    "dtype": """dtypes DType to_dtype least_upper_dtype least_upper_float DTypeLike ConstType AddrSpace ImageDType PtrDType
-        sum_acc_dtype _to_np_dtype _from_np_dtype _to_torch_dtype _from_torch_dtype""",
+    "dtype": """dtypes DType to_dtype least_upper_dtype least_upper_float DTypeLike ConstType AddrSpace ImageDType
+        PtrDType sum_acc_dtype _to_np_dtype _from_np_dtype _to_torch_dtype _from_torch_dtype""",
     "helpers": "dtypes DType GlobalCounters _METADATA HTTPRequestHandler TCPServerWithReuse",
     "device": _DEVICE, "ops": f"{_OPS} {_DEVICE} LazyBuffer create_schedule GlobalCounters", "uop uop.ops": _OPS,
     "lazy engine.lazy": f"{_OPS} LazyBuffer create_schedule", "engine.schedule": _SCHEDULE,

@@ -117,10 +117,10 @@ def share(view: Any, source: Any, bits: UOp | None = None) -> None:
         storage.note(source.uop)
     view._storage = storage
     if bits is None:
-        view._steps = source._steps + _steps(view.uop, source.uop)
+        view._steps = source._steps + steps_between(source.uop, view.uop)
     else:
         types = (source.uop.dtype, bits.dtype)
-        view._steps = (*source._steps, (o.BITCAST, types), *_steps(view.uop, bits))
+        view._steps = (*source._steps, (o.BITCAST, types), *steps_between(bits, view.uop))
     storage.add(view)
 
 
@@ -135,7 +135,8 @@ def leave(tensor: Any) -> None:
     tensor._storage = None
 
 
-def _steps(node: UOp, below: UOp) -> tuple[Step, ...]:
+def steps_between(below: UOp, node: UOp) -> tuple[Step, ...]:
+    """The movement ops that lead from one node to another."""
     if node.src and node.src[0] is below:        # nearly always
         return ((node.op, node.arg),)
     found: list[Step] = []
