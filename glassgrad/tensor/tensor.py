@@ -24,7 +24,7 @@ from glassgrad.tensor.autograd.training_mode import Training, TrainingSwitch
 from glassgrad.tensor.formulas import bitcast
 from glassgrad.tensor.memory.interop import InteropMixin
 from glassgrad.tensor.memory.python_values import HostValue, nest
-from glassgrad.tensor.memory.storage import applied, is_shared, leave, share, storage_of
+from glassgrad.tensor.memory.storage import is_shared, leave, renew, share, storage_of
 from glassgrad.tensor.methods import REQUIRED, Self, of_kind, resolve_axis, spelled
 from glassgrad.tensor.methods.arithmetic import ArithmeticMixin
 from glassgrad.tensor.methods.assignment import AssignmentMixin, in_place_methods
@@ -96,7 +96,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                     leave(t)                     # a view of what is gone: it has a value of its own
             computed_at(node, t)
         for view, owner in views:
-            view.uop = applied(view._steps, owner.uop)
+            renew(view, owner)
             hold(view)
         return self
 

@@ -6,90 +6,79 @@ Releases from 2023 on named things differently, so several modules may hold the 
 
 from __future__ import annotations
 
-Names = dict[str, str]
 HERE = "glassgrad.compat.tinygrad"
 
-
-def _of(module: str, *names: str) -> Names:
-    """Map each of these names to that module."""
-    return {name: f"{module}:{name}" for name in names}
-
-
-_DEVICE_NAME = _of("glassgrad.runtime.devices", "Device")
-_COUNTERS = _of("glassgrad.engine.counters", "GlobalCounters")
-_VARIABLE = _of("glassgrad.compiler.graph.symbolic", "Variable")
-_TYPES = _of("glassgrad.compiler.graph.dtype", "dtypes", "DType")
-_FUNCTION = _of("glassgrad.tensor.autograd.function", "Function")
-_BROADCAST = _of(f"{HERE}.older_names", "_broadcast_shape")
-_NUMPY_TYPES = _of(f"{HERE}.older_names", "_to_np_dtype", "_from_np_dtype")
-_TENSOR: Names = {"Tensor": f"{HERE}.tinygrad_tensor:TinygradTensor"}
-_METADATA = _of(f"{HERE}.absent_classes", "_METADATA")
-_SINT = _of(f"{HERE}.older_names", "sint")
-_MIXIN = _of(f"{HERE}.older_names", "ReductionStr")
-_WEB = _of(f"{HERE}.web_server", "HTTPRequestHandler", "TCPServerWithReuse")
-_SHAPE = _of("glassgrad.compiler.graph.view", "ShapeTracker", "View")
-_JIT: Names = {**_of("glassgrad.jit", "TinyJit"), **_of(f"{HERE}.helpers", "JIT"),
-               **_of("glassgrad.base.errors", "JitError")}
-_GRAPHS = _of(f"{HERE}.absent_classes", "GraphRunner", "MultiGraphRunner", "graph_class")
-_OPS: Names = {
-    **_of(f"{HERE}.older_names", "UnaryOps", "BinaryOps", "TernaryOps", "ReduceOps", "MovementOps", "LoadOps",
-          "MetaOps", "BufferOps", "GroupOp", "sym_infer", "resolve", "smax", "smin"),
-    **_of("glassgrad.compiler.graph.ops", "Ops"), **_of(f"{HERE}.tinygrad_uop", "UOp", "KernelInfo", "AxisType"),
-    "LazyOp": "glassgrad.compiler.graph.uop:UOp", **_of("glassgrad.device", "Compiled"),
-    **_DEVICE_NAME, **_VARIABLE, **_SINT, **_BROADCAST}
-_DEVICE: Names = {
-    **_of("glassgrad.device", "Compiled", "Allocator", "LRUAllocator", "MallocAllocator", "Compiler", "Runner",
-          "CompileError", "Buffer"),
-    **_of(f"{HERE}.older_names", "is_dtype_supported", "canonicalize_device"), **_DEVICE_NAME}
-_LAZY: Names = {**_of(f"{HERE}.tinygrad_uop", "LazyBuffer"), **_of(f"{HERE}.older_names", "create_schedule")}
-_DTYPE: Names = {
-    **_TYPES, **_NUMPY_TYPES, "to_dtype": "glassgrad.compiler.graph.dtype:dtype_by_name",
-    **_of(f"{HERE}.older_names", "least_upper_dtype", "least_upper_float", "DTypeLike", "ConstType"),
-    **_of(f"{HERE}.tinygrad_uop", "AddrSpace"), "sum_acc_dtype": "glassgrad.tensor.formulas.reductions:sum_dtype",
-    **_of(f"{HERE}.absent_classes", "ImageDType", "PtrDType"),
-    **_of(f"{HERE}.dtype_functions", "_to_torch_dtype", "_from_torch_dtype")}
-_SCHEDULE: Names = {
-    **_of(f"{HERE}.older_names", "create_schedule", "run_schedule", "run_linear", "lower_schedule",
-          "lower_schedule_item", "ExecItem"),
-    "ScheduleItem": "glassgrad.compiler.schedule.kernels:Item"}
-_RENDER: Names = {**_of("glassgrad.renderer.cstyle", "CStyleLanguage", "ClangRenderer"),
-                  "Renderer": "glassgrad.renderer.cstyle:CStyleLanguage",
-                  **_of(f"{HERE}.absent_classes", "CUDARenderer")}
-
-MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
-    "tinygrad": ((), {
-        **_TENSOR, **_of("glassgrad.compiler.graph.dtype", "dtypes"), **_of("glassgrad.jit", "TinyJit"),
-        **_DEVICE_NAME, **_COUNTERS, **_VARIABLE, **_of(f"{HERE}.helpers", "Context", "getenv", "fetch"),
-        **_of(f"{HERE}.tinygrad_uop", "UOp"), **_of(f"{HERE}.older_names", "function")}),
-    "tinygrad.tensor": ((), {
-        **_TENSOR, **_FUNCTION, **_TYPES, **_DEVICE_NAME, **_of(f"{HERE}.helpers", "TRAINING", "Context"),
-        **_NUMPY_TYPES, **_METADATA, **_of(f"{HERE}.more_helpers", "is_numpy_ndarray"), **_MIXIN, **_BROADCAST}),
-    "tinygrad.dtype": ((f"{HERE}.dtype_functions", f"{HERE}.settings_without_effect"), _DTYPE),
-    "tinygrad.helpers": ((f"{HERE}.helpers", f"{HERE}.more_helpers", f"{HERE}.settings_without_effect"),
-                         {**_TYPES, **_COUNTERS, **_METADATA, **_WEB}),
-    "tinygrad.device": ((), _DEVICE),
-    "tinygrad.ops": ((), {**_OPS, **_LAZY, **_DEVICE, **_COUNTERS}),
-    "tinygrad.engine.jit": ((), {**_JIT, **_GRAPHS}),
-    "tinygrad.engine.realize": ((), {
-        **_of("glassgrad.device", "Runner"), "CompiledRunner": "glassgrad.device:Runner", **_SCHEDULE,
-        **_of(f"{HERE}.absent_classes", "BufferCopy", "BufferXfer")}),
-    "tinygrad.multi": ((), _of(f"{HERE}.absent_classes", "MultiLazyBuffer")),
-    "tinygrad.shape.symbolic": ((), {**_VARIABLE, **_SINT}),
-    "tinygrad.runtime.ops_python": ((), _of(f"{HERE}.dtype_functions", "from_storage_scalar", "to_storage_scalar")),
-    "tinygrad.runtime.lib": ((), {**_DEVICE, "RawBuffer": "glassgrad.engine.buffer:Buffer",
-                                  "RawMallocBuffer": "glassgrad.engine.buffer:Buffer"}),
-    **{f"tinygrad.{module}": ((), names) for modules, names in (
-        ("features engine viz shape runtime", {}), ("uop uop.ops", _OPS), ("lazy engine.lazy", {**_LAZY, **_OPS}),
-        ("mlops function", _FUNCTION), ("jit features.jit", _JIT), ("engine.schedule", _SCHEDULE),
-        ("mixin mixin.op", _MIXIN), ("viz.serve", _WEB), ("shape.shapetracker shape.view", _SHAPE),
-        ("renderer renderer.cstyle", _RENDER)) for module in modules.split()},
-    **{f"tinygrad.renderer.{module}": ((), _of(f"{HERE}.absent_classes", name)) for module, name in (
-        ("ptx", "PTXRenderer"), ("nir", "NIRRenderer"), ("wgsl", "WGSLRenderer"), ("llvmir", "LLVMRenderer"))},
-    "tinygrad.nn": ((f"{HERE}.nn",), {}),
-    "tinygrad.nn.onnx": ((), {"OnnxRunner": "glassgrad.onnx:OnnxModel"}),
-    **{f"tinygrad.nn.{name}": ((f"{HERE}.nn.{name}",), {}) for name in ("optim", "state", "datasets")},
+# which module here has each of tinygrad's names; "theirs=ours" where it is called otherwise
+_HOMES = {
+    "glassgrad.base.errors": "JitError",
+    "glassgrad.compiler.graph.dtype": "dtypes DType to_dtype=dtype_by_name",
+    "glassgrad.compiler.graph.ops": "Ops",
+    "glassgrad.compiler.graph.symbolic": "Variable",
+    "glassgrad.compiler.graph.uop": "LazyOp=UOp",
+    "glassgrad.compiler.graph.view": "ShapeTracker View",
+    "glassgrad.compiler.schedule.kernels": "ScheduleItem=Item",
+    "glassgrad.device": "Compiled Allocator LRUAllocator MallocAllocator Compiler Runner CompileError Buffer "
+                        "CompiledRunner=Runner",
+    "glassgrad.engine.buffer": "RawBuffer=Buffer RawMallocBuffer=Buffer",
+    "glassgrad.engine.counters": "GlobalCounters",
+    "glassgrad.jit": "TinyJit",
+    "glassgrad.onnx": "OnnxRunner=OnnxModel",
+    "glassgrad.renderer.cstyle": "CStyleLanguage ClangRenderer Renderer=CStyleLanguage",
+    "glassgrad.runtime.devices": "Device",
+    "glassgrad.tensor.autograd.function": "Function",
+    "glassgrad.tensor.formulas.reductions": "sum_acc_dtype=sum_dtype",
+    f"{HERE}.absent_classes": "_METADATA PTXRenderer NIRRenderer CUDARenderer WGSLRenderer LLVMRenderer ImageDType "
+                              "PtrDType GraphRunner MultiGraphRunner graph_class BufferCopy BufferXfer MultiLazyBuffer",
+    f"{HERE}.dtype_functions": "_to_torch_dtype _from_torch_dtype from_storage_scalar to_storage_scalar",
+    f"{HERE}.helpers": "Context TRAINING JIT getenv fetch",
+    f"{HERE}.more_helpers": "is_numpy_ndarray",
+    f"{HERE}.older_names": """UnaryOps BinaryOps TernaryOps ReduceOps MovementOps LoadOps MetaOps BufferOps GroupOp
+        create_schedule run_schedule run_linear lower_schedule lower_schedule_item ExecItem sym_infer resolve smax smin
+        sint least_upper_dtype least_upper_float DTypeLike ConstType ReductionStr is_dtype_supported canonicalize_device
+        function _broadcast_shape _to_np_dtype _from_np_dtype""",
+    f"{HERE}.tinygrad_tensor": "Tensor=TinygradTensor",
+    f"{HERE}.tinygrad_uop": "UOp KernelInfo AxisType AddrSpace LazyBuffer",
+    f"{HERE}.web_server": "HTTPRequestHandler TCPServerWithReuse",
 }
-
+_OPS = """UnaryOps BinaryOps TernaryOps ReduceOps MovementOps LoadOps MetaOps BufferOps GroupOp Ops UOp LazyOp
+    KernelInfo AxisType Compiled Device Variable sint sym_infer resolve smax smin _broadcast_shape"""
+_DEVICE = """Compiled Allocator LRUAllocator MallocAllocator Compiler Runner CompileError Buffer Device
+    is_dtype_supported canonicalize_device"""
+_SCHEDULE = "ScheduleItem ExecItem create_schedule run_schedule run_linear lower_schedule lower_schedule_item"
+# the names of each module of tinygrad's, or of several that have the same
+_NAMES = {
+    "tinygrad": "Tensor dtypes TinyJit Device GlobalCounters Variable Context getenv fetch UOp function",
+    "tensor": """Tensor Function dtypes DType Device TRAINING Context _to_np_dtype _from_np_dtype _METADATA
+        is_numpy_ndarray ReductionStr _broadcast_shape""",
+    "dtype": """dtypes DType to_dtype least_upper_dtype least_upper_float DTypeLike ConstType AddrSpace ImageDType
+        PtrDType sum_acc_dtype _to_np_dtype _from_np_dtype _to_torch_dtype _from_torch_dtype""",
+    "helpers": "dtypes DType GlobalCounters _METADATA HTTPRequestHandler TCPServerWithReuse",
+    "device": _DEVICE, "ops": f"{_OPS} {_DEVICE} LazyBuffer create_schedule GlobalCounters", "uop uop.ops": _OPS,
+    "lazy engine.lazy": f"{_OPS} LazyBuffer create_schedule", "engine.schedule": _SCHEDULE,
+    "engine.realize": f"{_SCHEDULE} Runner CompiledRunner BufferCopy BufferXfer",
+    "jit features.jit": "TinyJit JIT JitError",
+    "engine.jit": "TinyJit JIT JitError GraphRunner MultiGraphRunner graph_class",
+    "mlops function": "Function", "mixin mixin.op": "ReductionStr", "multi": "MultiLazyBuffer",
+    "shape.symbolic": "Variable sint", "shape.shapetracker shape.view": "ShapeTracker View",
+    "runtime.ops_python": "from_storage_scalar to_storage_scalar",
+    "runtime.lib": f"{_DEVICE} RawBuffer RawMallocBuffer",
+    "renderer renderer.cstyle": "CStyleLanguage ClangRenderer Renderer CUDARenderer",
+    "renderer.ptx": "PTXRenderer", "renderer.nir": "NIRRenderer", "renderer.wgsl": "WGSLRenderer",
+    "renderer.llvmir": "LLVMRenderer", "viz.serve": "HTTPRequestHandler TCPServerWithReuse",
+    "nn nn.optim nn.state nn.datasets features engine viz shape runtime": "", "nn.onnx": "OnnxRunner",
+}
+# the modules here that are searched for any name, for some of tinygrad's
+_SEARCHED = {
+    "tinygrad.dtype": (f"{HERE}.dtype_functions", f"{HERE}.settings_without_effect"),
+    "tinygrad.helpers": (f"{HERE}.helpers", f"{HERE}.more_helpers", f"{HERE}.settings_without_effect"),
+    **{f"tinygrad.{name}": (f"{HERE}.{name}",) for name in ("nn", "nn.optim", "nn.state", "nn.datasets")},
+}
+_FOUND = {theirs: f"{module}:{ours or theirs}" for module, names in _HOMES.items()
+          for theirs, _, ours in [name.partition("=") for name in names.split()]}
+MODULES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    full: (_SEARCHED.get(full, ()), {name: _FOUND[name] for name in names.split()})
+    for modules, names in _NAMES.items() for module in modules.split()
+    for full in [module if module == "tinygrad" else f"tinygrad.{module}"]}
 # prefixes of module names without a counterpart: what to use instead
 INSTEAD: dict[str, str] = {
     "tinygrad.codegen": "kernels are loop trees here: x.schedule()[0] shows one, glassgrad.compiler.optimize has the "

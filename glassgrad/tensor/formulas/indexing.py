@@ -15,7 +15,7 @@ from glassgrad.compiler.graph import Scan, Scatter, UOp, const, dtypes, full, mo
 from glassgrad.tensor import index_range_check
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas.bitcast import reread
-from glassgrad.tensor.formulas.movement import along, counting, movedim, pad_axis, part
+from glassgrad.tensor.formulas.movement import along, counting, linear_indices, movedim, pad_axis, part
 from glassgrad.tensor.formulas.reductions import arg_extreme
 from glassgrad.tensor.formulas.sorting import FEW, SHORT, few_largest_of, key_of, kth_largest_of, largest_of, order_of
 from glassgrad.tensor.memory.storage import Step, applied, refuse_repeated
@@ -167,10 +167,10 @@ def replace_part(x: UOp, steps: tuple[Step, ...], value: UOp, repeated: bool = F
             shown = applied(steps[:at], x, cuts=False)
             bits = replace_part(reread(shown, arg[1]), steps[at + 1:], value, repeated)
             return replace_part(x, steps[:at], reread(bits, arg[0]), repeated)
-    replaced = replace_view(x, applied(steps, x, cuts=False), value)
+    replaced = _replace_view(x, applied(steps, x, cuts=False), value)
     if replaced is not None:
         return replaced
-    numbers = applied(steps, counting(math.prod(x.shape), dtypes.int64).reshape(x.shape), cuts=False)
+    numbers = applied(steps, linear_indices(x.shape, dtypes.int64), cuts=False)
     if not repeated:
         refuse_repeated(steps, numbers)
     return put(x, numbers, value)
@@ -181,10 +181,11 @@ def put(x: UOp, linear: UOp, value: UOp, mode: str = "set") -> UOp:
     return scatter(x, linear.reshape((math.prod(linear.shape),)), value, mode)
 
 
-def replace_view(x: UOp, view: UOp, value: UOp) -> UOp | None:
+def _replace_view(x: UOp, view: UOp, value: UOp) -> UOp | None:
     """x with the part that `view` shows replaced by `value`; None where that is no plain part of x (axes of size 1 may
     have been dropped or added)."""
-    view = view.below((o.RESHAPE,))
+    while view is not x and view.op is o.RESHAPE:
+        view = view.src[0]
     if view is x:
         return value.reshape(x.shape)
     if view.op is not o.SHRINK or view.src[0] is not x:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.compiler.graph import DType, Iota, Size, UOp, dtypes, full, most, ops as o, promote
+from glassgrad.compiler.graph import DType, Iota, Shape, Size, UOp, dtypes, full, most, ops as o, promote
 from glassgrad.compiler.graph.uop import joined
 from glassgrad.tensor.broadcast import number
 
@@ -22,6 +22,15 @@ def counting(n: Size, dtype: DType = dtypes.int32) -> UOp:
     (3,)
     """
     return UOp(o.IOTA, dtype, (), Iota((most(n),))).shrink(((0, n),))
+
+
+def linear_indices(shape: Shape, dtype: DType = dtypes.int32) -> UOp:
+    """0, 1, 2, ... row by row, in a shape.
+
+    >>> Tensor(linear_indices((2, 3))).tolist()
+    [[0, 1, 2], [3, 4, 5]]
+    """
+    return counting(math.prod(shape), dtype).reshape(shape)
 
 
 def _from_front(axis: int, rank: int) -> int:

@@ -8,13 +8,12 @@ there; a bitcast is a step too. Does not know how a part is replaced: methods/as
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Set
 from typing import Any
 from weakref import ref
 
 from glassgrad.base.errors import Bug, InputError
-from glassgrad.compiler.graph import DType, UOp, ops as o
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.view import ShapeTracker, View
 from glassgrad.tensor.formulas.bitcast import reread
 
@@ -25,13 +24,14 @@ _ONE_TO_ONE = frozenset((o.RESHAPE, o.PERMUTE, o.SHRINK, o.FLIP, o.DETACH))
 
 class TensorStorage:
     """The live tensors that show one value: all of it, or views of it."""
-    __slots__ = ("shape", "dtype", "members", "written", "_kept")
+    __slots__ = ("shape", "dtype", "members", "written", "_whole", "_kept")
 
     def __init__(self, node: UOp) -> None:
         self.shape, self.dtype = node.shape, node.dtype
         self.members: list[ref[Any]] = []
-        self.written = False                 # a write made the present value: its tensor is computed before its views
         self._kept: UOp | None = None        # the whole value, if no member's node leads to it any more
+        self.written = False                 # a write made the present value: its tensor is computed before its views
+        self.note(node)
 
     def live(self) -> list[Any]:
         """The members that are alive."""
@@ -48,21 +48,20 @@ class TensorStorage:
         """The live members that show the whole value."""
         return [t for t in self.live() if not t._steps]
 
+    def note(self, whole: UOp) -> None:
+        """Record the node of the whole present value, weakly: the nodes of its views keep it."""
+        self._whole, self._kept = ref(whole), None
+
     def whole(self) -> UOp | None:
         """The node of the whole present value; None if the tensor that showed it is gone, and each view was computed
         into separate memory before that."""
-        members = sorted(self.live(), key=lambda member: bool(member._steps))          # first those that show all of it
-        roots = [_undone(member.uop, member._steps) for member in members]
-        return next((root for root in (*roots, self._kept) if root is not None), None)
+        owners = self.owners()
+        return owners[0].uop if owners else self._whole()
 
     def keep(self) -> None:
         """Hold the whole value, before a view gets separate memory, unless a live tensor shows all of it."""
         if not self.owners():
-            self._kept = self.whole()
-
-    def forget(self) -> None:
-        """Drop the value that `keep` held: the members lead to it again."""
-        self._kept = None
+            self._kept = self._whole()
 
 
 def storage_of(tensor: Any) -> TensorStorage | None:
@@ -114,13 +113,21 @@ def share(view: Any, source: Any, bits: UOp | None = None) -> None:
         storage = source._storage = TensorStorage(source.uop)
         source._steps = ()
         storage.members.append(ref(source))
+    elif not source._steps:
+        storage.note(source.uop)
     view._storage = storage
     if bits is None:
-        view._steps = source._steps + _steps(view.uop, source.uop)
+        view._steps = source._steps + steps_between(source.uop, view.uop)
     else:
         types = (source.uop.dtype, bits.dtype)
-        view._steps = (*source._steps, (o.BITCAST, types), *_steps(view.uop, bits))
+        view._steps = (*source._steps, (o.BITCAST, types), *steps_between(bits, view.uop))
     storage.add(view)
+
+
+def renew(view: Any, owner: Any) -> None:
+    """Point a view at the present node of the tensor that it is a view of."""
+    owner._storage.note(owner.uop)
+    view.uop = applied(view._steps, owner.uop)
 
 
 def leave(tensor: Any) -> None:
@@ -128,7 +135,8 @@ def leave(tensor: Any) -> None:
     tensor._storage = None
 
 
-def _steps(node: UOp, below: UOp) -> tuple[Step, ...]:
+def steps_between(below: UOp, node: UOp) -> tuple[Step, ...]:
+    """The movement ops that lead from one node to another."""
     if node.src and node.src[0] is below:        # nearly always
         return ((node.op, node.arg),)
     found: list[Step] = []
@@ -139,34 +147,6 @@ def _steps(node: UOp, below: UOp) -> tuple[Step, ...]:
         node = node.src[0]
     found.reverse()
     return tuple(found)
-
-
-def _undone(node: UOp, steps: tuple[Step, ...]) -> UOp | None:
-    """The node below the given steps; None if `node` does not end in these steps."""
-    for op, arg in reversed(steps):
-        if op is o.BITCAST:
-            below = _read_as_bits(node, *arg)
-            if below is None:
-                return None
-            node = below
-        elif node.op is not op or node.arg != arg:
-            return None
-        else:
-            node = node.src[0]
-    return node
-
-
-def _read_as_bits(node: UOp, before: DType, after: DType) -> UOp | None:
-    """The node that `node` is a bitcast of; None if there is none. Equal nodes are one object, so it is the one whose
-    `reread` is `node`."""
-    nbytes = math.prod(node.shape) * after.itemsize
-    below = node
-    while below.src:
-        below = below.src[0]
-        fits = below.dtype is before and math.prod(below.shape) * before.itemsize == nbytes
-        if fits and len(below.shape) == len(node.shape) and reread(below, after) is node:
-            return below
-    return None
 
 
 def applied(steps: tuple[Step, ...], node: UOp, cuts: bool = True) -> UOp:

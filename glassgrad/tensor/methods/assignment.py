@@ -118,7 +118,7 @@ class AssignmentMixin(TensorBase):
         storage.written = True
         for member in storage.live():
             member._take(applied(member._steps, whole), new, leaf and member is self and not member._steps)
-        storage.forget()
+        storage.note(whole)
 
     def _rebound(self, node: UOp) -> None:
         """Give this tensor and its views a value that was computed."""

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph import UOp, dtypes, full, ops as o
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
-from glassgrad.tensor.formulas import (arg_extreme, as_float, counting, divide, flatten, gather_known, pad_constant,
-                                       squeeze, take, total)
+from glassgrad.tensor.formulas import (arg_extreme, as_float, counting, divide, flatten, gather_known, linear_indices,
+                                       pad_constant, squeeze, take, total)
 from glassgrad.tensor.formulas.neural.convolution import (FirstTakesAll, Windows, each, refuse_large_windows,
                                                           space_padding)
 
@@ -83,8 +83,8 @@ def max_pool(x: UOp, options: PoolOptions, with_indices: bool = False) -> tuple[
     if not with_indices:
         return found, None
     space = x.shape[len(x.shape) - rank:]
-    index = counting(math.prod(space)).reshape(space)
-    indices = windows.seen(options.padded("max_pool2d", index, dtypes.int32.max)[0])      # padding has no index
+    # padding has no index
+    indices = windows.seen(options.padded("max_pool2d", linear_indices(space), dtypes.int32.max)[0])
     reached = seen.eq(most) | seen.ne(seen)
     first = reached.where(indices, dtypes.int32.max).reduce(o.AMIN, axes)
     return found, first.reshape(shape)
@@ -128,7 +128,7 @@ def adaptive_max(x: UOp, sizes: tuple[int, ...]) -> tuple[UOp, UOp]:
         values, indices = max_pool(x, PoolOptions(tuple(n // m for n, m in zip(space, sizes))), True)
         assert indices is not None
         return values, indices
-    most, indices = x.detach(), counting(math.prod(space)).reshape(space).broadcast(x.shape)
+    most, indices = x.detach(), linear_indices(space).broadcast(x.shape)
     for axis in range(len(x.shape) - 1, len(lead) - 1, -1):       # the last first: of equal ones the first is found
         (seen, inside, _), (places, _, _) = (_parts(node, axis, sizes[axis - len(lead)]) for node in (most, indices))
         best = arg_extreme(o.AMAX, inside.where(seen, x.dtype.min), axis + 1, True)

@@ -13,10 +13,11 @@ from typing import Any
 from glassgrad.base.errors import IndexKindError, IndexRangeError, IndexShapeError, InputError, ShapeError
 from glassgrad.compiler.graph import DType, Length, UOp, dtypes
 from glassgrad.tensor import index_range_check, realize_and_read as running
-from glassgrad.tensor.formulas import (counting, every, flatten, gather, lookup, put, repeat_interleave, replace_view,
-                                       where)
+from glassgrad.tensor.formulas import (every, flatten, gather, linear_indices, lookup, put, repeat_interleave,
+                                       replace_part, where)
 from glassgrad.tensor.memory.disk import no_place, on_disk, write
 from glassgrad.tensor.memory.python_values import true_indices_by_axis
+from glassgrad.tensor.memory.storage import applied, steps_between
 from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_to, broadcasts_to, index_fits,
                                       of_kind, resolve_axis, shape_from, size_from, spelled, whole)
 
@@ -46,15 +47,17 @@ class IndexingMixin(TensorBase):
             self._rebind(self._with(where(mask, new.uop.cast(self.dtype).reshape(()), x)))
             return
         view, picks = self._basic(parts)
-        replaced = None if picks else replace_view(x, view, _fitted(new.uop, view.shape, self.dtype))
-        if replaced is None:
-            indices = self._element_numbers(key)
-            replaced = put(x, indices, _fitted(new.uop, indices.shape, self.dtype))
+        if picks:
+            numbers = self._element_numbers(view, picks)
+            replaced = put(x, numbers, _fitted(new.uop, numbers.shape, self.dtype))
+        else:
+            replaced = replace_part(x, steps_between(x, view), _fitted(new.uop, view.shape, self.dtype))
         self._rebind(self._with(replaced), leaf=view is x and not picks)       # x[...] = value leaves nothing of x
 
-    def _element_numbers(self, key: Any) -> UOp:
-        """The linear indices of the elements that a key selects."""
-        return self._with(counting(self.numel(), dtypes.int64).reshape(self.shape))[key].uop
+    def _element_numbers(self, view: UOp, picks: list[tuple[int, UOp]]) -> UOp:
+        """The linear indices of the elements that a key selects, from what `_basic` makes of the key."""
+        numbers = applied(steps_between(self.uop, view), linear_indices(self.shape, dtypes.int64))
+        return lookup(numbers, picks) if picks else numbers
 
     # -- reading the key -------------------------------------------------------------------------------------
     def _parts(self, key: Any) -> list[Any]:
@@ -188,7 +191,7 @@ class IndexingMixin(TensorBase):
         """
         values, accumulate = arguments("index_put", values=values, accumulate=accumulate)
         key = tuple(of_kind("list", "index_put", indices=indices))
-        numbers = self._element_numbers(key)
+        numbers = self._element_numbers(*self._basic(self._parts(key)))
         source = broadcast_to("index_put", values.uop.cast(self.dtype), numbers.shape)
         return self._with(put(self.uop, numbers, source, "add" if accumulate else "set"), values)
 

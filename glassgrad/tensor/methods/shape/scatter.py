@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
-from glassgrad.compiler.graph import UOp, dtypes, full
-from glassgrad.tensor import index_range_check
-from glassgrad.tensor.formulas import as_node, mul, scatter, scatter_reduce, scatter_slices, scatter_targets
+from glassgrad.compiler.graph import UOp, full
+from glassgrad.tensor.formulas import as_node, flatten, mul, scatter_reduce, scatter_slices, scatter_targets
 from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, choice, index_fits, integer_index,
                                       plain_number, resolve_axis, working_axis)
 
@@ -133,12 +132,10 @@ class ScatterMixin(TensorBase):
         """
         index, source, accumulate = arguments("put", index=index, source=source, accumulate=accumulate)
         integer_index("put", index)
-        count = self.numel()
-        place = index.uop.reshape((index.numel(),)).cast(dtypes.int64)
-        place = (place < 0).where(place + count, place)
-        index_range_check.watch(place, [index_range_check.Pick(index.uop, count, 0)], (count,), count)
-        value = self._source(source._with(source.uop.reshape(index.shape)), index, "put")
-        return self._with(scatter(self.uop, place, value, "add" if accumulate else "set"), index, source)
+        value = flatten(self._source(source._with(source.uop.reshape(index.shape)), index, "put"))
+        mode = "add" if accumulate else "set"
+        flat = scatter_slices(flatten(self.uop), 0, index.uop, value, mode, from_end=True)
+        return self._with(flat.reshape(self.shape), index, source)
 
     def __delitem__(self, indices: Any) -> None:
         raise InputError("elements of a tensor cannot be deleted", given=f"del x[{indices!r}]",
