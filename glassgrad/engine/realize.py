@@ -325,13 +325,14 @@ def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
                      sizes: SizeFormulas) -> tuple[GeneralGraph, int] | None:
     """Kernels for all sizes, and this graph's value; None where that is refused."""
     made: list[tuple[Symbol, Sequence[Any]]] = []       # the variable, and a formula for each size
-    limits = _limits(mode[1])
+    device = Device.canonicalize(mode[1])
+    limits = _limits(device)
 
     def schedule() -> Schedule:
         def make(stores_scores: StoresScores) -> tuple[Schedule, Any]:
             symbol, graph = sizes.graph(normal)
-            return make_schedule(graph.sinks, graph.params, mode[1], stores_scores, limits), (symbol, graph.formulas)
-        planned, second = _kept_or_made(normal, sizes.scalars, (mode[:2], limits, sizes), make)
+            return make_schedule(graph.sinks, graph.params, device, stores_scores, limits), (symbol, graph.formulas)
+        planned, second = _kept_or_made(normal, sizes.scalars, (mode[0], device, limits, sizes), make)
         made.append(second)
         return planned
 
@@ -361,6 +362,7 @@ def _stores_scores(device: str, dtype: DType, width: int) -> str | None:
 
 
 def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> CompiledSchedule:
+    device = Device.canonicalize(device)             # adapters may have names of a class of their own
     limits = _limits(device)
 
     def make(stores_scores: StoresScores) -> tuple[Schedule, None]:
