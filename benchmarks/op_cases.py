@@ -225,8 +225,9 @@ CASES: list[OpCase] = [
     OpCase("attention", [x(2, 8, 200, 64)] * 3,
            lambda t, q, k, v: t.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).square(), True),
     OpCase("attention step by step", [x(2, 8, 200, 64)] * 3,
-           lambda t, q, k, v: ((q @ k.transpose(-2, -1) * 0.125).masked_fill(t.ones(200, 200).tril() == 0, -float("inf"))
-                               .softmax(-1) @ v).square(), True),
+           lambda t, q, k, v: ((q @ k.transpose(-2, -1) * 0.125)
+                               .masked_fill(t.ones(200, 200).tril() == 0, -float("inf")).softmax(-1) @ v).square(),
+           True),
     OpCase("two layers", [w(256, 512), w(512, 1024), w(1024, 512)],
            lambda t, x, a, b: (t.nn.functional.gelu(x @ a) @ b).square(), True),
 ]

@@ -368,20 +368,25 @@ def watched(after: Callable[[Pass, Any], None]) -> Iterator[None]:
 
 
 def run_passes(work: GraphWork | KernelWork, *stages: str, say: bool = True) -> None:
-    """Run the passes of some stages, in the order of the list; `say` prints their views at DEBUG=4."""
+    """Run the passes of some stages, in the order of the list; `say` prints their views at DEBUG=4: once after several
+    in a row that have the same ones."""
     say, after = say and settings.DEBUG >= 4, _watching.get()
+    views: tuple[Printout, ...] = ()
     for each in PASSES:
         if each.stage in stages and each.when.holds(work):
+            if each.views != views:
+                _print(views, work)
             each.run(work)
             if after is not None:
                 after(each, work)
-            for view in each.views if say else ():
-                _print(view, work)
+            views = each.views if say else ()
+    _print(views, work)
 
 
-def _print(view: Printout, work: GraphWork | KernelWork) -> None:
-    detail = "" if view.detail is None else ": " + view.detail(work)
-    print(f"--- {view.label}{detail}\n{view.text(work)}")
+def _print(views: Sequence[Printout], work: GraphWork | KernelWork) -> None:
+    for view in views:
+        detail = "" if view.detail is None else ": " + view.detail(work)
+        print(f"--- {view.label}{detail}\n{view.text(work)}")
 
 
 def make_schedule(sinks: Sequence[UOp], inputs: Sequence[UOp], device: str,
@@ -389,7 +394,7 @@ def make_schedule(sinks: Sequence[UOp], inputs: Sequence[UOp], device: str,
     """The kernels that compute these results; `inputs` are the PARAM leaves by slot."""
     work = GraphWork(list(sinks), list(inputs), device, stores_scores, limits)
     if settings.DEBUG >= 4:
-        _print(INITIAL, work)
+        _print((INITIAL,), work)
     run_passes(work, GRAPH, SCHEDULE)
     return work.schedule
 

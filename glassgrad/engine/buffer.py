@@ -127,6 +127,12 @@ class Buffer:
             self.readers = alive
             listed.append(None)
 
+    def forget_readers(self) -> None:
+        """List no reader: the contents, which nothing can read any more, are written over."""
+        if self.readers:
+            self.readers.append(None)        # to the old list, as in `_drop_dead`
+            self.readers = []
+
     def is_free(self, *mine: Any) -> bool:
         """Whether nothing but `mine` can read the contents: they may then be written over."""
         return all(any(thing is own for own in mine) for thing in self.live_readers())

@@ -50,6 +50,7 @@ class TouchedTensor:
     is_replaced: bool = False                    # whether it left its storage: views of it did not get that value
     views_written: bool = False                  # whether they got another one, before that
     is_reset: bool = False                       # whether its gradient was set to None
+    has_gradient: bool = False                   # whether it was given one, if only for a time
     node: UOp | None = None                      # what it stood for before that, where it is known
 
 
@@ -108,6 +109,7 @@ def note_gradient(tensor: Any, is_reset: bool = False) -> None:
     """A tensor is to get another gradient, or none; called before it does."""
     if (row := _touched(tensor)) is not None:
         row.is_reset = row.is_reset or is_reset
+        row.has_gradient = row.has_gradient or not is_reset
 
 
 def note_written(tensor: Any, earlier: UOp | None = None) -> None:

@@ -325,7 +325,7 @@ def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
                      sizes: SizeFormulas) -> tuple[GeneralGraph, int] | None:
     """Kernels for all sizes, and this graph's value; None where that is refused."""
     made: list[tuple[Symbol, Sequence[Any]]] = []       # the variable, and a formula for each size
-    device = mode[1]
+    device = Device.canonicalize(mode[1])
 
     def make() -> tuple[Schedule, Any]:
         symbol, graph = sizes.graph(normal)
@@ -333,7 +333,7 @@ def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
         return planned, (symbol, graph.formulas)
 
     def schedule() -> Schedule:
-        planned, second = _kept_or_made(normal, sizes.scalars, device, (mode[:2], sizes), make)
+        planned, second = _kept_or_made(normal, sizes.scalars, device, (mode[0], device, sizes), make)
         made.append(second)
         return planned
 
@@ -363,6 +363,8 @@ def _stores_scores(device: str, dtype: DType, width: int) -> str | None:
 
 
 def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> CompiledSchedule:
+    device = Device.canonicalize(device)             # adapters may have names of a class of their own
+
     def make() -> tuple[Schedule, None]:
         return make_schedule(*with_params(normal, scalars), device, _stores_scores, _limits(device)), None
 

@@ -127,7 +127,7 @@ class CapturedCall:
         self.in_place = ResultsInPlace(self.replay, in_place)
         self.gradients = {row.place: row.gradient for row in in_place if row.weight is None}
         stays = {row.symbol for row in in_place}
-        self.results = [Result(symbols[b], self.outcomes, self.replay, b in traced.cut_off)
+        self.results = [Result(symbols[b], self.replay, b in traced.cut_off)
                         for b in traced.fresh if symbols[b] not in stays]
         bound: list[Any] = [*self.weights, *self.results, *in_place]
         self.bound_to = {each.symbol: each for each in bound}

@@ -20,7 +20,7 @@ from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.registry import registry
 from glassgrad.engine.replay import PartialUpdate, Replay
 from glassgrad.jit.plain_values import SymbolNames
-from glassgrad.jit.trace import Outcome, ReachedTensor, computed_node, is_lazy
+from glassgrad.jit.trace import ReachedTensor, computed_node, is_lazy
 from glassgrad.tensor.autograd.gradient_leaves import UnreadGradient, cut_off
 from glassgrad.tensor.jit_access import assign_node, set_unread_gradient, unread_gradient
 from glassgrad.tensor.memory.storage import is_shared
@@ -68,11 +68,9 @@ def _new_buffer(symbol: UOp) -> UOp:
 class Result:
     """A result that alternates between two buffers: a call writes into the older one, or a new one if that is read."""
 
-    def __init__(self, symbol: UOp, left: Sequence[Outcome], replay: Replay, is_cut_off: bool):
-        """`left` are the outcomes of a call. No gradient flows through a result that `is_cut_off`."""
+    def __init__(self, symbol: UOp, replay: Replay, is_cut_off: bool):
+        """No gradient flows through a result that `is_cut_off`."""
         self.symbol, self._pointers, self._is_cut_off = symbol, replay.pointers[symbol], is_cut_off
-        # whether one tensor is all of it, and nothing else views it
-        self._is_alone = [out.node for out in left if out.node.base is symbol] == [symbol]
         self.node = self._other = symbol         # where this call writes, and where the call before did; no memory yet
 
     def begin(self) -> None:
@@ -80,12 +78,14 @@ class Result:
         node, self._other = self._other, self.node
         buffer = node.arg
         leaves, readers = buffer.leaves, buffer.readers
-        if self._is_alone and leaves and readers and readers[-1] is leaves[0]:
-            tensor = leaves[0]()               # nothing was listed after the tensor that got it
+        if leaves and len(readers) == 1 and readers[0] is leaves[0]:
+            tensor = leaves[0]()               # nothing was listed besides the tensor that got it
             is_free = tensor is None or tensor.uop is not node
         else:
             is_free = node is not self.symbol and buffer.is_free()
-        if not is_free:
+        if is_free:
+            buffer.forget_readers()
+        else:
             node = _new_buffer(self.symbol)
             buffer = node.arg
             if self._is_cut_off:
@@ -100,8 +100,7 @@ class Result:
         buffer, reference = self.node.arg, weakref.ref(tensor)
         tensor.uop = self.node
         buffer.leaves[:] = (reference,)
-        if not buffer.readers or buffer.readers[-1] is not reference:
-            buffer.add_reader(reference)
+        buffer.add_reader(reference)
 
 
 # -- results in place of earlier values --------------------------------------------------------------------------------

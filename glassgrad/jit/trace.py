@@ -170,8 +170,9 @@ class TracedCall:
     def _drop_unread_gradients(self) -> None:
         """Drop gradients that the call left lazy, except where wanted (requires_grad=True): `backward` offers them
         to every leaf at no cost, but a replay would have to compute them."""
-        for i, (_, tensor, _, grad, _, passes) in enumerate(self.arguments):
-            if tensor.grad is not grad and tensor.grad is not None and passes:
+        for i, (_, tensor, _, _, _, passes) in enumerate(self.arguments):
+            touched = self.trace.touched.get(id(tensor))
+            if passes and touched is not None and touched.has_gradient:
                 raise JitError(
                     "a gradient ends at the edge of this function",
                     given=f"argument {i} of shape {tensor.shape}, computed from what is trained; backward() ran "

@@ -190,7 +190,7 @@ class _Devices:
             raise DeviceError("a device is named by a string", given=repr(name), expected='a name such as "CPU"',
                               fix='write device="CPU"')
         if name in self._devices:
-            return name
+            return str.__str__(name)                       # the plain name, if it is of a subclass (torch.device)
         upper = name.upper()
         if upper.startswith(PREFIX):
             return PREFIX + name[len(PREFIX):]             # a path keeps its case

@@ -88,6 +88,18 @@ def test_level_4_labels_every_pass(device: str) -> None:
     assert re.search(r"--- optimized: \S+", text), "the moves are named"
 
 
+def test_level_4_shows_a_folded_graph_once_where_windows_have_gradients() -> None:
+    script = """
+        from glassgrad import Tensor
+        x = Tensor.ones(1, 2, 8, 8).contiguous().realize()
+        x.max_pool2d(2).sum().backward()
+        x.grad.realize()
+    """
+    labels = [line for line in run_script(script, DEBUG="4")[0].splitlines() if line.startswith("--- ")]
+    assert [label for label in labels if label in LABELS[:2]][-2:] == LABELS[:2]
+    assert labels.count("--- initial") == labels.count("--- folded")
+
+
 def test_noopt_says_so_and_leaves_the_algebra_out() -> None:
     script = """
         from glassgrad import Tensor

@@ -13,7 +13,7 @@ from test_graph_interpreter import has
 
 from glassgrad.base.errors import Bug, InputError
 from glassgrad.base.settings import Context
-from glassgrad.compiler.check.graph_interpreter import interpret
+from glassgrad.compiler.check.graph_interpreter import cast_array, interpret
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import ALL, DType, dtypes, largest
 from glassgrad.compiler.graph.node import toposort
@@ -89,13 +89,13 @@ class Filler:
         else:
             array = awkward(self.rng, () if self.random.random() < 0.1 else shape, dtype)
             if self.rule.inexact is not None and dtype.kind == "f":
-                array = self.into_domain(array)
+                array = self.into_domain(array, dtype)
             made = self.values.leaf(array, dtype)
         self.caught[hole.name] = made
         return made
 
-    def into_domain(self, array):
-        candidates = np.array([0.3, 0.5, 0.75, 1.0, 1.25, 2.5, 3.0, 5.5, -0.5, -0.75, -1.5, -3.0], array.dtype)
+    def into_domain(self, array, dtype: DType):
+        candidates = cast_array(np.array([0.3, 0.5, 0.75, 1.0, 1.25, 2.5, 3.0, 5.5, -0.5, -0.75, -1.5, -3.0]), dtype)
         candidates = candidates[self.rule.inexact.inside(candidates)]
         with np.errstate(all="ignore"):
             inside = self.rule.inexact.inside(array)

@@ -146,6 +146,20 @@ def test_what_somebody_holds_stays_as_it_is(what: str, dropped: bool) -> None:
     _agree([_array(h) for h in held], expected)
 
 
+def test_a_clone_of_a_result_stays_as_it_is_where_the_result_was_computed_with_others() -> None:
+    @TinyJit
+    def double(x: Tensor) -> Tensor:
+        return x * 2
+
+    results = [double(Tensor([float(i)])) for i in range(3)]
+    clone = results[-1].clone()
+    (results[-1] + 1).realize(results[-1])               # lists the result as a reader once more, behind its clone
+    results.clear()
+    for i in range(3, 7):
+        assert double(Tensor([float(i)])).item() == 2 * i
+        assert clone.item() == 4
+
+
 @pytest.mark.parametrize("view", [lambda w: w.detach(), lambda w: w.reshape(-1)[1:], lambda w: w.data])
 def test_views_of_weights_show_what_each_call_makes_of_them(view: Callable[[Tensor], Tensor]) -> None:
     model, twin = Model(_sgd), Model(_sgd)

@@ -363,15 +363,19 @@ def test_a_context_variable_that_is_set_to_another_tensor_is_refused() -> None:
 
 
 @pytest.mark.parametrize("in_sight", [True, False])
+@pytest.mark.parametrize("is_reset", [True, False])
 @pytest.mark.parametrize("plain_calls", [0, 3])
-def test_a_gradient_that_would_leave_through_an_argument(in_sight: bool, plain_calls: int) -> None:
-    """Also if what is trained is out of sight, and in a call that would be a replay."""
+def test_a_gradient_that_would_leave_through_an_argument(in_sight: bool, is_reset: bool, plain_calls: int) -> None:
+    """Also if what is trained is out of sight, in a call that would be a replay, and if the function drops what the
+    argument itself got."""
     weight, other = [Tensor([1.0, 2.0], requires_grad=True).realize() for _ in range(2)]
 
     @TinyJit
     def step(x: Tensor) -> None:
         weight.grad = None
         (x * weight).sum().backward()
+        if is_reset:
+            x.grad = None
 
     for _ in range(plain_calls):
         step(Tensor([1.0, 2.0]) * 2)

@@ -87,6 +87,18 @@ a device is named by a string
   fix:      write device="CPU\""""
 
 
+def test_memory_has_a_plain_name_of_its_device_where_an_adapter_has_its_own() -> None:
+    import glassgrad.torch as torch
+    x = torch.tensor([1.0, 2.0])
+    made = (x * 2).zeros_like() + x.exp()
+    assert type(made.device) is torch.device
+    for tensor in (made.realize(), x.to(torch.device("cpu")), torch.zeros(2, device=torch.device("cpu")).contiguous()):
+        assert type(tensor.realize().uop.device) is str
+        assert tensor.uop.device == Device.canonicalize("cpu")
+        assert type(Device.canonicalize(tensor.device)) is str
+
+
+
 def test_a_newcomers_device_is_one_more_entry(nothing_set: pytest.MonkeyPatch) -> None:
     nothing_set.setitem(Device._devices, "MY", PythonDevice)
     nothing_set.setitem(Device._opened, "MY", PythonDevice("MY"))

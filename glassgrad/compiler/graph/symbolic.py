@@ -72,6 +72,12 @@ class Length:
     >>> v = Variable("v", 1, 10).bind(3)
     >>> 2 * v + 1, (2 * v + 1).val, v + 4 - v, (2 * v + 1).min, (2 * v + 1).max
     (2*v + 1 = 7, 7, 4, 3, 21)
+
+    It is equal to the same length only, and to no int: shapes with other lengths are other shapes, also where the
+    values are the same now. `<` and its kin compare values.
+
+    >>> v + 1 == 1 + v, v == 3, 2 < v < 4
+    (True, False, True)
     """
     __slots__ = ("terms", "_hash")
     terms: tuple[tuple[Monomial, int], ...]

@@ -266,8 +266,8 @@ class NativePlan(DevicePlan):
         if self._stopwatch is None:
             every = [Command.from_buffer_copy(command) for command in self._commands[:self._count]]
             for (first, _), program in zip(self.spans, self.programs):
-                for number, (_, tasks) in enumerate(program.phases, first):
-                    every[number].tasks, every[number].serial = tasks, int(tasks <= 1)     # other values come
+                for number, (_, tasks) in enumerate(program.phases, first):       # all: it is reused for other values
+                    every[number].tasks, every[number].serial = tasks, int(tasks <= 1)
             self._stopwatch = NativeStopwatch(every, self.spans, self.scratch_bytes)
         self._stopwatch.prepare()
         return self._stopwatch
