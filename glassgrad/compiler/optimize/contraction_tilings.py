@@ -56,6 +56,7 @@ def contraction_by_groups(body: list[Statement], target: Target, decisions: Deci
     product = bounded_axes or recognize(body) or recognize_pairs(body)
     if product is None:
         return None
+    product = replace(product, k=sorted(product.k, key=lambda r: r not in product.stops))     # a bound is of the first
     in_place = None if by_rows or bounded_axes is None else recognize_with_run_time_bounds(body)
     return on_gpu_matrix_unit(in_place or product, target, decisions) or on_warps(product, target, decisions) or \
         group_tiles(product, target, decisions)

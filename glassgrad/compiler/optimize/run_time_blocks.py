@@ -66,11 +66,12 @@ def by_terms(body: list[Statement], target: Target) -> list[list[Statement]]:
     refuses (returns the body): no such sum, or one without blocks; groups of threads, whose parts are equal at run time
     """
     product = None if target.groups or not target.tiled_products else recognize(body)
-    stop = None if product is None or not product.n else product.k_stop
-    plan = None if product is None or stop is None else RegisterPlan.cheapest(product, target)
-    if product is None or stop is None or plan is None or not plan.k_block:
+    loop = None if product is None or not product.n else next((r for r in product.k if r in product.stops), None)
+    plan = None if product is None or loop is None else RegisterPlan.cheapest(product, target)
+    if product is None or loop is None or plan is None or not plan.k_block:
         return [body]
-    return one_of({cpu.FEW_TERMS: bounded(body, stop, cpu.FEW_TERMS, stop), product.k[0].arg.size: body}, stop, -1)
+    stop, few = product.stops[loop], max(1, cpu.FEW_TERMS * loop.arg.size // product.depth)
+    return one_of({few: bounded(body, stop, few, stop), loop.arg.size: body}, stop, -1)
 
 
 def _by_rows(body: list[Statement], product: Product, target: Target) -> list[list[Statement]]:

@@ -42,8 +42,8 @@ class Product:
 
     @property
     def k_stop(self) -> UOp | None:
-        """The run-time bound of the sum, if it has one: then K is a single loop."""
-        return self.stops.get(self.k[0])
+        """How many products a sum adds up at run time, if one of its loops has a run-time bound."""
+        return flat_stop(self.k, self.stops)
 
     def with_run_time_bounds(self, phases: list[list[Statement]]) -> list[list[Statement]]:
         """The phases of a tiling, with the product's run-time bounds set on their loops."""
@@ -104,6 +104,12 @@ def _gated(value: UOp, gate: UOp | None, result: UOp) -> UOp:
 def count(loops: Iterable[UOp]) -> int:
     """The product of the loops' sizes."""
     return math.prod([r.arg.size for r in loops])
+
+
+def flat_stop(loops: list[UOp], stops: dict[UOp, UOp]) -> UOp | None:
+    """The product of the loops' sizes at run time, where one has a run-time bound."""
+    stop = next((stops[r] for r in loops if r in stops), None)
+    return None if stop is None else multiply(stop, count(r for r in loops if r not in stops))
 
 
 def innermost(loops: list[UOp], most: int) -> list[UOp]:
@@ -201,16 +207,15 @@ def _sum_in(body: list[Statement]) -> _SumNest | None:
         return None
     if not all(isinstance(s, Store) for s in body[2:]):
         return None
-    total, inner, k = body[0].register, body[1], [body[1].range]
+    total, inner = body[0].register, body[1]
+    summed = [inner]
     while len(inner.body) == 1 and isinstance(inner.body[0], For):
-        if inner.stop is not None or inner.body[0].stop is not None:
-            return None
         inner = inner.body[0]
-        k.append(inner.range)
-    if inner.stop is not None:
-        if ranges_of(inner.stop):
-            return None
-        stops[inner.range] = inner.stop
+        summed.append(inner)
+    k, ends = [f.range for f in summed], {f.range: f.stop for f in summed if f.stop is not None}
+    if len(ends) > 1 or any(map(ranges_of, ends.values())):
+        return None
+    stops.update(ends)
     if len(inner.body) != 1 or not isinstance(inner.body[0], Accumulate):
         return None
     step = inner.body[0]
