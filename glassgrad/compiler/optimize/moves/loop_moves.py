@@ -115,6 +115,14 @@ def merge_all(body: list[Statement]) -> list[Statement]:
     return out
 
 
+@move(lambda body: body)
+def without_known_gates(body: list[Statement]) -> list[Statement]:
+    """for i below stop: S if i < stop  ->  for i below stop: S"""
+    ends = [f for f in walk(body) if isinstance(f, For) and f.stop is not None]
+    held = {less(f.range, f.stop): const(True, dtypes.bool) for f in ends if f.stop is not None}
+    return rebuild(body, {gate: true for gate, true in held.items() if gate.op is o.CMPLT}) if held else body
+
+
 @move(lambda loop, *_, **__: [loop])
 def wide(loop: For, tile: int, lanes: int, copies: bool = True, consecutive: bool = False) -> list[Statement]:
     """for i in n: S  ->  for o in n/(t*v): TILE u in t: LANE l in v: S[i = (o*t + u)*v + l]; and the rest the same way

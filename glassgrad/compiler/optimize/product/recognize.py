@@ -12,12 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import add, both, index, linear, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, linear, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (TASK, Accumulate, Assign, For, Statement, Store, around, counter,
                                             loops_around, nodes_in, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import edge_gate
 from glassgrad.compiler.optimize.product.pairs import Pair, pair_of
+
+
+USUAL = 4            # the part of its greatest value that a run-time size is taken for
 
 
 @dataclass
@@ -233,6 +236,19 @@ def stride_along(at: UOp, along: UOp) -> int | None:
     return terms.get(along, 0)
 
 
+def usual_stride(at: UOp, along: UOp) -> int | None:
+    """The same; of a stride that is known at run time, a quarter of its greatest value."""
+    terms = linear(at)[1]
+    mixed = [atom for atom in terms if along in ranges_of(atom) and atom is not along]
+    if not mixed or not evenly_along(at, along):
+        return stride_along(at, along)
+    found = terms.get(along, 0)
+    for atom in mixed:
+        [other] = [s for s in atom.src if s is not along]
+        found += terms[atom] * -(-bounds(other)[1] // USUAL)
+    return found
+
+
 def to_neighbour(at: UOp, along: UOp) -> int | None:
     """The distance of an address between a counter's values 0 and 1; None where it is not a constant."""
     first, second = (linear(substitute_index(at, {along: index(n)}, {})) for n in (0, 1))
@@ -252,4 +268,4 @@ def evenly_along(at: UOp, along: UOp) -> bool:
 
 def footprint(factor: UOp, loops: list[UOp]) -> int:
     """An upper bound on the elements of memory that a factor reads while these loops run."""
-    return 1 + sum([abs(stride_along(factor.src[1], r) or 0) * (r.arg.size - 1) for r in loops])
+    return 1 + sum([abs(usual_stride(factor.src[1], r) or 0) * (r.arg.size - 1) for r in loops])
