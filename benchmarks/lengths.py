@@ -16,16 +16,19 @@ import numpy as np
 
 from glassgrad import Device, GlobalCounters, Tensor
 from glassgrad.base.settings import current_state
+from glassgrad.compiler.graph import UOp
 from glassgrad.engine import realize as engine
+from glassgrad.engine.changing_sizes.size_families import GeneralGraph
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.schedule_key import NormalizedGraph, normalize
 from glassgrad.runtime.gpu.gpu_device import GpuDevice
 
-LENGTHS = (2, 5, 8, 16, 33, 100, 250, 1000)
+LENGTHS = (3, 8, 17, 33, 64, 101, 250, 1000)
 RUNS = 40
+OTHERS = (2, 1, 4, 7, 9, 14)      # how much longer the texts are that kernels for all lengths are made for
 IN_A_ROW = 12            # launches on a GPU that are measured together
 
-Shape = tuple[int, ...]
+Results = Tensor | list[Tensor]
 _random = np.random.default_rng(0)
 
 
@@ -62,13 +65,39 @@ def _convolution(*shape: int) -> Callable[[int], Tensor]:
     return lambda n: _data(4, shape[1], *[16 for _ in shape[3:]], n).conv2d(weight, padding=1)
 
 
-PROGRAMS: dict[str, Callable[[], Callable[[int], Tensor]]] = {
+def _images(channels: int, *shape: int) -> Callable[[int], Tensor]:
+    """A changing number of images of this shape, convolved."""
+    weight = _data(channels, shape[0], 3, 3)
+    return lambda n: _data(n, *shape).conv2d(weight, padding=1)
+
+
+def _step(inputs: Callable[[int], list[Tensor]], program: Callable[..., Tensor]) -> Callable[[int], Results]:
+    """The gradients of a program's inputs."""
+    def step(n: int) -> list[Tensor]:
+        leaves = inputs(n)
+        result = program(*leaves)
+        return (result * result).sum().gradient(*leaves)
+    return step
+
+
+def _cross_entropy(n: int) -> Tensor:
+    labels = Tensor(_random.integers(0, 100, n).astype(np.int32)).realize()
+    return _data(n, 100).sparse_categorical_crossentropy(labels)
+
+
+def _embedding() -> Callable[[int], Tensor]:
+    table = _data(500, 64)
+    return lambda n: table[Tensor(_random.integers(0, 500, (4, n)).astype(np.int32)).realize()]
+
+
+PROGRAMS: dict[str, Callable[[], Callable[[int], Results]]] = {
     "product 128 x 512": lambda: _product(128, 512),
     "product 768 x 768": lambda: _product(768, 768),
     "product 300 x 77": lambda: _product(300, 77),
+    "columns 64 x 256": lambda: lambda n: _data(64, 256) @ _data(256, n),
     "linear 128 x 512": lambda: _linear(128, 512),
     "linear 768 x 768": lambda: _linear(768, 768),
-    "gradient 128 x 512": lambda: _gradient,
+    "sum of products": lambda: _gradient,
     "scores": lambda: lambda n: _data(4, n, 32) @ _data(4, 32, n),
     "attention 4 x 32": lambda: _attention(4, 32),
     "attention 12 x 64": lambda: _attention(12, 64),
@@ -78,20 +107,53 @@ PROGRAMS: dict[str, Callable[[], Callable[[int], Tensor]]] = {
     "elementwise rows": lambda: lambda n: (_data(n, 768) * 2 + 1).gelu(),
     "elementwise columns": lambda: lambda n: (_data(64, n) * 2 + 1).gelu(),
     "sum of columns": lambda: lambda n: _data(n, 768).sum(0),
+    "sum of rows": lambda: lambda n: _data(64, n).sum(1),
+    "sum of all": lambda: lambda n: _data(n, 100).sum(),
     "transposed": lambda: lambda n: _data(n, 256).T.contiguous(),
+    "longer by a row": lambda: lambda n: _data(4, n, 64).cat(_data(4, 1, 64), dim=1),
+    "embedding": _embedding,
+    "cross-entropy": lambda: _cross_entropy,
     "max pool": lambda: lambda n: _data(4, 16, n, 32).max_pool2d(2),
+    "max pool of batches": lambda: lambda n: _data(n, 8, 14, 14).max_pool2d(2),
+    "max pool 1d": lambda: lambda n: _data(4, 16, n).max_pool2d((2,)),
     "mean pool": lambda: lambda n: _data(4, 16, n).avg_pool2d((3,), stride=1, padding=1),
+    "mean pool 2d": lambda: lambda n: _data(4, 16, 16, n).avg_pool2d(2),
     "conv1d 16 to 32": lambda: _convolution(32, 16, 3),
     "conv2d 16 to 32": lambda: _convolution(32, 16, 3, 3),
+    "conv2d, height": lambda: lambda n: _data(1, 16, n, 32).conv2d(_data(32, 16, 3, 3), padding=1),
+    "conv2d, batch": lambda: _images(16, 8, 14, 14),
+    "conv2d, colors": lambda: _images(8, 3, 28, 28),
+    "conv2d, strided": lambda: lambda n: _data(1, 16, n, 32).conv2d(_data(32, 16, 3, 3), padding=1, stride=2),
     "running sum": lambda: lambda n: _data(64, n).cumsum(1),
+    "step, linear": lambda: _step(lambda n: [_data(n, 128), _data(128, 256)], lambda x, w: (x @ w).relu()),
+    "step, softmax": lambda: _step(lambda n: [_data(64, n)], lambda x: x.softmax(-1)),
+    "step, layer norm": lambda: _step(lambda n: [_data(n, 256)], lambda x: x.layernorm()),
+    "step, attention": lambda: _step(lambda n: [_data(1, 4, n, 32) for _ in range(3)],
+                                     Tensor.scaled_dot_product_attention),
+    "step, max pool": lambda: _step(lambda n: [_data(4, 8, n, 32)], lambda x: x.max_pool2d(2)),
+    "step, mean pool": lambda: _step(lambda n: [_data(4, 16, n)], lambda x: x.avg_pool2d((2,))),
+    "step, conv1d": lambda: _step(lambda n: [_data(4, 16, n), _data(32, 16, 3)],
+                                  lambda x, w: x.conv2d(w, padding=1)),
+    "step, strided conv1d": lambda: _step(lambda n: [_data(4, 16, n), _data(32, 16, 3)],
+                                          lambda x, w: x.conv2d(w, padding=1, stride=2)),
+    "step, conv2d": lambda: _step(lambda n: [_data(1, 16, n, 16), _data(16, 16, 3, 3)],
+                                  lambda x, w: x.conv2d(w, padding=1)),
+    "step, conv2d of batches": lambda: _step(lambda n: [_data(n, 8, 14, 14), _data(16, 8, 3, 3)],
+                                             lambda x, w: x.conv2d(w, padding=1)),
 }
 
 
-def _graph(result: Tensor) -> NormalizedGraph:
-    node = result.uop
-    while node.op in engine._VIEWS:
-        node = node.src[0]
-    return normalize([node])
+def _nodes(results: Results) -> list[UOp]:
+    return [result.uop for result in (results if isinstance(results, list) else [results])]
+
+
+def _graph(results: Results) -> NormalizedGraph:
+    nodes = _nodes(results)
+    for at, node in enumerate(nodes):
+        while node.op in engine._VIEWS:
+            node = node.src[0]
+        nodes[at] = node
+    return normalize(nodes)
 
 
 class _Plans:
@@ -114,18 +176,23 @@ def _seconds(compiled: CompiledSchedule, run: Callable[[], Any]) -> float:
     return device.time([_Plans(compiled)] * IN_A_ROW) / IN_A_ROW / 1e9      # type: ignore[list-item]
 
 
-def compare(program: Callable[[int], Tensor], n: int) -> tuple[float, float, bool]:
-    """Seconds of a program at a length by kernels for all lengths and by its own; whether the first would be used."""
+def compare(program: Callable[[int], Results], n: int) -> tuple[float, float, bool] | None:
+    """Seconds of a program at a length by kernels for all lengths and by its own; whether the first would be used.
+    None where no kernels for all lengths serve this one."""
     state, device = current_state(), Device.DEFAULT
     with engine.forgotten_schedules():
-        for length in (n + 2, n + 1):
-            engine.realize([program(length).uop])
-        graph = _graph(program(n))
+        served: list[tuple[GeneralGraph, int]] = []
+        for more in OTHERS:
+            engine.realize(_nodes(program(n + more)))
+            graph = _graph(program(n))
+            generals = [found for each in engine._size_families._general.values() for found in each]
+            served = [(each, value) for each in generals if (value := each.value_for(graph)) is not None]
+            if served:
+                break
+        else:
+            return None
         own = engine._compile(graph, (), device)
-        [general] = [found for each in engine._size_families._general.values() for found in each]
-        value = general.value_for(graph)
-        if value is None:
-            raise ValueError(f"no kernels for all lengths serve {n}")
+        [(general, value)] = served
         runs = [(general.compiled, lambda: general.compiled.run(graph, state, values=(value,))),
                 (own, lambda: own.run(graph, state))]
         best = [float("inf")] * 2
@@ -137,14 +204,18 @@ def compare(program: Callable[[int], Tensor], n: int) -> tuple[float, float, boo
 
 def main() -> None:
     chosen = [name for name in PROGRAMS if any(part in name for part in sys.argv[1:])] or list(PROGRAMS)
-    print(f"{'general / own (us)':<22}" + "".join(f"{n:>20}" for n in LENGTHS))
+    print(f"{'general / own (us)':<23}" + "".join(f"{n:>20}" for n in LENGTHS))
     for name in chosen:
         program, row = PROGRAMS[name](), ""
         for n in LENGTHS:
-            for_all, alone, used = compare(program, n)
+            found = compare(program, n)
+            if found is None:
+                row += f"{'-':>20}"
+                continue
+            for_all, alone, used = found
             ratio = f"{for_all / alone:.2f}" if used else f"({for_all / alone:.2f})"
             row += f"{ratio:>8} {for_all * 1e6:>5.0f}/{alone * 1e6:<5.0f}"
-        print(f"{name:<22}{row}", flush=True)
+        print(f"{name:<23}{row}", flush=True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_decorator import move
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.product.conv_tile import direct
+from glassgrad.compiler.optimize.product.conv_tile_plan import of_matrices
 from glassgrad.compiler.optimize.product.depthwise_tile import windows
 from glassgrad.compiler.optimize.product.dot_product_tile import taps, taps_of_channels
 from glassgrad.compiler.optimize.product.gpu_group_tile import group_tiles
@@ -56,6 +57,7 @@ def contraction_by_groups(body: list[Statement], target: Target, decisions: Deci
     product = bounded_axes or recognize(body) or recognize_pairs(body)
     if product is None:
         return None
+    product = replace(product, k=sorted(product.k, key=lambda r: r not in product.stops))     # a bound is of the first
     in_place = None if by_rows or bounded_axes is None else recognize_with_run_time_bounds(body)
     return on_gpu_matrix_unit(in_place or product, target, decisions) or on_warps(product, target, decisions) or \
         group_tiles(product, target, decisions)
@@ -82,7 +84,11 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
     if not product.n:
         return windows(product, target, decisions) or taps(product, target, decisions)
     before: Phases = []
-    if not product.stops and product.pair is None and not of_matrices(product):
+    if product.stops:
+        in_place = direct(product, target, decisions)
+        if in_place is not None:
+            return in_place
+    elif product.pair is None and not of_matrices(product):
         in_place = direct(product, target, decisions) or taps_of_channels(product, target, decisions)
         if in_place is None and (copied := with_zeros(product, target.lanes(product.total.dtype.itemsize))) is not None:
             before, product = copied
@@ -95,13 +101,6 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
     chosen = decisions.ask(plan.own(), plan.refuses, plan.others)
     *packing, last = product.with_run_time_bounds(RegisterTile(plan, chosen).phases())
     return [*before, *map(limit_tasks, [*(skip_unused_packing(phase, product) for phase in packing), last])]
-
-
-def of_matrices(p: Product) -> bool:
-    """Whether both factors are plain matrices in memory: neither is a window over an image."""
-    return all(factor.op is o.LOAD and len(factor.src) == 2 and len(own) == len(p.k) == 1
-               and cpu.REREAD * footprint(factor, own + p.k) > count(own + p.k)
-               for factor, own in ((p.left, p.m), (p.right, p.n)))
 
 
 def skip_unused_packing(packing: list[Statement], product: Product) -> list[Statement]:

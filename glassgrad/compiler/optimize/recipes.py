@@ -112,7 +112,7 @@ def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[list[Statement]
     """The loop nests of each phase, split by remainders. On groups of threads, sums over the same loops are first fused
     into one loop."""
     for phase in [p for p in kernel.phases if not is_nests(p.body)]:
-        body = phase.body
+        body = moves.without_known_gates(phase.body)
         if target.groups:
             body = split_where_divided(sum_moves.sums_together(body))
         yield residues(body)

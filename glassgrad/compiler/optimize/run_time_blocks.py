@@ -14,6 +14,7 @@ from glassgrad.compiler.optimize.contraction_tilings import contraction_by_group
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_decorator import move
+from glassgrad.compiler.optimize.product.conv_tile_plan import ImagePlan
 from glassgrad.compiler.optimize.product.matrix_unit.unit_choice import unit_for
 from glassgrad.compiler.optimize.product.packing import few_rows
 from glassgrad.compiler.optimize.product.recognize import Product, count, recognize
@@ -42,7 +43,7 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     loops, inner = task_loops(body)
     ends = [f for f in loops if f.stop is not None and f.range.arg.size >= 2 * BLOCK]
     product = recognize(around([For(f.range, TASK, []) for f in loops], inner)) if ends else None
-    if product is None or not product.n:
+    if product is None or not product.n or _in_place(body, target):
         return [body]
     ends = [f for f in ends if f.range in product.m or f.range in product.n]
     if not ends:
@@ -66,11 +67,18 @@ def by_terms(body: list[Statement], target: Target) -> list[list[Statement]]:
     refuses (returns the body): no such sum, or one without blocks; groups of threads, whose parts are equal at run time
     """
     product = None if target.groups or not target.tiled_products else recognize(body)
-    stop = None if product is None or not product.n else product.k_stop
-    plan = None if product is None or stop is None else RegisterPlan.cheapest(product, target)
-    if product is None or stop is None or plan is None or not plan.k_block:
+    loop = None if product is None or not product.n else next((r for r in product.k if r in product.stops), None)
+    plan = None if product is None or loop is None else RegisterPlan.cheapest(product, target)
+    if product is None or loop is None or plan is None or not plan.k_block or _in_place(body, target):
         return [body]
-    return one_of({cpu.FEW_TERMS: bounded(body, stop, cpu.FEW_TERMS, stop), product.k[0].arg.size: body}, stop, -1)
+    stop, few = product.stops[loop], max(1, cpu.FEW_TERMS * loop.arg.size // product.depth)
+    return one_of({few: bounded(body, stop, few, stop), loop.arg.size: body}, stop, -1)
+
+
+def _in_place(body: list[Statement], target: Target) -> bool:
+    """Whether an image is read in place, one of its rows or images after the other: as many as there are."""
+    product = None if target.groups else recognize(body)
+    return product is not None and ImagePlan.cheapest(product, target) is not None
 
 
 def _by_rows(body: list[Statement], product: Product, target: Target) -> list[list[Statement]]:

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, bounds, divide, divide_up, index,
-                                                    less, multiply, operation)
-from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter
+from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, bounds, build, divide, divide_up,
+                                                    index, less, multiply, operation)
+from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 
 Region = tuple[UOp, UOp, UOp | None]        # first iteration, end, and the condition to use one (None: always)
@@ -33,12 +33,12 @@ class Half:
     k: UOp
     m_step: int
     k_step: int
-    limit: int
+    limit: UOp                  # a constant, or known at run time
 
     def holds(self, k: UOp) -> UOp:
         """The condition, at an iteration of the loop of K."""
         along_m = index(0) if self.m is None else multiply(self.m, self.m_step)
-        return less(add(along_m, multiply(k, self.k_step)), index(self.limit))
+        return less(add(along_m, multiply(k, self.k_step)), self.limit)
 
 
 @dataclass(frozen=True)
@@ -59,39 +59,52 @@ class Piece:
 
 
 class Edges:
-    """The edges of a padded factor: each loop of K is bounded by at most one loop of M, and each of M bounds one."""
+    """The edges of a padded factor: each loop of K is bounded by at most one loop of M, and each of M bounds one.
+    `stops` are the run-time bounds of loops."""
 
-    def __init__(self, halves: list[Half]):
-        self.halves = halves
+    def __init__(self, halves: list[Half], stops: dict[UOp, UOp]):
+        self.halves, self.stops = halves, stops
         self._counted: dict[tuple[UOp, int], list[Piece]] = {}
         self._inside: dict[UOp, list[tuple[int, int]]] = {}
 
     @staticmethod
-    def of_factor(factor: UOp, m: list[UOp], k: list[UOp]) -> Edges | None:
+    def of_factor(factor: UOp, m: list[UOp], k: list[UOp], stops: dict[UOp, UOp] | None = None) -> Edges | None:
         """The edges of a factor that is read from memory: none where it is read without a gate."""
-        return Edges.of(factor.src[2], m, k) if len(factor.src) == 3 else Edges([])
+        return Edges.of(factor.src[2], m, k, stops or {}) if len(factor.src) == 3 else Edges([], stops or {})
 
     @staticmethod
-    def of(gate: UOp, m: list[UOp], k: list[UOp]) -> Edges | None:
+    def of(gate: UOp, m: list[UOp], k: list[UOp], stops: dict[UOp, UOp]) -> Edges | None:
         """The gate's conditions by the loops that decide them; None where one is of another form."""
         halves: list[Half] = []
         for condition in map(below_limit, all_of(gate)):
             if condition is None:
                 return None
-            terms, limit = condition
+            every, limit = condition
+            terms = {atom: step for atom, step in every.items() if ranges_of(atom)}
+            known = {atom: -step for atom, step in every.items() if atom not in terms}
             outside, summed = [r for r in terms if r in m], [r for r in terms if r in k]
             if len(outside) > 1 or len(summed) != 1 or len(outside) + 1 != len(terms):
                 return None
             by = outside[0] if outside else None
-            halves.append(Half(by, summed[0], terms[by] if by is not None else 0, terms[summed[0]], limit))
+            halves.append(Half(by, summed[0], terms[by] if by is not None else 0, terms[summed[0]],
+                               build(limit, known)))
         pairs = {(h.m, h.k) for h in halves}
         apart = len({k for _, k in pairs}) == len(pairs) == len({m if m is not None else k for m, k in pairs})
-        return Edges(halves) if apart else None
+        return Edges(halves, stops) if apart else None
 
     @cached_property
     def bound(self) -> dict[UOp, UOp | None]:
         """The loops of K that are bounded, with the loop of M that bounds each."""
         return {h.k: h.m for h in self.halves}
+
+    def end(self, k: UOp) -> UOp:
+        """How many iterations a loop has."""
+        return self.stops.get(k, index(k.arg.size))
+
+    def is_known(self, k: UOp) -> bool:
+        """Whether the iterations of a bounded loop that multiply no zeros are known before the program runs."""
+        return k not in self.stops and self.bound[k] not in self.stops and \
+            all(h.limit.op is o.CONST for h in self.halves if h.k is k)
 
     def taps_first(self, k: list[UOp], steps: dict[UOp, int]) -> list[UOp]:
         """The loops of K in the order best for splitting: taps outside, those of the smallest stride outermost, so that
@@ -101,11 +114,11 @@ class Edges:
 
     def interval(self, k: UOp, place: UOp) -> tuple[UOp, UOp]:
         """The first iteration and the end of a bounded loop, at this index of its loop of M."""
-        low, high = index(0), index(k.arg.size)
+        low, high = index(0), self.end(k)
         for h in self.halves:
             if h.k is not k:
                 continue
-            left = add(index(h.limit), multiply(place, -h.m_step))        # k_step * k < left
+            left = add(h.limit, multiply(place, -h.m_step))        # k_step * k < left
             if h.k_step > 0:
                 high = operation(o.MIN, high, divide_up(left, h.k_step))
             else:
@@ -118,11 +131,13 @@ class Edges:
         if inside is not None:
             return [(index(run.low), index(run.high), between(index(run.first), inside, index(run.last)))
                     for run in runs]
-        return [(*(self.interval(k, place) if k in self.bound else (index(0), index(k.arg.size))), None)]
+        return [(*(self.interval(k, place) if k in self.bound else (index(0), self.end(k))), None)]
 
     def share(self, k: UOp) -> float:
         """The fraction of a bounded loop's iterations that multiply no zeros."""
         m = self.bound[k]
+        if not self.is_known(k):
+            return 1.0
         if m is None:
             low, high = self.interval(k, index(0))
             return max(0, high.arg - low.arg) / k.arg.size

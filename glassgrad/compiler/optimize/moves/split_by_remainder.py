@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, index, less, linear, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import (add, both, divide_up, index, less, linear, multiply,
+                                                    substitute_index)
 from glassgrad.compiler.lower.loops import (Accumulate, Assign, For, If, Statement, Store, around, counter, loads_in,
                                             register, task_loops, walk, with_body)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -124,7 +125,7 @@ def _cut(body: list[Statement]) -> list[list[Statement]] | None:
     """One nest per remainder of one gate; None where there is no gate between one outer and one summed loop."""
     loops, inner = task_loops(body)
     summed = {s.range for s in walk(inner) if isinstance(s, For) and s.stop is None}
-    outer = {f.range: at for at, f in enumerate(loops) if f.stop is None}
+    outer = {f.range: at for at, f in enumerate(loops)}
     # a gate in the epilogue of a sum saves no product: there the loops stay whole
     for gate in toposort(s.value for s in walk(inner) if isinstance(s, Accumulate)):
         if gate.op is not o.CMPLT or gate.src[0].op is not o.MOD or gate.src[1] is not index(1):
@@ -148,10 +149,10 @@ def _nest(loops: list[For], at: int, r: int, s: int, inner: list[Statement], gat
         -> list[Statement] | None:
     """The loop nest of one remainder, with loop `at` over the positions that have it. refuses (None): terms that are
     not 0 where the gate is false"""
-    old = loops[at].range
+    old, stop = loops[at].range, loops[at].stop
     size = -(-(old.arg.size - r) // s)
-    new = counter(old.arg.name, size)
-    position = add(multiply(new, s), index(r)) if size > 1 else index(r)
+    new, is_loop = counter(old.arg.name, size), size > 1 or stop is not None
+    position = add(multiply(new, s), index(r)) if is_loop else index(r)
     body = moves.rebuild(inner, {old: position})
     if taps:
         held = [substitute_index(gate, {old: position, taps[0]: index(k)}, {}) for k in range(taps[0].arg.size)]
@@ -160,7 +161,8 @@ def _nest(loops: list[For], at: int, r: int, s: int, inner: list[Statement], gat
         if only is None:
             return None
         body = only
-    own = [For(new, loops[at].kind, [])] if size > 1 else []
+    until = None if stop is None else divide_up(add(stop, index(-r)), s)
+    own = [For(new, loops[at].kind, [], until)] if is_loop else []
     return around([*loops[:at], *own, *loops[at + 1:]], _without_zeros(body))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, loops_around, task_loops, walk
+from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, loops_around, task_loops, walk
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.plain.access_order import (access_cost, columns_cost, itemsize, lane_loop, lane_loops,
@@ -26,6 +26,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.versions_by_size import bounded, condition, one_of, run_only_if
 
 MOST_CUTS = 8           # of a row at its conditions: `pad` has two, `cat` of nine has eight
+MOST_BRANCHES = 1       # conditions that are the same for a whole row, for which it has two versions
 
 
 def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
@@ -100,7 +101,11 @@ def _along_columns(columns: Columns, loops: list[For], inner: list[Statement], t
         return nest([*around, slices[0]], slices[1], total, target, decisions, independent=False)
     whole = For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop)
     pieces = moves.cut_at_gates(whole, MOST_CUTS)
-    body = [s for piece in pieces for s in moves.wide(piece, chosen.tile, chosen.lanes)]
+    body: list[Statement] = []
+    for piece in pieces:
+        for condition, branch in moves.branches_at_gates(piece, MOST_BRANCHES):
+            wide = moves.wide(branch, chosen.tile, chosen.lanes)
+            body += wide if condition is None else [If(condition, wide)]
     return nest(around, body, total, target, decisions)
 
 

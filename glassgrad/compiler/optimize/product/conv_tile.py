@@ -19,9 +19,10 @@ from collections.abc import Callable
 from itertools import product
 
 from glassgrad.compiler.graph import UOp, const, identity, ops as o
-from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            flat_index, left_of, load, local, loops_around, nested, one, register_over)
+from glassgrad.compiler.graph.index_algebra import (add, both, divide_up, index, multiply, operation, substitute_index,
+                                                    times)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, Store, around,
+                                            counter, left_of, load, local, nested, one, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below
@@ -39,11 +40,8 @@ Runs = dict[UOp, tuple[CutLoop, tuple[Run, ...]]]    # of a loop of K: the loop 
 def direct(given: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
     """The phases; refuses (None) what is no window, or has too few channels for the lanes, or too few products to repay
     the transposition."""
-    plans = [plan for p in (given, given.swapped()) if (plan := ImagePlan.of(p, target)) is not None]
-    if not plans:
-        return None
-    plan = min(plans, key=lambda plan: plan.cost)
-    return ImageTile(plan.chosen(decisions.ask(plan.choice(), plan.refuses, plan.others))).phases()
+    plan = ImagePlan.cheapest(given, target)
+    return None if plan is None else ImageTile(plan.chosen(decisions.ask(plan.choice(), plan.refuses, plan.others))).phases()
 
 
 class ImageTile(PanelBlocks):
@@ -54,7 +52,8 @@ class ImageTile(PanelBlocks):
         p = self.p = plan.p
         self.plan, self.edges, self.rows, self.lanes, self.columns = \
             plan, plan.edges, plan.rows, plan.lanes, plan.columns
-        self.right = PackedFactor("right", p.right, plan.n, p.batch, p.k, self.columns, plan.vectors, plan.panels)
+        self.right = PackedFactor("right", p.right, plan.n, p.batch, p.k, self.columns, plan.vectors, plan.panels,
+                                  stops=p.stops)
         self.over, self.lane = counter("ni", plan.vectors), counter("l", self.lanes)
         self.column = add(multiply(one(self.over), self.lanes), self.lane)
         self.inside = [r.inside for r in self.rows if r.tile > 1]
@@ -72,7 +71,8 @@ class ImageTile(PanelBlocks):
         if self.plan.parts > 1:
             return [self.right.pack(self.lanes), self.in_parts(), self.joined()]
         body = self.in_blocks() if self.plan.k_chunk else self.at_once()
-        return [self.right.pack(self.lanes), moves.share_out([*self.p.batch, self.task_m, self.task_n], body)]
+        return [self.right.pack(self.lanes),
+                moves.share_out([*self.p.batch, self.task_m, self.task_n], body, stops={**self.p.stops})]
 
     def at_once(self) -> list[Statement]:
         """Each tile is summed, transposed and stored before the next one."""
@@ -85,7 +85,7 @@ class ImageTile(PanelBlocks):
         """Long sums: for a block of K at a time, all tiles of the task; between them the sums stay in LOCAL memory."""
         loops, body = self.blocks_of_k(self.sums, self.spot(self.held))
         zero = Store(self.sums, self.spot(self.held), const(0, self.total.dtype))
-        return [*self.all_tiles(lambda _: self.tiled([zero])), *loops_around(loops, body),
+        return [*self.all_tiles(lambda _: self.tiled([zero])), *around(loops, body),
                 *self.all_tiles(lambda _: self.finish(self.held))]
 
     def in_parts(self) -> list[Statement]:
@@ -93,10 +93,14 @@ class ImageTile(PanelBlocks):
         part = counter("kt", self.plan.parts)
         spot = add(multiply(part, self.size), self.spot(self.held))
         (first, *rest), body = self.blocks_of_k(self.partial, spot)
-        step = -(-first.arg.size // self.plan.parts)
-        own = counter(first.arg.name + "t", step)
-        body = moves.rebuild(loops_around(rest, body), {first: add(multiply(part, step), one(own))})
-        body = [For(own, LOOP, body, left_of(first.arg.size, step, part))] if step > 1 else body
+        most = -(-first.range.arg.size // self.plan.parts)
+        own = counter(first.range.arg.name + "t", most)
+        step = index(most) if first.stop is None else divide_up(first.stop, self.plan.parts)
+        before = times(part, step)
+        body = moves.rebuild(around(rest, body), {first.range: add(before, one(own))})
+        left = left_of(first.range.arg.size, most, part) if first.stop is None else \
+            operation(o.MIN, step, add(first.stop, multiply(before, -1)))
+        body = [For(own, LOOP, body, left)] if most > 1 or left is not None else body
         zero = Store(self.partial, spot, const(0, self.total.dtype))
         return moves.share_out([part], [*self.all_tiles(lambda _: self.tiled([zero])), *body])
 
@@ -109,7 +113,7 @@ class ImageTile(PanelBlocks):
                              Store(self.sums, self.spot(index(0)), self.total)]), *self.finish(index(0))]
         return moves.spread(self.all_tiles(lambda _: tile), moves.PHASE_TASKS)
 
-    def blocks_of_k(self, memory: UOp, spot: UOp) -> tuple[list[UOp], list[Statement]]:
+    def blocks_of_k(self, memory: UOp, spot: UOp) -> tuple[list[For], list[Statement]]:
         """The loops over blocks of K, outermost first, and the body of one block: it adds to all tiles of the task."""
         *outer, cut = self.plan.k_loops
         rest = self.p.k[len(self.plan.k_loops):]
@@ -131,7 +135,9 @@ class ImageTile(PanelBlocks):
                                    Store(memory, spot, self.total, o.ADD)])
                 out += body if around is None else [If(around, body)]
             return out
-        return [*outer, block], self.all_tiles(tile)
+        stops = self.p.stops
+        blocks = divide_up(stops[cut], chunk) if cut in stops else None
+        return [*[For(r, LOOP, [], stops.get(r)) for r in outer], For(block, LOOP, [], blocks)], self.all_tiles(tile)
 
     def steps(self, loops: list[UOp], runs: Runs, wanted: UOp | None = None) -> list[Statement]:
         """The products of these loops of K, for the whole tile, or for the rows where `wanted` holds."""
@@ -140,7 +146,7 @@ class ImageTile(PanelBlocks):
             return [s for low, high, part in self.regions(first, runs)
                     for s in bounded(first, low, high, self.steps(rest, runs, both(wanted, part)))]
         a = substitute_index(load(*self.p.left.src[:2]), {r.loop: r.place(one(r.inside)) for r in self.rows}, {})
-        b = load(self.right.memory, self.right.place(self.panel_n, flat_index(self.p.k), self.column))
+        b = load(self.right.memory, self.right.place(self.panel_n, self.right.step(), self.column))
         step = Accumulate(self.total, o.ADD, a * b)
         return [step] if wanted is None else [If(wanted, [step])]
 
@@ -149,8 +155,8 @@ class ImageTile(PanelBlocks):
         if k in runs:
             row, used = runs[k]
             return self.edges.regions(k, index(0), row.inside, used)
-        bound_by = self.edges.bound.get(k)
-        return self.edges.regions(k, next((r.place(index(0)) for r in self.rows if r.loop is bound_by), index(0)))
+        bound_by = self.edges.bound.get(k) or index(0)
+        return self.edges.regions(k, next((r.place(index(0)) for r in self.rows if r.loop is bound_by), bound_by))
 
     def spot(self, held: UOp) -> UOp:
         """The index of a sum in LOCAL memory: [held tile][row][column]."""

@@ -17,7 +17,7 @@ from glassgrad.compiler.graph.index_algebra import add, index, less, multiply
 from glassgrad.compiler.lower.loops import counter, one
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
-from glassgrad.compiler.optimize.product.recognize import Product, count, footprint, stride_along
+from glassgrad.compiler.optimize.product.recognize import Product, count, footprint, usual_stride
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling, blocks
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -44,9 +44,10 @@ class Cut:
 def cuts(p: Product, edges: Edges, most: int) -> list[Cut]:
     """All ways to split M into tiles of at most `most` rows."""
     depth = p.depth
-    apart = {r: abs(stride_along(p.store.index, r) or 0) for r in (*p.m, *p.n) if r.arg.size > 1}
+    apart = {r: abs(usual_stride(p.store.index, r) or 0) for r in (*p.m, *p.n) if r.arg.size > 1}
     out: list[Cut] = []
-    for tiles in tilings([r.arg.size for r in p.m], most):
+    whole = {m for k, m in edges.bound.items() if not edges.is_known(k)}         # along these, a tile has one row
+    for tiles in tilings([1 if r in whole else r.arg.size for r in p.m], most):
         count = math.prod([-(-r.arg.size // t) for r, t in zip(p.m, tiles)])
         steps, written = steps_of(edges, dict(zip(p.m, tiles)), depth * count)
         out.append(Cut(tiles, math.prod(tiles), count, steps, written, pieces_in_result(p.m, apart, tiles)))
@@ -57,7 +58,7 @@ def pieces_in_result(loops: list[UOp], apart: dict[UOp, int], tiles: list[int]) 
     """How many contiguous pieces of the result a tile's rows are in, given the strides of its loops (`apart`); 1 where
     columns have the smaller stride."""
     nearest = min(filter(None, apart.values()), default=0)
-    if nearest not in [apart.get(r) for r in loops]:
+    if not nearest or nearest not in [apart.get(r) for r in loops]:
         return 1
     along, goes_on = 1, True
     while goes_on:
@@ -71,7 +72,7 @@ def steps_of(edges: Edges, tiles: dict[UOp, int], whole: int) -> tuple[dict[int,
     """The number of steps of K for each number of rows they use, of `whole` steps; and the copies of a step in code."""
     steps, written = {math.prod(tiles.values()): float(whole)}, 1
     for k, m in edges.bound.items():
-        if m is None or tiles[m] == 1:
+        if m is None or tiles.get(m, 1) == 1:
             steps = {rows: times * edges.share(k) for rows, times in steps.items()}
             continue
         pieces, tile = edges.pieces(k, tiles[m]), tiles[m]
@@ -87,6 +88,13 @@ def steps_of(edges: Edges, tiles: dict[UOp, int], whole: int) -> tuple[dict[int,
             joined[part] = joined.get(part, 0.0) + times * share / all_steps
         steps = joined
     return steps, written
+
+
+def of_matrices(p: Product) -> bool:
+    """Whether both factors are plain matrices in memory: neither is a window over an image."""
+    return all(factor.op is o.LOAD and len(factor.src) == 2 and len(own) == len(p.k) == 1
+               and cpu.REREAD * footprint(factor, own + p.k) > count(own + p.k)
+               for factor, own in ((p.left, p.m), (p.right, p.n)))
 
 
 def tilings(sizes: list[int], most: int, cut: int = 2) -> Iterator[list[int]]:
@@ -137,21 +145,31 @@ class ImagePlan:
     block: tuple[int, int] = (0, 0)      # tiles of M and panels of N in one task; 0: as many as suit the shape
 
     @staticmethod
+    def cheapest(p: Product, target: Target) -> ImagePlan | None:
+        """The plan with either of the factors as the image; None for plain matrices, too."""
+        plans = [plan for each in (p, p.swapped()) if p.m and p.n and p.pair is None and not of_matrices(p)
+                 and (plan := ImagePlan.of(each, target)) is not None]
+        return min(plans, key=lambda plan: plan.cost, default=None)
+
+    @staticmethod
     def of(p: Product, target: Target) -> ImagePlan | None:
         image = p.left
+        if p.stops.keys() & {*p.m, *p.n}:
+            return None
         if image.op is not o.LOAD or image.dtype is not p.total.dtype:
             return None
-        edges = Edges.of_factor(image, p.m, p.k)
-        steps = {r: stride_along(image.src[1], r) for r in (*p.m, *p.k)}
+        m = [*[r for r in p.batch if r in p.stops], *p.m]           # rows and images, a run-time number of them too
+        edges = Edges.of_factor(image, m, p.k, p.stops)
+        steps = {r: usual_stride(image.src[1], r) for r in (*p.m, *p.k)}
         if edges is None or None in steps.values():
             return None
-        depth, wide, tall, limits = p.depth, count(p.n), count(p.m), cpu.LIMITS["direct"]
+        depth, wide, tall, limits = p.depth, count(p.n), count(m), cpu.LIMITS["direct"]
         lanes = target.lanes(p.total.dtype.itemsize)
         if depth < limits.least_k or depth * wide * tall < limits.least_work:
             return None
-        window = cpu.REREAD * footprint(image, p.k + p.m) <= depth * tall
+        window = cpu.REREAD * footprint(image, p.k + m) <= depth * tall
         along = len(p.k) > 1 and steps[p.k[-1]] == 1 and wide <= cpu.FEW_WINDOW_PANELS * lanes
-        near = len(p.m) > 1 and 2 * footprint(image, p.k + p.m[1:]) * image.dtype.itemsize <= target.l2_bytes
+        near = len(m) > 1 and 2 * footprint(image, p.k + m[1:]) * image.dtype.itemsize <= target.l2_bytes
         if not (window or along or near):
             return None                  # numbers far apart that are read but a few times are better packed
         line = p.m[-1]
@@ -161,6 +179,7 @@ class ImagePlan:
             return None                  # and a line too long to stay in the cache until its next tap reads it
         p = replace(p, k=edges.taps_first(p.k, {r: step or 0 for r, step in steps.items()}))
         width = p.m[-1].arg.size
+        tall = count(p.m)
         ideal = depth * tall * wide / (2 * lanes) * math.prod(edges.share(k) for k in edges.bound)
         packed = ideal * (-(-width // lanes) * lanes / width) + depth * tall      # lanes along the image, and its copy
         found: list[tuple[float, int, list[int]]] = []

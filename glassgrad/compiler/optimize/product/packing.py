@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, divide, divide_up, index, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, divide, divide_up, index, multiply, substitute_index, times
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, For, Statement, Store, around, counter, flat_index,
                                             left_of, local, nested, one, ranges_of)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -27,13 +27,14 @@ class PackedFactor:
     """One factor, packed as [outer loops it depends on][panel][k][position in the panel].
 
     Where a `task` counter is given, each task packs only the `panels` it uses, into private memory. Of a sum with a
-    run-time bound, `stop`, only the steps below it are packed.
+    run-time bound (of one loop, in `stops`), only the steps below it are packed.
     """
 
     def __init__(self, name: str, value: UOp, axis: FlatAxis, outer: list[UOp], k: list[UOp], width: int, vectors: int,
-                 panels: int, task: UOp | None = None, stop: UOp | None = None):
+                 panels: int, task: UOp | None = None, stops: dict[UOp, UOp] | None = None):
         self.value, self.axis, self.k, self.width, self.vectors, self.panels = value, axis, k, width, vectors, panels
-        self.task, self.stop = task, stop
+        self.task, self.stops = task, stops or {}
+        self.stop = self.stops.get(k[-1])
         self.outer = [r for r in outer if r in ranges_of(value) and task is None]
         self.depth = count(k)
         self.memory = local(name, value.dtype, count(self.outer) * panels * self.depth * width,
@@ -45,6 +46,13 @@ class PackedFactor:
         at = add(multiply(at, self.depth), step)
         return add(multiply(at, self.width), position)
 
+    def step(self) -> UOp:
+        """The step of K that the current loop indices are: consecutive below a run-time bound, too."""
+        at = index(0)
+        for r in self.k:
+            at = add(times(at, self.stops.get(r, index(r.arg.size))), r)
+        return at
+
     def pack(self, lanes: int, most: int = moves.PHASE_TASKS) -> list[Statement]:
         """The loops that fill the panels, with lanes along the axis that is contiguous in memory."""
         panel, spot = counter("p", self.panels), counter("q", self.width)
@@ -53,11 +61,12 @@ class PackedFactor:
         end = self.axis.pieces(self.width)
         gate = self.axis.inside(at)
         value = substitute_index(self.value, self.axis.apart(at), {})
-        reads = [n for n in toposort([value]) if n.op is o.LOAD]
+        reads, long = [n for n in toposort([value]) if n.op is o.LOAD], self.k[-1].arg.size >= lanes
         along_k = bool(reads) and not any(stride_along(n.src[1], spot) == 1 for n in reads) and \
-            all(stride_along(n.src[1], self.k[-1]) == 1 and stride_along(n.src[1], spot) is not None for n in reads)
+            all(stride_along(n.src[1], self.k[-1]) == 1 and (long or stride_along(n.src[1], spot) is not None)
+                for n in reads)
         value = zero_outside(value, gate)
-        store: list[Statement] = [Store(self.memory, self.place(one(panel), flat_index(self.k), one(spot)), value)]
+        store: list[Statement] = [Store(self.memory, self.place(one(panel), self.step(), one(spot)), value)]
         if along_k:
             body, loops = self.across(spot, store, lanes), self.loops(self.k[:-1])
         else:
@@ -84,7 +93,7 @@ class PackedFactor:
 
     def loops(self, k: list[UOp]) -> list[For]:
         """The loops over counters of K, with nothing in them."""
-        return [For(r, LOOP, [], self.stop if r is self.k[0] else None) for r in k]
+        return [For(r, LOOP, [], self.stops.get(r)) for r in k]
 
     def side_by_side(self, panel: UOp, body: list[Statement]) -> tuple[UOp, list[For], list[Statement]]:
         """Narrow panels in groups: for chunks of k: for the panels of a group: for k of a chunk. So whole cache lines

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import add, both, index, linear, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, linear, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (TASK, Accumulate, Assign, For, Statement, Store, around, counter,
                                             loops_around, nodes_in, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import edge_gate
 from glassgrad.compiler.optimize.product.pairs import Pair, pair_of
+
+
+USUAL = 4            # the part of its greatest value that a run-time size is taken for
 
 
 @dataclass
@@ -42,8 +45,8 @@ class Product:
 
     @property
     def k_stop(self) -> UOp | None:
-        """The run-time bound of the sum, if it has one: then K is a single loop."""
-        return self.stops.get(self.k[0])
+        """How many products a sum adds up at run time, if one of its loops has a run-time bound."""
+        return flat_stop(self.k, self.stops)
 
     def with_run_time_bounds(self, phases: list[list[Statement]]) -> list[list[Statement]]:
         """The phases of a tiling, with the product's run-time bounds set on their loops."""
@@ -104,6 +107,12 @@ def _gated(value: UOp, gate: UOp | None, result: UOp) -> UOp:
 def count(loops: Iterable[UOp]) -> int:
     """The product of the loops' sizes."""
     return math.prod([r.arg.size for r in loops])
+
+
+def flat_stop(loops: list[UOp], stops: dict[UOp, UOp]) -> UOp | None:
+    """The product of the loops' sizes at run time, where one has a run-time bound."""
+    stop = next((stops[r] for r in loops if r in stops), None)
+    return None if stop is None else multiply(stop, count(r for r in loops if r not in stops))
 
 
 def innermost(loops: list[UOp], most: int) -> list[UOp]:
@@ -201,16 +210,15 @@ def _sum_in(body: list[Statement]) -> _SumNest | None:
         return None
     if not all(isinstance(s, Store) for s in body[2:]):
         return None
-    total, inner, k = body[0].register, body[1], [body[1].range]
+    total, inner = body[0].register, body[1]
+    summed = [inner]
     while len(inner.body) == 1 and isinstance(inner.body[0], For):
-        if inner.stop is not None or inner.body[0].stop is not None:
-            return None
         inner = inner.body[0]
-        k.append(inner.range)
-    if inner.stop is not None:
-        if ranges_of(inner.stop):
-            return None
-        stops[inner.range] = inner.stop
+        summed.append(inner)
+    k, ends = [f.range for f in summed], {f.range: f.stop for f in summed if f.stop is not None}
+    if len(ends) > 1 or any(map(ranges_of, ends.values())):
+        return None
+    stops.update(ends)
     if len(inner.body) != 1 or not isinstance(inner.body[0], Accumulate):
         return None
     step = inner.body[0]
@@ -226,6 +234,19 @@ def stride_along(at: UOp, along: UOp) -> int | None:
     if any(along in ranges_of(atom) and atom is not along for atom in terms):
         return None
     return terms.get(along, 0)
+
+
+def usual_stride(at: UOp, along: UOp) -> int | None:
+    """The same; of a stride that is known at run time, a quarter of its greatest value."""
+    terms = linear(at)[1]
+    mixed = [atom for atom in terms if along in ranges_of(atom) and atom is not along]
+    if not mixed or not evenly_along(at, along):
+        return stride_along(at, along)
+    found = terms.get(along, 0)
+    for atom in mixed:
+        [other] = [s for s in atom.src if s is not along]
+        found += terms[atom] * -(-bounds(other)[1] // USUAL)
+    return found
 
 
 def to_neighbour(at: UOp, along: UOp) -> int | None:
@@ -247,4 +268,4 @@ def evenly_along(at: UOp, along: UOp) -> bool:
 
 def footprint(factor: UOp, loops: list[UOp]) -> int:
     """An upper bound on the elements of memory that a factor reads while these loops run."""
-    return 1 + sum([abs(stride_along(factor.src[1], r) or 0) * (r.arg.size - 1) for r in loops])
+    return 1 + sum([abs(usual_stride(factor.src[1], r) or 0) * (r.arg.size - 1) for r in loops])

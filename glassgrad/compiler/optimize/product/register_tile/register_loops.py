@@ -77,9 +77,9 @@ class RegisterTile(PanelBlocks):
             self.gate_n = less(nominal, add(self.at_n, index(1)))
         p, near = self.product, c.right == "near"
         self.total = register_over(p.total.arg, p.total.dtype, (self.row, self.over, self.lane))
-        self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1, self.panels_m, None, p.k_stop)
+        self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1, self.panels_m, None, p.stops)
         self.right = PackedFactor("right", p.right, self.n, self.outer, p.k, self.columns, self.vectors,
-                                  self.block_n if near else self.panels_n, self.task_n if near else None, p.k_stop)
+                                  self.block_n if near else self.panels_n, self.task_n if near else None, p.stops)
         self.right_panel = one(self.in_n) if near else self.panel_n
 
     # -- phases ----------------------------------------------------------------------------------------------
