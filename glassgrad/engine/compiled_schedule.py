@@ -19,9 +19,9 @@ from glassgrad.compiler.graph.symbolic import lengths_in, memory_size, replaced
 from glassgrad.compiler.graph.uop import new_node
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.counters import count_run
+from glassgrad.engine.counters import GlobalCounters, count_run
 from glassgrad.engine.custom_calls import HOST_LAUNCHES, CallProgram, host_plan
-from glassgrad.engine.debug_report import report_run, run_reported
+from glassgrad.engine.debug_report import report_kernel, report_run, show_source
 from glassgrad.engine.device_copies import Copy
 from glassgrad.engine.memory_plan import Lifetime, MemoryUse, Stack, assign_offsets, stack_of, stacked
 from glassgrad.engine.observer import Launches, observers, run_timed, tell_ran
@@ -124,19 +124,16 @@ class CompiledSchedule:
         shape = self.shapes[slot]
         return replaced(shape, lambda symbol: values[int(symbol.name[1:])]) if slot in self.exact else shape
 
-    def _nbytes(self, slot: int, values: Sequence[int]) -> int:
-        return math.prod(self._shape(slot, values)) * self.planned.slots[slot].dtype.itemsize
-
-    def _exact_sizes(self, values: Sequence[int]) -> dict[int, int]:
-        """The bytes of the slots whose memory depends on the values of variables; computed once for equal
-        shapes."""
-        slots, one_of_each = self.planned.slots, {self.shapes[slot]: slot for slot in self.exact}
+    def _sizes(self, values: Sequence[int]) -> dict[int, int]:
+        """The bytes of each slot, for these values of the variables; counted once for equal shapes."""
+        one_of_each = {self.shapes[slot]: slot for slot in self.exact}
         counted = {shape: math.prod(self._shape(slot, values)) for shape, slot in one_of_each.items()}
-        return {slot: counted[self.shapes[slot]] * slots[slot].dtype.itemsize for slot in self.exact}
+        return {slot: counted[self.shapes[slot]] * s.dtype.itemsize if slot in self.exact else s.nbytes
+                for slot, s in enumerate(self.planned.slots)}
 
     def _stack(self, rows: Sequence[tuple[int, Lifetime]]) -> Stack:
         """The order of an arena's values from bottom to top, planned for the greatest values of the variables."""
-        sizes = self._exact_sizes(self.greatest)
+        sizes = self._sizes(self.greatest)
         lives = [life._replace(nbytes=sizes.get(slot, life.nbytes)) for slot, life in rows]
         return stack_of(lives, assign_offsets(lives)[0])
 
@@ -152,7 +149,7 @@ class CompiledSchedule:
         return found
 
     def _laid_out(self, values: tuple[int, ...]) -> Layout:
-        slots, sizes, arenas = self.planned.slots, self._exact_sizes(values), list[Arena]()
+        slots, sizes, arenas = self.planned.slots, self._sizes(values) if self.exact else {}, list[Arena]()
         for name, rows in self.lives.items():
             offsets, total = stacked(self._stacks[name], [sizes.get(slot, life.nbytes) for slot, life in rows]) \
                 if self.exact else assign_offsets([life for _, life in rows])
@@ -167,8 +164,9 @@ class CompiledSchedule:
 
     def memory_for(self, values: tuple[int, ...]) -> MemoryUse:
         """What one run needs, with these values of the variables."""
-        read = sum(self._nbytes(slot, values) for slot in range(self.buffers))
-        made = sum(self._nbytes(slot, values) for slot in set(self.planned.sinks))
+        sizes = self._sizes(values)
+        read = sum(sizes[slot] for slot in range(self.buffers))
+        made = sum(sizes[slot] for slot in set(self.planned.sinks))
         scratch = max((s.plan.scratch for s in self.segments), default=0)
         return MemoryUse(read, made, sum(total for _, total, _ in self.layout_for(values).arenas), scratch)
 
@@ -280,7 +278,11 @@ class CompiledSchedule:
                 if is_ended(len(times)):
                     return True
                 check = checking(segment, item) if checking is not None else None
-                times.append(run_reported(segment.plan, i, len(times), item, program, debug))
+                times.append(segment.plan.run_one(i))
+                if debug >= 2:
+                    report_kernel(GlobalCounters.kernel_count + len(times) - 1, item, program, times[-1])
+                if debug >= 3:
+                    show_source(item)
                 if check is not None:
                     check()
         tell_ran(what, (start, perf_counter_ns()), lambda: times)
@@ -291,7 +293,7 @@ class CompiledSchedule:
         """Keep what is in a kernel's memory before it runs; return what compares it with what is there afterwards."""
         if item.ast.op in HOST_LAUNCHES:
             return None
-        sizes = {**{slot: s.nbytes for slot, s in enumerate(self.planned.slots)}, **self._exact_sizes(values)}
+        sizes = self._sizes(values)
         before = segment.contents(item, addresses, sizes)
 
         def compare() -> None:

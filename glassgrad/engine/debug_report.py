@@ -8,9 +8,7 @@ from typing import Any
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.schedule.kernels import Item
-from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.runtime.backend import DevicePlan
 from glassgrad.runtime.devices import Device
 
 
@@ -35,16 +33,6 @@ def show_source(item: Item) -> None:
     """DEBUG=3: the kernel's source, readable."""
     if item.ast.op not in (o.COPY, o.CALL):
         print(Device[item.device or ""].source(item.ast))
-
-
-def run_reported(plan: DevicePlan, position: int, number: int, item: Item, program: Any, debug: int) -> int:
-    """Launch one kernel of a plan, the run's `number`-th, and print what DEBUG shows; return its nanoseconds."""
-    nanoseconds = plan.run_one(position)
-    if debug >= 2:
-        report_kernel(GlobalCounters.kernel_count + number, item, program, nanoseconds)
-    if debug >= 3:
-        show_source(item)
-    return nanoseconds
 
 
 def report_run(kernels: int, seconds: float, memory: MemoryUse) -> None:

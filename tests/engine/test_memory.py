@@ -316,3 +316,59 @@ def test_pooled_blocks_are_cheap(memory: HostMemory, monkeypatch: pytest.MonkeyP
     assert bytecodes(pair) < 250           # 157 by Python 3.11
     memory.release(memory.allocate(100_000))
     assert bytecodes(lambda: memory.release(memory.allocate(100_000))) < 260      # 229 by Python 3.11, once 285
+
+
+# -- memory that is not the host's ---------------------------------------------------------------------------
+class Slabs(memory_pool.MemoryPool):
+    """A device's memory: addresses that nobody may look at, slabs that begin anywhere, blocks 256 bytes apart."""
+    small, slab, least = 1 << 10, 1 << 12, 256
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room, self.taken = room, dict[int, int]()
+
+    def take(self, size: int) -> int | None:
+        if sum(self.taken.values()) + size > self.room:
+            return None
+        address = 3 * 256 + max((at + nbytes for at, nbytes in self.taken.items()), default=1 << 40)
+        self.taken[address] = size
+        return address
+
+    def give_back(self, address: int, size: int) -> None:
+        assert self.taken.pop(address) == size
+
+
+def test_blocks_of_a_device_lie_apart_and_empty_slabs_are_given_back() -> None:
+    memory = Slabs(1 << 20)
+    blocks = [memory.allocate(nbytes) for nbytes in (0, 1, 256, 300, 320, 1024, 1024, 1024, 1024, 1024, 5000)]
+    spans = sorted((b.address, b.address + b.size) for b in blocks)
+    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:]))
+    assert all(b.address % 256 == 0 for b in blocks) and [b.nbytes for b in blocks[:3]] == [0, 1, 256]
+    assert sorted(memory.taken.values()) == [1 << 12] * 4 + [5120], "slabs of 256, 320 and twice of 1024 bytes"
+    assert memory.stats().live == sum(b.size for b in blocks)
+    for block in blocks[:-2]:
+        memory.release(block)
+    memory.empty_cache()
+    assert sorted(memory.taken.values()) == [1 << 12, 5120], "the slab of the last 1024 bytes stays"
+    for block in blocks[-2:]:
+        memory.release(block)
+    memory.empty_cache()
+    assert memory.taken == {} and memory.stats()[:2] == (0, 0)
+
+
+def test_a_device_that_is_full_gives_back_what_it_keeps_first() -> None:
+    memory = Slabs(8 << 10)
+    memory.release(memory.allocate(5 << 10))
+    assert memory.allocate(6 << 10).size == 6 << 10 and list(memory.taken.values()) == [6 << 10]
+    with pytest.raises(MemoryLimitError, match=r"4\.0 KiB more, with 6\.0 KiB in use"):
+        memory.allocate(1)
+
+
+def test_the_limit_holds_on_every_device() -> None:
+    memory = Slabs(1 << 30)
+    with Context(MEMORY_MB=4):
+        held = memory.allocate(3 << 20)
+        with pytest.raises(MemoryLimitError, match=r"2\.0 MiB more, with 3\.0 MiB in use(.|\n)*MEMORY_MB=4"):
+            memory.allocate(2 << 20)
+        memory.release(held)
+        assert memory.allocate(2 << 20).nbytes == 2 << 20
