@@ -9,6 +9,7 @@ import pytest
 
 from glassgrad import DTypeError, InputError, Tensor, TinyJit, dtypes, no_grad
 from glassgrad.engine.buffer import live_buffers
+from glassgrad.tensor.methods.shape import indexing
 
 torch = pytest.importorskip("torch", reason="PyTorch, the reference, is not installed")
 
@@ -205,6 +206,26 @@ def test_a_row_of_a_cache_with_a_view_is_written_in_place():
         cache.realize()
         assert cache.uop.arg.address == place
     assert row.numpy()[0] == 4.0
+
+
+@pytest.mark.parametrize("key", [Ellipsis, slice(None), 1, (slice(None), slice(1, 3))])
+def test_a_part_of_a_reshaped_tensor_is_written_without_a_scatter(key):
+    """A reshape is no other order of elements: the part is chosen by a WHERE, and the whole is the new value."""
+    x = Tensor(START.copy()).reshape(6, 4)
+    x[key] = 5.0
+    assert "SCATTER" not in {node.op.name for node in x.uop.toposort()}
+    expected = START.reshape(6, 4).copy()
+    expected[key] = 5.0
+    np.testing.assert_array_equal(x.numpy(), expected)
+
+
+def test_a_mask_of_an_assignment_is_computed_once(monkeypatch):
+    x, calls = Tensor(START.copy()), []
+    monkeypatch.setattr(indexing, "true_indices_by_axis",
+                        lambda *args, find=indexing.true_indices_by_axis: calls.append(args) or find(*args))
+    x[x > 5] = Tensor(np.arange(18, dtype="float32"))
+    assert len(calls) == 1
+    np.testing.assert_array_equal(x.numpy().ravel(), [*range(6), *range(18)])
 
 
 def test_replace_and_data_give_the_name_another_storage():

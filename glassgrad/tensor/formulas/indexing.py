@@ -184,7 +184,8 @@ def put(x: UOp, linear: UOp, value: UOp, mode: str = "set") -> UOp:
 def _replace_view(x: UOp, view: UOp, value: UOp) -> UOp | None:
     """x with the part that `view` shows replaced by `value`; None where that is no plain part of x (axes of size 1 may
     have been dropped or added)."""
-    view = view.below((o.RESHAPE,))
+    while view is not x and view.op is o.RESHAPE:
+        view = view.src[0]
     if view is x:
         return value.reshape(x.shape)
     if view.op is not o.SHRINK or view.src[0] is not x:
