@@ -5,11 +5,10 @@ The formulas are in the tensor's methods of the same names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from glassgrad.base.settings import Context
-from glassgrad.compiler.graph import DType, dtypes
+from glassgrad.compiler.graph import DType
 from glassgrad.nn.functional.fixed_arguments import for_each_rank, in_place, public_functions
+from glassgrad.tensor.formulas.neural import activations as formulas
 from glassgrad.tensor.tensor import Tensor
 
 LOWEST_SELU = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717      # selu at minus infinity
@@ -126,18 +125,8 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         return _given(input, input.dropout(p), inplace)
 
 
-def _dropped(input: Tensor, p: float, drawn: Sequence[int], training: bool, low: float) -> Tensor:
-    """Set values to `low` with probability p, by draws of shape `drawn`, that of the first axes; then scale so that the
-    mean stays or, if low is not 0, shift and scale so that mean 0 and variance 1 stay."""
-    if not training or p == 0:
-        return input
-    if p == 1:
-        return input * 0.0
-    kept = Tensor.rand(*drawn, *(1,) * (input.ndim - len(drawn)), device=input.device, dtype=dtypes.float32) >= p
-    if low == 0:
-        return kept.where(input, 0) * (1.0 / (1.0 - p))
-    scale = ((1 - p) * (1 + p * low ** 2)) ** -0.5
-    return kept.where(input, low) * scale - scale * low * p
+def _dropped(input: Tensor, p: float, training: bool, drawn_axes: int | None = None, low: float = 0.0) -> Tensor:
+    return input._with(formulas.dropout(input.uop, p, drawn_axes, low)) if training else input
 
 
 def _dropout_channels(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *,
@@ -145,7 +134,7 @@ def _dropout_channels(input: Tensor, p: float = 0.5, training: bool = True, inpl
     """Drop whole channels: one draw for all space axes. As in PyTorch, three axes are (batch, channels, length) for
     every rank; else the batch may be left out."""
     alone = input.ndim == rank + 1 and input.ndim != 3
-    return _given(input, _dropped(input, p, input.shape[:1 if alone else 2], training, 0.0), inplace)
+    return _given(input, _dropped(input, p, training, 1 if alone else 2), inplace)
 
 
 dropout1d, dropout2d, dropout3d = for_each_rank("dropout", _dropout_channels)
@@ -154,12 +143,12 @@ dropout1d, dropout2d, dropout3d = for_each_rank("dropout", _dropout_channels)
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Dropout that keeps mean 0 and variance 1 under selu: dropped values become selu's lower limit, then all are
     scaled (Klambauer et al., 2017)."""
-    return _given(input, _dropped(input, p, input.shape, training, LOWEST_SELU), inplace)
+    return _given(input, _dropped(input, p, training, None, LOWEST_SELU), inplace)
 
 
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """`alpha_dropout` of whole channels of (batch, channels, ...space)."""
-    return _given(input, _dropped(input, p, input.shape[:2], training, LOWEST_SELU), inplace)
+    return _given(input, _dropped(input, p, training, 2, LOWEST_SELU), inplace)
 
 
 def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,

@@ -92,11 +92,16 @@ def _log_softmax(x: UOp, axis: Axis, dtype: DType | None) -> UOp:
 
 
 # -- at random -----------------------------------------------------------------------------------------------
-def dropout(x: UOp, p: float) -> UOp:
-    """Each value 0 with probability p, the others over 1 - p."""
+def dropout(x: UOp, p: float, drawn_axes: int | None = None, low: float = 0.0) -> UOp:
+    """Each value `low` with probability p, where all values at one index of the first `drawn_axes` have one draw; then
+    scaled so that the mean stays or, if low is not 0, shifted and scaled so that mean 0 and variance 1 stay."""
     if p == 0:
         return x
     if p == 1:
         return mul(x, 0.0)
-    keep = uniform(x.shape, dtypes.default_float).ge(p)
-    return keep.where(x, 0) * (1.0 / (1.0 - p))
+    shape = tuple(n if drawn_axes is None or axis < drawn_axes else 1 for axis, n in enumerate(x.shape))
+    kept = uniform(shape, dtypes.default_float).ge(p).broadcast(x.shape)
+    if low == 0:
+        return kept.where(x, 0) * (1.0 / (1.0 - p))
+    scale = ((1 - p) * (1 + p * low ** 2)) ** -0.5
+    return kept.where(x, low) * scale - scale * low * p
