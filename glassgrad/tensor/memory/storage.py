@@ -29,9 +29,9 @@ class TensorStorage:
     def __init__(self, node: UOp) -> None:
         self.shape, self.dtype = node.shape, node.dtype
         self.members: list[ref[Any]] = []
-        self._kept: UOp | None = None        # the whole value, if no member's node leads to it any more
         self.written = False                 # a write made the present value: its tensor is computed before its views
-        self.note(node)
+        self._whole = ref(node)              # the whole present value: the nodes of its views keep it
+        self._kept: UOp | None = None        # the same, if no member's node leads to it any more
 
     def live(self) -> list[Any]:
         """The members that are alive."""
@@ -49,7 +49,7 @@ class TensorStorage:
         return [t for t in self.live() if not t._steps]
 
     def note(self, whole: UOp) -> None:
-        """Record the node of the whole present value, weakly: the nodes of its views keep it."""
+        """Record the node of the whole present value."""
         self._whole, self._kept = ref(whole), None
 
     def whole(self) -> UOp | None:
@@ -113,7 +113,7 @@ def share(view: Any, source: Any, bits: UOp | None = None) -> None:
         storage = source._storage = TensorStorage(source.uop)
         source._steps = ()
         storage.members.append(ref(source))
-    elif not source._steps:
+    elif not source._steps and storage._whole() is not source.uop:
         storage.note(source.uop)
     view._storage = storage
     if bits is None:

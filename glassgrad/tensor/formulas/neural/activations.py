@@ -99,8 +99,8 @@ def dropout(x: UOp, p: float, drawn_axes: int | None = None, low: float = 0.0) -
         return x
     if p == 1:
         return mul(x, 0.0)
-    shape = tuple(n if drawn_axes is None or axis < drawn_axes else 1 for axis, n in enumerate(x.shape))
-    kept = uniform(shape, dtypes.default_float).ge(p).broadcast(x.shape)
+    shape = x.shape if drawn_axes is None else x.shape[:drawn_axes] + (1,) * (len(x.shape) - drawn_axes)
+    kept = uniform(shape, dtypes.default_float).ge(p)
     if low == 0:
         return kept.where(x, 0) * (1.0 / (1.0 - p))
     scale = ((1 - p) * (1 + p * low ** 2)) ** -0.5
