@@ -95,6 +95,8 @@ PROGRAMS: dict[str, Callable[[], Callable[[int], Results]]] = {
     "product 768 x 768": lambda: _product(768, 768),
     "product 300 x 77": lambda: _product(300, 77),
     "columns 64 x 256": lambda: lambda n: _data(64, 256) @ _data(256, n),
+    "columns 16 x 64": lambda: lambda n: _data(16, 64) @ _data(64, n),
+    "columns 256 x 64": lambda: lambda n: _data(256, 64) @ _data(64, n),
     "linear 128 x 512": lambda: _linear(128, 512),
     "linear 768 x 768": lambda: _linear(768, 768),
     "sum of products": lambda: _gradient,

@@ -41,14 +41,51 @@ def used_phases(kernel: Kernel, n: int) -> list[int]:
     return [phase for phase in range(len(kernel.phases)) if phase not in by_value or by_value[phase].at(n)]
 
 
-def check_all_lengths(program: Callable[[Tensor], Tensor], shape: Callable[[int], tuple[int, ...]]) -> None:
-    for n in LENGTHS:
+def check_all_lengths(program: Callable[[Tensor], Tensor], shape: Callable[[int], tuple[int, ...]],
+                      lengths: tuple[int, ...] = LENGTHS) -> None:
+    for n in lengths:
         x = data(shape(n))
         got = program(Tensor(x)).numpy()
         with Context(NOOPT=1, DYNAMIC=0):
             want = program(Tensor(x)).numpy()
         np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5, err_msg=f"{shape(n)}")
     assert general_graphs()
+
+
+IMAGES: dict[str, tuple[Callable[[int], tuple[int, ...]], Callable[[Tensor], Tensor]]] = {
+    "batches": (lambda n: (n, 4, 9, 9), lambda x: x.conv2d(WEIGHTS[2], padding=1)),
+    "rows": (lambda n: (1, 4, n, 16), lambda x: x.conv2d(WEIGHTS[2], padding=1)),
+    "every other row": (lambda n: (1, 4, n, 16), lambda x: x.conv2d(WEIGHTS[2], padding=1, stride=2)),
+    "columns": (lambda n: (2, 4, 5, n), lambda x: x.conv2d(WEIGHTS[2], padding=(1, 2))),
+    "signals": (lambda n: (3, 4, n), lambda x: x.conv2d(WEIGHTS[1], padding=2)),
+    "every other number": (lambda n: (3, 4, n), lambda x: x.conv2d(WEIGHTS[1], padding=1, stride=2)),
+    "greatest of two rows": (lambda n: (2, 4, n, 10), lambda x: x.max_pool2d(2)),
+    "means of two": (lambda n: (2, 4, n), lambda x: x.avg_pool2d((2,))),
+    "means of three": (lambda n: (2, 4, n), lambda x: x.avg_pool2d((3,), stride=1, padding=1))}
+WEIGHTS = {rank: Tensor(data((5, 4, *[3] * rank))) for rank in (1, 2)}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_windows_and_their_gradients_are_right_at_every_length(name: str) -> None:
+    shape, window = IMAGES[name]
+
+    def gradients(x: Tensor) -> Tensor:
+        weight = WEIGHTS[len(x.shape) - 2]
+        out = window(x)
+        of_input, of_weight = (out * out).sum().gradient(x, weight) if "conv" in window.__code__.co_names else \
+            (*(out * out).sum().gradient(x), Tensor([0.0]))
+        return Tensor.cat(out.reshape(-1), of_input.reshape(-1), of_weight.reshape(-1))
+    check_all_lengths(gradients, shape, (5, 6, 7, 2, 8, 16, 17, 33, 65))
+
+
+def test_a_gradient_of_few_weights_reads_its_image_in_place() -> None:
+    """One for all lengths, as one for a single length does: neither the image nor its windows are copied."""
+    weight = Tensor(data((16, 8, 3, 3)))
+
+    def gradient(n: int) -> Tensor:
+        return Tensor(data((n, 8, 14, 14))).conv2d(weight, padding=1).square().sum().gradient(weight)[0]
+    moves = [move for kernel in kernels_of(gradient) for move in kernel.moves]
+    assert sum(move.startswith("direct(") for move in moves) == 2 and not any("contract(" in move for move in moves)
 
 
 TRANSPOSED: dict[str, Callable[[int], tuple[int, ...]]] = {

@@ -13,13 +13,13 @@ from loop_kernels import AVX512
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import add, index, less, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, multiply, substitute_index
 from glassgrad.compiler.graph.op_arguments import Measure, Param
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.graph.uop import UOp, const, identity
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Kernel, Phase, Statement,
-                                            Store, around, counter, flat_index, left_of, load, local, loops_around,
-                                            nested, nodes_in, one, register, walk)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Kernel, Phase,
+                                            Statement, Store, around, counter, flat_index, left_of, load, local,
+                                            loops_around, nested, nodes_in, one, register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.pipeline import make_source
@@ -86,6 +86,53 @@ def test_a_loop_cut_at_gates_computes_the_same_without_comparing(n: int, step: i
     assert len(pieces) == 1 + sum(0 < cut < n for cut in ((6, 12) if step > 0 else (5, 13)))
     assert len(pieces) == 1 or not [n for n in nodes_in(pieces) if n.op in (o.WHERE, o.CMPLT)], "no piece compares"
     assert len(pieces) == 1 or moves.cut_at_gates(loop, 0) == [loop]
+
+
+def at_values(n: UOp, body: list[Statement], value: int) -> list[Statement]:
+    """The statements where a run-time value is this number."""
+    return moves.rebuild(body, {n: index(value)})
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("value", [0, 1, 2, 5, 30, 33])
+def test_a_loop_is_cut_at_a_gate_known_at_run_time(value: int, sign: int, divisor: int, rng: np.random.Generator) \
+        -> None:
+    n, (out, x), i = run_time_value(33), (param(0, 40), param(1, 40)), counter("i", 33)
+    edge = less(multiply(add(divide(i, divisor), multiply(divide(n, 2), -1)), sign), index(0))
+    loop = For(i, LOOP, [Store(out, i, edge.where(load(x, i, edge), load(x, i) * 2.0))], n)
+    pieces = moves.cut_at_gates(loop, 8)
+    assert len(pieces) == 2 and not [n for n in nodes_in(pieces) if n.op in (o.WHERE, o.CMPLT)], "no piece compares"
+    compare([out, x], at_values(n, [loop], value), [at_values(n, list(pieces), value)], rng)
+    assert moves.cut_at_gates(loop, 3) == [loop]
+
+
+def run_time_value(most: int) -> UOp:
+    return UOp(o.PARAM, dtypes.int64, (), Measure(2, Symbol("n", 0, most))).cast(dtypes.index)
+
+
+@pytest.mark.parametrize("n", RAGGED)
+def test_rows_with_a_condition_of_their_own_are_two_loops(n: int, rng: np.random.Generator) -> None:
+    out, x, row, i = param(0, 3 * n), param(1, n), counter("row", 3), counter("i", n)
+    gate, at = less(row, index(2)), add(multiply(row, n), i)
+    every_other = load(x, divide(i, 2), gate)
+    loop = For(i, LOOP, [Store(out, at, gate.where(every_other + 1.0, const(0, FLOAT)))])
+    branches = moves.branches_at_gates(loop, 1)
+    after: list[Statement] = [branch if condition is None else If(condition, [branch])
+                              for condition, branch in branches]
+    compare([out, x], [For(row, LOOP, [loop])], [[For(row, LOOP, after)]], rng)
+    assert len(branches) == (2 if n > 2 else 1), "where i // 2 is always 0, all lanes load one element"
+    assert n <= 2 or not [e for _, branch in branches for e in nodes_in([branch]) if e.op in (o.WHERE, o.CMPLT)]
+    assert moves.branches_at_gates(loop, 0) == [(None, loop)]
+
+
+@pytest.mark.parametrize("value", [0, 1, 5, 33])
+def test_what_a_loop_ends_at_is_no_condition(value: int, rng: np.random.Generator) -> None:
+    n, (out, x), i = run_time_value(33), (param(0, 40), param(1, 40)), counter("i", 33)
+    loop = For(i, LOOP, [Store(out, i, load(x, i, both(less(i, n), less(i, index(7)))))], n)
+    after = moves.without_known_gates([loop])
+    assert sum(node.op is o.CMPLT for node in nodes_in(after)) == 1
+    compare([out, x], at_values(n, [loop], value), [at_values(n, after, value)], rng)
 
 
 @pytest.mark.parametrize("n", RAGGED)

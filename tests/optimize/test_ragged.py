@@ -183,6 +183,8 @@ REWRITES = {
     "loop_moves.merge": "test_optimize.py::test_merged_loops_compute_the_same",
     "loop_moves.wide": "test_optimize.py::test_a_widened_loop_computes_the_same",
     "loop_moves.cut_at_gates": "test_optimize.py::test_a_loop_cut_at_gates_computes_the_same_without_comparing",
+    "loop_moves.branches_at_gates": "test_optimize.py::test_rows_with_a_condition_of_their_own_are_two_loops",
+    "loop_moves.without_known_gates": "test_optimize.py::test_what_a_loop_ends_at_is_no_condition",
     "reduction_moves.wide_reduce": "test_optimize.py::test_a_widened_reduction_computes_the_same",
     "reduction_moves.chunks": "test_optimize.py::test_a_sum_of_chunks_is_the_same_sum",
     "reduction_moves.sums_together": "test_optimize.py::test_sums_over_the_same_loops_become_one_nest",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.lower.loops import LOOP, For, Statement, around, task_loops, walk
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -24,11 +23,10 @@ from glassgrad.compiler.optimize.product.gpu_group_tile import group_tiles
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_loops import on_gpu_matrix_unit
 from glassgrad.compiler.optimize.product.gpu_warp_tile import on_warps
 from glassgrad.compiler.optimize.product.matrix_unit.matrix_unit_tile import on_matrix_unit
-from glassgrad.compiler.optimize.product.recognize import (Product, count, footprint, recognize, recognize_pairs,
+from glassgrad.compiler.optimize.product.recognize import (Product, recognize, recognize_pairs,
                                                            recognize_with_run_time_bounds)
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
-from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.versions_by_size import run_only_if
 
@@ -57,7 +55,8 @@ def contraction_by_groups(body: list[Statement], target: Target, decisions: Deci
     product = bounded_axes or recognize(body) or recognize_pairs(body)
     if product is None:
         return None
-    product = replace(product, k=sorted(product.k, key=lambda r: r not in product.stops))     # a bound is of the first
+    stops = product.stops
+    product = replace(product, k=sorted(product.k, key=lambda r: r not in stops))     # a run-time bound is of the first
     in_place = None if by_rows or bounded_axes is None else recognize_with_run_time_bounds(body)
     return on_gpu_matrix_unit(in_place or product, target, decisions) or on_warps(product, target, decisions) or \
         group_tiles(product, target, decisions)

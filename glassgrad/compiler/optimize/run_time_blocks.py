@@ -9,15 +9,16 @@ from __future__ import annotations
 from glassgrad.compiler.graph import UOp
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, modulo, multiply,
                                                     times)
-from glassgrad.compiler.lower.loops import TASK, For, Statement, Store, around, counter, task_loops
+from glassgrad.compiler.lower.loops import TASK, For, Statement, Store, around, counter, loads_in, ranges_of, task_loops
 from glassgrad.compiler.optimize.contraction_tilings import contraction_by_groups, with_run_time_axes
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.gates import gated
 from glassgrad.compiler.optimize.moves.move_decorator import move
 from glassgrad.compiler.optimize.product.conv_tile_plan import ImagePlan
 from glassgrad.compiler.optimize.product.matrix_unit.unit_choice import unit_for
 from glassgrad.compiler.optimize.product.packing import few_rows
-from glassgrad.compiler.optimize.product.recognize import Product, count, recognize
+from glassgrad.compiler.optimize.product.recognize import Product, recognize
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -31,13 +32,13 @@ SMALL = 16         # columns in a block of the remainder: lanes of vectors
 def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     """TASK i below stop: S  ->  TASK b below stop // 64: TASK i in 64: S[64*b + i]
                               TASK b below ceil(stop % 64 / 16): TASK i in 16: S[begin + i]    the last one overlaps
-                              TASK i below stop: S                                             if stop < 16
+                              TASK b below ceil(stop / 16): TASK i in 16: S[16*b + i] if that is below stop
+                                                                                               if stop < 16
 
     For a loop of N with a run-time bound: tiles need sizes known at compile time. The blocks are contractions with one
     more loop around them. The last small block begins 16 before the end, so that no column lies past it; columns it
-    shares with the block before it are stored once. There are no large blocks where the other factor stays in a cache
-    anyway. Where several loops have run-time bounds, all are split into blocks of 16 only: each case is more code to
-    compile. The rows M of a result are specialized by their number (`_by_rows`).
+    shares with the block before it are stored once. Where several loops have run-time bounds, all are split into blocks
+    of 16 only: each case is more code to compile. The rows M of a result are specialized by their number (`_by_rows`).
     refuses (returns the body): there is no such loop; groups of threads, whose tiles may go past the end
     """
     loops, inner = task_loops(body)
@@ -53,8 +54,7 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
         return _by_rows(body, rows, target)
     if target.groups:
         return [body]
-    other = [*product.k, *(product.n if ends[0].range in product.m else product.m)]
-    if len(ends) > 1 or 2 * count(other) * product.right.dtype.itemsize <= target.l2_bytes:
+    if len(ends) > 1:
         return _small_blocks(loops, ends, inner, rest_of=0)
     return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, rest_of=BLOCK)]
 
@@ -117,10 +117,12 @@ def _large_blocks(loops: list[For], loop: For, inner: list[Statement]) -> list[S
 
 
 def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], rest_of: int) -> list[list[Statement]]:
-    """The loops of small blocks, over all positions or over the remainder of blocks of `rest_of`; and the loops as they
-    were, for sizes below one block."""
+    """The loops of small blocks, over all positions or over the remainder of blocks of `rest_of`; and for sizes below
+    one block, blocks that go past the end, where nothing is read or stored, or the loops as they were, where that would
+    be one more condition on a padded image."""
     enough, gate, size = index(1), None, SMALL
     places: dict[UOp, UOp] = {}
+    past_the_end: dict[UOp, UOp] = {}
     counts: dict[UOp, UOp] = {}                 # of small blocks, by their counter
     rows: dict[UOp, UOp] = {}
     for f in ends:
@@ -133,17 +135,22 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], res
         gate = both(gate, less(begin, add(at, index(1))))
         enough = times(enough, divide(stop, size).minimum(1))                # 0 where there is no whole block
         counts[small] = divide_up(left, size)
-        places[f.range], rows[f.range] = at, row
+        places[f.range], past_the_end[f.range], rows[f.range] = at, add(begin, row), row
     # `enough` bounds each of them: the loops that pack a factor run over the blocks of one of them only
-    blocks = [For(small, TASK, [], times(count, enough)) for small, count in counts.items()]
     cut = moves.rebuild(inner, places)
     for store in [s for s in cut if isinstance(s, Store)]:
         store.gate = both(gate, store.gate)
     inside = [For(rows[f.range], TASK, []) if f in ends else f for f in loops]
+    nests = [around([*[For(small, TASK, [], times(count, enough)) for small, count in counts.items()], *inside], cut)]
     too_short = add(index(1), multiply(enough, -1))
-    short = [For(f.range, TASK, [], times(f.stop, too_short)) if f is ends[0] and f.stop is not None else f
-             for f in loops]
-    return [around([*blocks, *inside], cut), around(short, inner)]
+    if any(len(n.src) > 2 for n in loads_in(inner)):
+        short = [For(f.range, TASK, [], f.stop and times(f.stop, too_short)) if f is ends[0] else f for f in loops]
+        return [*nests, around(short, inner)]
+    for f in ends:
+        at = past_the_end[f.range]
+        inner = gated(moves.rebuild(inner, {f.range: at}), less(at, f.stop or index(0)), {}, ranges_of(at))
+    short = [*[For(small, TASK, [], times(count, too_short)) for small, count in counts.items()], *inside]
+    return [*nests, around(short, inner)]
 
 
 def _with_run_time_rows(body: list[Statement], target: Target) -> Product | None:

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, all_of, both, bounds, build, divide, divide_up, index, less, linear, modulo,
-                                                    multiply, operation, substitute_index)
+from glassgrad.compiler.graph.index_algebra import (add, all_of, both, bounds, build, divide, divide_up, index, less,
+                                                    linear, modulo, multiply, operation, substitute_index)
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, WIDE, Accumulate, Assign, For, If, Statement, Store,
                                             counter, expressions, fold, left_of, load, loads_in, local, nested,
                                             nodes_in, one, ranges_of, register, rewritten, walk, with_body)
@@ -168,11 +168,14 @@ def branches_at_gates(loop: For, most: int) -> list[tuple[UOp | None, For]]:
     each condition with its loop (None: always). Refuses where there are more than `most` such conditions, or none.
     """
     i, inside = loop.range, {f.range for f in walk(loop.body) if isinstance(f, For)} | {loop.range}
-    apart = [n for n in loads_in([loop]) if len(n.src) > 2 and i in ranges_of(n.src[1]) and linear(n.src[1])[1].get(i) != 1]
+    apart = [n for n in loads_in([loop]) if len(n.src) > 2 and i in ranges_of(n.src[1])
+             and linear(n.src[1])[1].get(i) != 1]
     gates = dict.fromkeys(gate for n in apart for gate in all_of(n.src[2])
                           if gate.op is o.CMPLT and inside.isdisjoint(ranges_of(gate)))
+    if not 0 < len(gates) <= most:
+        return [(None, loop)]
     branches: list[tuple[UOp | None, dict[UOp, UOp]]] = [(None, {})]
-    for gate in gates if len(gates) <= most else ():
+    for gate in gates:
         x, y = gate.src
         branches = [(both(before, condition), {**known, gate: const(held, dtypes.bool)}) for before, known in branches
                     for condition, held in ((gate, True), (less(y, add(x, index(1))), False))]

@@ -62,18 +62,18 @@ class Edges:
     """The edges of a padded factor: each loop of K is bounded by at most one loop of M, and each of M bounds one.
     `stops` are the run-time bounds of loops."""
 
-    def __init__(self, halves: list[Half], stops: dict[UOp, UOp]):
-        self.halves, self.stops = halves, stops
+    def __init__(self, halves: list[Half], stops: dict[UOp, UOp] | None = None):
+        self.halves, self.stops = halves, stops or {}
         self._counted: dict[tuple[UOp, int], list[Piece]] = {}
         self._inside: dict[UOp, list[tuple[int, int]]] = {}
 
     @staticmethod
     def of_factor(factor: UOp, m: list[UOp], k: list[UOp], stops: dict[UOp, UOp] | None = None) -> Edges | None:
         """The edges of a factor that is read from memory: none where it is read without a gate."""
-        return Edges.of(factor.src[2], m, k, stops or {}) if len(factor.src) == 3 else Edges([], stops or {})
+        return Edges.of(factor.src[2], m, k, stops) if len(factor.src) == 3 else Edges([], stops)
 
     @staticmethod
-    def of(gate: UOp, m: list[UOp], k: list[UOp], stops: dict[UOp, UOp]) -> Edges | None:
+    def of(gate: UOp, m: list[UOp], k: list[UOp], stops: dict[UOp, UOp] | None = None) -> Edges | None:
         """The gate's conditions by the loops that decide them; None where one is of another form."""
         halves: list[Half] = []
         for condition in map(below_limit, all_of(gate)):

@@ -15,8 +15,7 @@ from __future__ import annotations
 import math
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, both, divide_up, index, less, linear, multiply,
-                                                    substitute_index)
+from glassgrad.compiler.graph.index_algebra import add, both, divide_up, index, less, linear, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (Accumulate, Assign, For, If, Statement, Store, around, counter, loads_in,
                                             register, task_loops, walk, with_body)
 from glassgrad.compiler.optimize.moves import loop_moves as moves

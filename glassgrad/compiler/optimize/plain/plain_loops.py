@@ -103,9 +103,9 @@ def _along_columns(columns: Columns, loops: list[For], inner: list[Statement], t
     pieces = moves.cut_at_gates(whole, MOST_CUTS)
     body: list[Statement] = []
     for piece in pieces:
-        for condition, branch in moves.branches_at_gates(piece, MOST_BRANCHES):
+        for holds, branch in moves.branches_at_gates(piece, MOST_BRANCHES):
             wide = moves.wide(branch, chosen.tile, chosen.lanes)
-            body += wide if condition is None else [If(condition, wide)]
+            body += wide if holds is None else [If(holds, wide)]
     return nest(around, body, total, target, decisions)
 
 

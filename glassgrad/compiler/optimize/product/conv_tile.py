@@ -41,7 +41,9 @@ def direct(given: Product, target: Target, decisions: Decisions) -> list[list[St
     """The phases; refuses (None) what is no window, or has too few channels for the lanes, or too few products to repay
     the transposition."""
     plan = ImagePlan.cheapest(given, target)
-    return None if plan is None else ImageTile(plan.chosen(decisions.ask(plan.choice(), plan.refuses, plan.others))).phases()
+    if plan is None:
+        return None
+    return ImageTile(plan.chosen(decisions.ask(plan.choice(), plan.refuses, plan.others))).phases()
 
 
 class ImageTile(PanelBlocks):

@@ -14,10 +14,10 @@ from itertools import product
 
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, index, less, multiply
-from glassgrad.compiler.lower.loops import counter, one
+from glassgrad.compiler.lower.loops import counter, one, ranges_of
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
-from glassgrad.compiler.optimize.product.recognize import Product, count, footprint, usual_stride
+from glassgrad.compiler.optimize.product.recognize import USUAL, Product, count, footprint, stride_along, usual_stride
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling, blocks
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -33,12 +33,12 @@ class Cut:
     written: int                  # copies of a step in the code, for all the edges a tile may be at
     pieces: int                   # contiguous pieces of the result that a tile's rows are in
 
-    def cycles(self, depth: int, panels: int, vectors: int, lanes: int) -> float:
+    def cycles(self, depth: int, panels: int, vectors: int, lanes: int, repeats: int = 1) -> float:
         """The estimated cycles of the product: in a step of K, two multiply-adds or loads per cycle; then each tile is
-        transposed into the result; and the other factor is packed."""
+        transposed into the result; and the other factor is packed, once for all of its `repeats`."""
         halves = sum([times * (max(n * vectors, n + vectors, 8) + 1) for n, times in self.steps.items()])
         turn = self.count * (self.rows + cpu.APART * self.pieces) * cpu.TURN * vectors * lanes
-        return panels * (halves / 2 + turn + cpu.PACK * depth * vectors * lanes)
+        return panels * (halves / 2 + turn + cpu.PACK * depth * vectors * lanes / repeats)
 
 
 def cuts(p: Product, edges: Edges, most: int) -> list[Cut]:
@@ -158,12 +158,17 @@ class ImagePlan:
             return None
         if image.op is not o.LOAD or image.dtype is not p.total.dtype:
             return None
-        m = [*[r for r in p.batch if r in p.stops], *p.m]           # rows and images, a run-time number of them too
+        run_time = [r for r in p.batch if r in p.stops]             # rows or images
+        if any(r in ranges_of(p.right) or stride_along(p.store.index, r) == 1 for r in run_time):
+            return None                                             # lanes belong along these
+        m = [*run_time, *p.m]
         edges = Edges.of_factor(image, m, p.k, p.stops)
         steps = {r: usual_stride(image.src[1], r) for r in (*p.m, *p.k)}
         if edges is None or None in steps.values():
             return None
         depth, wide, tall, limits = p.depth, count(p.n), count(m), cpu.LIMITS["direct"]
+        if p.stops and depth * wide > cpu.MOST_PACKED:
+            return None
         lanes = target.lanes(p.total.dtype.itemsize)
         if depth < limits.least_k or depth * wide * tall < limits.least_work:
             return None
@@ -183,6 +188,7 @@ class ImagePlan:
         ideal = depth * tall * wide / (2 * lanes) * math.prod(edges.share(k) for k in edges.bound)
         packed = ideal * (-(-width // lanes) * lanes / width) + depth * tall      # lanes along the image, and its copy
         found: list[tuple[float, int, list[int]]] = []
+        repeats = max(1, count(run_time) // USUAL)
         all_cuts = cuts(p, edges, target.vector_registers - 2)
         for vectors in range(1, min(cpu.MOST_VECTORS, -(-wide // lanes)) + 1):
             panels = -(-wide // (vectors * lanes))
@@ -190,7 +196,7 @@ class ImagePlan:
             for cut in all_cuts:
                 if vectors > 1 and cut.rows > most or cut.written * cut.rows * vectors > cpu.MOST_WRITTEN:
                     continue
-                found.append((cut.cycles(depth, panels, vectors, lanes), vectors, cut.tiles))
+                found.append((cut.cycles(depth, panels, vectors, lanes, repeats), vectors, cut.tiles))
         found.sort(key=lambda tile: tile[0])
         if not found or ideal < cpu.LEAST_USE * found[0][0] or not (window or along) and packed < found[0][0]:
             return None

@@ -105,7 +105,8 @@ def _steps_of_one_loop(p: Product, n: FlatAxis) -> list[UOp] | None:
     index divisions and bounds checks are the same for all of a step. Refuses (None): no loop is a multiple of a step;
     or the left factor is too large to be stored in that order first."""
     reads = {node.src[0]: node.src[1] for node in toposort([p.right]) if node.op is o.LOAD}
-    if len(p.k) < 2 or p.k_stop is not None or any(stride_along(at, n.parts[-1]) not in gpu.NEAR_STRIDES for at in reads.values()):
+    if len(p.k) < 2 or p.k_stop is not None or \
+            any(stride_along(at, n.parts[-1]) not in gpu.NEAR_STRIDES for at in reads.values()):
         return None
     whole = [r for r in p.k if r.arg.size % gpu.STEP == 0 and all(stride_along(at, r) for at in reads.values())]
     small = gpu.SMALL_FACTOR * count(dict.fromkeys([*ranges_of(p.left)])) <= sum(memory.size for memory in reads)

@@ -61,7 +61,7 @@ class PackedFactor:
         end = self.axis.pieces(self.width)
         gate = self.axis.inside(at)
         value = substitute_index(self.value, self.axis.apart(at), {})
-        reads, long = [n for n in toposort([value]) if n.op is o.LOAD], self.k[-1].arg.size >= lanes
+        reads, long = [n for n in toposort([value]) if n.op is o.LOAD], self.k[-1].arg.size >= 4 * lanes
         along_k = bool(reads) and not any(stride_along(n.src[1], spot) == 1 for n in reads) and \
             all(stride_along(n.src[1], self.k[-1]) == 1 and (long or stride_along(n.src[1], spot) is not None)
                 for n in reads)

@@ -19,7 +19,6 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import edge_gate
 from glassgrad.compiler.optimize.product.pairs import Pair, pair_of
 
-
 USUAL = 4            # the part of its greatest value that a run-time size is taken for
 
 
