@@ -39,7 +39,7 @@ def average_into(running: Tensor | None, new: Tensor, share: float | Tensor) -> 
 
 
 def remember(*tensors: Tensor) -> None:
-    """Add tensors that are about to be updated to the pending ones. After `_MOST_PASSES` updates all are computed first.
+    """Add tensors that are about to be updated to the pending ones. After `_MOST_PASSES` updates, compute all first.
 
     >>> mean = Tensor([1.0]) + 1
     >>> remember(mean); [tensor.tolist() for tensor in take()]
