@@ -92,7 +92,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
                                                          original if may_keep else None)
         # the buffer of a value that is only reshaped gets that shape, so that the node is a BUFFER
         are_sinks = sinks == nodes
-        shapes = None if are_sinks or values or trace is not None else {
+        shapes = None if are_sinks or values else {
             below_reshapes(node): node.shape for node in reversed(nodes) if not node.symbolic}
         with _running:
             results = compiled.run(normal, state, values, free, shapes=shapes)

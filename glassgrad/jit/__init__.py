@@ -42,7 +42,8 @@ class _JitModule(ModuleType):
 
 sys.modules[__name__].__class__ = _JitModule
 
-_MOST_TRACES = 4           # of one combination of arguments before a function that keeps changing is refused
+_MOST_TRACES = 4           # of one combination of arguments and one state (which tensors are computed, which have a
+                           # gradient) before a function that keeps changing is refused
 _MOST_VARIANTS = 8         # captures of one combination, for guarded values that change back and forth
 _MOST_COMBINATIONS = 64    # kept: a step number among the arguments makes every call a new one. Also traces and
                            # captures of one combination: `for w in weights: step(w)` has one for each w
@@ -252,7 +253,7 @@ class _Combination:
             self._forget([earlier])
             narrow(traced, earlier)
             self._keep(CapturedCall(traced))
-        elif len(alike) + 1 >= _MOST_TRACES:
+        elif sum(earlier.state == work.state for earlier in alike) + 1 >= _MOST_TRACES:
             self._forget(alike)
             raise JitError("this function launches other work at each call",
                            given="; ".join([differences[-1], *traced.faults[:1]]),

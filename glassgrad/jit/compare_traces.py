@@ -28,6 +28,7 @@ class TraceWork:
         self.sources = [{row.path for row in rows} for rows in traced.sources.values()]
         self.data = list(traced.data.values())
         self.out_of_sight = {traced.path(t): weakref.ref(t) for t in traced.out_of_sight()}
+        self.state = traced.state
         self.itself = {i: traced.path(t) for i, t in traced.itself.items()}
         self.changed = [traced.path(t) for t in (*traced.changed, *[t for t, _ in traced.grads])]
         self.arguments = {name_of(row.tensor) for row in traced.arguments}        # these may be freed between calls

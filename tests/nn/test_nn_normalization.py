@@ -63,6 +63,16 @@ def test_running_statistics_are_not_trained_and_do_not_pile_up(rng):
     pending.take()
 
 
+def test_statistics_that_were_computed_are_not_waiting(rng):
+    layer = nn.BatchNorm(3)
+    with Tensor.train():
+        for _ in range(9):
+            layer(Tensor(numbers(rng, 4, 3)))
+            assert not pending.is_computed(layer.running_mean)
+            layer.running_mean.realize(layer.running_var, layer.num_batches_tracked)
+    pending.take()
+
+
 def test_an_optimizer_computes_waiting_statistics(rng):
     layer = nn.BatchNorm(3)
     optimizer = nn.optim.SGD([layer.weight, layer.bias], lr=0.1)

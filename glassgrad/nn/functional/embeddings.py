@@ -77,12 +77,12 @@ def _limit_norms(weight: Tensor, index: Tensor, max_norm: float, norm_type: floa
     if max_norm < 0:
         raise InputError("no row is so short", given=f"max_norm={max_norm}", expected="0 or more",
                          fix="leave max_norm out: rows are of any length then")
+    pending.remember(weight)
     picked, old = index.flatten(), weight.uop
     table = weight.detach().clone()
     table[picked] = table.index_select(0, picked).renorm(norm_type, 0, max_norm)
     weight.assign(table)
     still_a_leaf(weight, old)
-    pending.remember(weight)
 
 
 def _occurrences(index: Tensor, weight: Tensor) -> Tensor:

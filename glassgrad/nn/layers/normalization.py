@@ -72,13 +72,13 @@ class BatchNorm(Layer):
 
     def _track(self, mean: Tensor, variance: Tensor, count: int) -> None:
         """Average the batch's statistics into the running ones, where the variance is unbiased (over n - 1)."""
+        pending.remember(self.running_mean, self.running_var, self.num_batches_tracked)
         self.num_batches_tracked.assign(self.num_batches_tracked + 1)
         share: Any = self.momentum
         if share is None:
             share = 1.0 / self.num_batches_tracked.cast(self.running_mean.dtype)
         pending.average_into(self.running_mean, mean, share)
         pending.average_into(self.running_var, variance * (count / max(1, count - 1)), share)
-        pending.remember(self.running_mean, self.running_var, self.num_batches_tracked)
 
 
 class BatchNorm1d(BatchNorm):

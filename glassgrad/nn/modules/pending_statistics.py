@@ -39,7 +39,7 @@ def average_into(running: Tensor | None, new: Tensor, share: float | Tensor) -> 
 
 
 def remember(*tensors: Tensor) -> None:
-    """Add tensors to the pending ones; computes all after `_MOST_PASSES` updates.
+    """Add tensors that are about to be updated to the pending ones. After `_MOST_PASSES` updates, compute all first.
 
     >>> mean = Tensor([1.0]) + 1
     >>> remember(mean); [tensor.tolist() for tensor in take()]
@@ -47,12 +47,14 @@ def remember(*tensors: Tensor) -> None:
     """
     longest = 0
     for tensor in tensors:
-        known, passes = _pending.get(id(tensor), (weakref.ref(tensor), 0))
-        passes = passes + 1 if known() is tensor else 1          # else the id was reused
-        _pending[id(tensor)] = weakref.ref(tensor), passes
+        known, passes = _pending.get(id(tensor), (None, 0))
+        if known is None or known() is not tensor or is_computed(tensor):      # else the id was reused; or by a jit
+            passes = 0
+        _pending[id(tensor)] = weakref.ref(tensor), passes + 1
         longest = max(longest, passes)
-    if longest > _MOST_PASSES and (waiting := take()):
+    if longest >= _MOST_PASSES and (waiting := take()):
         waiting[0].realize(*waiting[1:])
+        remember(*tensors)
 
 
 def take() -> list[Tensor]:
