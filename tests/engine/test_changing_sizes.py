@@ -172,6 +172,7 @@ def test_neighbouring_rows_stay_in_one_task() -> None:
     assert few <= 2 and 16 < many < 200
 
 
+@pytest.mark.only_on("CPU", "CLANG", reason="it reads the commands of native code")
 @pytest.mark.parametrize("columns", [1, 7])
 def test_a_long_sum_of_any_length_is_cut_into_parts(columns: int) -> None:
     for n in (60_000, 120_001, 200_000, 1, 4096, 90_007):

@@ -14,7 +14,7 @@ from glassgrad.compiler.graph.index_algebra import linear
 from glassgrad.compiler.lower.loops import Kernel, loads_in, ranges_of
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.pipeline import build, kernel_of
-from glassgrad.compiler.render.launch_info import TasksByValue, launch_info
+from glassgrad.compiler.render.launch_info import launch_info
 from glassgrad.engine.changing_sizes.size_families import GeneralGraph
 
 pytestmark = pytest.mark.usefixtures("fresh_schedules")
@@ -138,6 +138,7 @@ def test_attention_of_few_rows_is_right(causal: bool) -> None:
                       lambda n: (1, 3, n, 20))
 
 
+@pytest.mark.only_on("CPU", "CLANG", reason="a GPU computes the values and sums of attention in several kernels")
 def test_attention_of_few_rows_has_small_blocks() -> None:
     [kernel] = kernels_of(lambda n: (x := Tensor(data((1, 3, n, 20))).realize()).scaled_dot_product_attention(x, x))
     assert [used_phases(kernel, n) for n in (2, 16, 17, 300)] == [[0], [0], [1], [1]]
@@ -162,7 +163,6 @@ def test_the_greatest_value_with_little_work_is_known() -> None:
     [more] = launch_info(kernel, serial_steps=1 << 18).by_value
     assert none is None and cut.at(2) == cut.at(1000) == 16, "as many tasks at every length"
     assert 2 <= cut.serial_to < more.serial_to < 1000
-    assert TasksByValue.read([0, 2, ["MIN", "value", 4], 7]) == TasksByValue(0, 2, ("MIN", "value", 4), 7)
 
 
 @pytest.mark.only_on("CPU", "CLANG", reason="it reads the commands of native code")
