@@ -262,7 +262,7 @@ def test_sums_of_products_end_at_the_value(device: str, most: int) -> None:
     [item] = (t[:, :, :v.bind(5)] @ u[:, :v.bind(5)]).schedule()
     moves = [m for m in Device[device].loop_tree(item.ast).moves if m.startswith("contract")]
     assert all("left=in_place, right=in_place" in m for m in moves)         # of an unknown length: so no copies
-    versions = 2 if most > 1024 else 1                                      # with blocks of K, and for few terms without
+    versions = 2 if most > 1024 else 1                                      # few terms without blocks of K
     assert len(moves) == (versions if device != "PYTHON" else 0)            # which interprets plain loops
     with Context(CHECK=int(device == "CPU" and most < 1000)):
         for n in (1, 15, 16, 64, 149, most) if device != "PYTHON" else (17, most):
