@@ -124,12 +124,6 @@ def test_digits_of_a_number_that_counts_down():
     assert divide(number, 24) is j and divide(number, 12) is build(1, {j: 2}) and modulo(number, 12) is build(11, {i: -1})
 
 
-def test_a_gate_has_each_condition_once():
-    i, j, k = (less(counter(name, 9), index(5)) for name in "ijk")
-    assert both(i, i) is i and both(both(i, j), j) is both(i, j) and both(i, both(i, j)) is both(i, j)
-    assert both(both(i, j), both(j, k)) is both(both(i, j), k)
-
-
 def test_bounds_decide_comparisons():
     i = counter("i", 7)
     assert less(i, index(7)) is const(True, dtypes.bool) and less(i, index(0)) is const(False, dtypes.bool)

@@ -28,8 +28,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Mapping
-from functools import lru_cache, reduce
-from operator import and_
+from functools import lru_cache
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
@@ -330,11 +329,7 @@ def both(x: UOp | None, y: UOp | None) -> UOp | None:
         if a.op is o.CONST:
             return a
     assert x is not None and y is not None
-    known, more = all_of(x), all_of(y)
-    missing = [part for part in more if part not in known]
-    if not missing:
-        return x
-    return UOp(o.AND, dtypes.bool, (x, y if len(missing) == len(more) else reduce(and_, missing)))
+    return x if x is y else UOp(o.AND, dtypes.bool, (x, y))
 
 
 def all_of(gate: UOp) -> list[UOp]:

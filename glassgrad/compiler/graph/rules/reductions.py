@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.axis_dependence import AxisSet, moved_behind, nontrivial, varies, varies_along
+from glassgrad.compiler.graph.axis_dependence import AxisSet, moved_behind, nontrivial, runs, varies, varies_along
 from glassgrad.compiler.graph.node import rebuilt, toposort
 from glassgrad.compiler.graph.op_arguments import Unwindow
 from glassgrad.compiler.graph.symbolic import least
@@ -180,5 +180,27 @@ def one_tap(node: UOp) -> UOp:
 
 
 def padded(node: UOp, axis: int, before: int, after: int) -> UOp:
-    """The node padded along one axis."""
+    """The node padded along one axis, the padding pushed down to where the value is smallest."""
+    op, arg = node.op, node.arg
+    if op is o.PERMUTE:
+        return padded(node.src[0], arg.order[axis], before, after).permute(arg.order)
+    if op is o.EXPAND and node.src[0].shape[axis] == node.shape[axis]:
+        inner = padded(node.src[0], axis, before, after)
+        return inner.expand(node.shape[:axis] + (inner.shape[axis],) + node.shape[axis + 1:])
+    if op in (o.WINDOW, o.UNWINDOW) and axis not in (arg.axis, len(node.shape) - 1):
+        inner = padded(node.src[0], axis, before, after)
+        return inner.window(*arg) if op is o.WINDOW else inner.unwindow(*arg)
+    if op is o.FLIP and axis not in arg.axes:
+        return padded(node.src[0], axis, before, after).flip(arg.axes)
+    if op is o.SHRINK and node.src[0].shape[axis] == node.shape[axis]:
+        inner = padded(node.src[0], axis, before, after)
+        return inner.shrink([(0, inner.shape[a]) if a == axis else b for a, b in enumerate(arg.bounds)])
+    if op is o.RESHAPE:
+        for i, left, j, right in runs(node.shape, node.src[0].shape):
+            if i <= axis < left and left - i == 1 and right - j == 1:
+                inner = padded(node.src[0], j, before, after)
+                return inner.reshaped(node.shape[:axis] + (inner.shape[j],) + node.shape[axis + 1:])
+    if op is o.PAD:
+        pairs = [(b + before, a + after) if n == axis else (b, a) for n, (b, a) in enumerate(arg.padding)]
+        return node.src[0].pad(pairs)
     return node.pad([(before, after) if a == axis else (0, 0) for a in range(len(node.shape))])
