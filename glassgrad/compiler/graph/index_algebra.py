@@ -2,7 +2,7 @@
 
 An atom is a RANGE, or anything these functions cannot see through (a load, an inexact division).
 Equal expressions become the same node, because terms are sorted and interned. Division and modulo are simplified by
-one function each, from the bounds of the remaining terms, not by a collection of special rules.
+one function, from the bounds of the remaining terms, not by a collection of special rules.
 
 Users' int64 values have the same type and may wrap around. Sums stay right modulo 2^64; a comparison, a quotient or a
 remainder is simplified only where `exact` proves that nothing wraps.
@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
@@ -244,42 +245,50 @@ def divide_up(x: UOp, divisor: int) -> UOp:
 
 def divide(x: UOp, divisor: int) -> UOp:
     """x // divisor (rounding down), for a positive divisor."""
+    return _divided(x, divisor)[0]
+
+
+def modulo(x: UOp, divisor: int) -> UOp:
+    """x % divisor (never negative), for a positive divisor."""
+    return _divided(x, divisor)[1]
+
+
+@lru_cache(maxsize=1024)             # who splits a number into digits asks for both
+def _divided(x: UOp, divisor: int) -> tuple[UOp, UOp]:
+    """x // divisor and x % divisor: multiples of the divisor are taken out of x, none, whole terms, then also parts of
+    terms (5*i is 4*i + i), until what is left stays between two multiples, or nothing more can be taken out."""
     if divisor == 1:
-        return x
+        return x, index(0)
     if not exact(x):
-        return UOp(o.IDIV, dtypes.index, (x, index(divisor)))
+        return _undecided(x, divisor)
     c, terms = linear(x)
-    low, high = bounds(x)
-    if low // divisor == high // divisor:
-        return index(low // divisor)
-    whole = {a: k // divisor for a, k in terms.items() if k % divisor == 0}
-    rest = {a: k for a, k in terms.items() if k % divisor}
-    remainder = c % divisor
-    if not rest:
-        return build(c // divisor, whole)
-    left = build(remainder, rest)
-    low, high = bounds(left)
-    if low // divisor == high // divisor:
-        return build(c // divisor + low // divisor, whole)
-    if any(not 0 < k < divisor for k in rest.values()):   # (5*i) // 4 == i + i // 4, as modulo() splits it
-        whole = plus(whole, {a: k // divisor for a, k in rest.items()})
-        rest = {a: k % divisor for a, k in rest.items()}
-        left = build(remainder, rest)
+    parts = {a: k // divisor for a, k in terms.items() if k // divisor}
+    whole = {a: k for a, k in parts.items() if terms[a] % divisor == 0}
+    constant, rest, left = c, terms, x
+    for constant, quotients in (0, {}), (c // divisor, whole), (c // divisor, parts):
+        rest = plus(terms, quotients, -divisor)
+        left = build(c - constant * divisor, rest)
         low, high = bounds(left)
         if low // divisor == high // divisor:
-            return build(c // divisor + low // divisor, whole)
+            constant += low // divisor
+            return build(constant, quotients), build(c - constant * divisor, rest)
     if not exact(left):                                # x - 5 fits where x + 3, its numerator over 4, may not
-        return UOp(o.IDIV, dtypes.index, (x, index(divisor)))
+        return _undecided(x, divisor)
+    remainder = c % divisor
     g = _common_step(divisor, remainder, rest)
-    if g > 1:                                          # (g*y + r) // (g*d) == y // d for 0 <= r < g
-        inner = divide(build(remainder // g, {a: k // g for a, k in rest.items() if k % g == 0}), divisor // g)
-    elif len(rest) == 1 and remainder == 0 and (atom := next(iter(rest))).op is o.IDIV and rest[atom] == 1 \
-            and atom.src[1].op is o.CONST and atom.src[1].arg * divisor <= dtypes.index.max:
-        # (y // a) // b == y // (a*b)
-        inner = divide(atom.src[0], atom.src[1].arg * divisor)
-    else:
-        inner = UOp(o.IDIV, dtypes.index, (left, index(divisor)))
-    return add(build(c // divisor, whole), inner)
+    quotient, digit = _undecided(left, divisor)
+    if g > 1:                                          # for 0 <= r < g: (g*y + r) // (g*d) == y // d,
+        quotient, digit = _divided(build(remainder // g, {a: k // g for a, k in rest.items() if k % g == 0}),
+                                   divisor // g)       # and (g*y + r) % (g*d) == g * (y % d) + r
+        digit = add(multiply(digit, g), build(remainder % g, {a: k for a, k in rest.items() if k % g}))
+    elif left.op is o.IDIV and left.src[1].op is o.CONST and left.src[1].arg * divisor <= dtypes.index.max:
+        quotient = divide(left.src[0], left.src[1].arg * divisor)      # (y // a) // b == y // (a*b)
+    return add(build(c // divisor, parts), quotient), digit
+
+
+def _undecided(x: UOp, divisor: int) -> tuple[UOp, UOp]:
+    """x // divisor and x % divisor, to be computed."""
+    return UOp(o.IDIV, dtypes.index, (x, index(divisor))), UOp(o.MOD, dtypes.index, (x, index(divisor)))
 
 
 def _common_step(divisor: int, constant: int, terms: Terms) -> int:
@@ -290,31 +299,6 @@ def _common_step(divisor: int, constant: int, terms: Terms) -> int:
         if 0 <= low and high < g:
             return g
     return 1
-
-
-def modulo(x: UOp, divisor: int) -> UOp:
-    """x % divisor (never negative), for a positive divisor."""
-    if divisor == 1:
-        return index(0)
-    if not exact(x):
-        return UOp(o.MOD, dtypes.index, (x, index(divisor)))
-    c, terms = linear(x)
-    low, high = bounds(x)
-    if low // divisor == high // divisor:
-        return build(c - low // divisor * divisor, terms)
-    rest = {a: k % divisor for a, k in terms.items() if k % divisor}
-    left = build(c % divisor, rest)
-    if not exact(left):
-        return UOp(o.MOD, dtypes.index, (x, index(divisor)))
-    low, high = bounds(left)
-    if low // divisor == high // divisor:
-        return build(c % divisor - low // divisor * divisor, rest)
-    remainder = c % divisor
-    g = _common_step(divisor, remainder, rest)
-    if g > 1:                                          # (g*y + r) % (g*d) == g * (y % d) + r for 0 <= r < g
-        inner = modulo(build(remainder // g, {a: k // g for a, k in rest.items() if k % g == 0}), divisor // g)
-        return add(multiply(inner, g), build(remainder % g, {a: k for a, k in rest.items() if k % g}))
-    return UOp(o.MOD, dtypes.index, (left, index(divisor)))
 
 
 def less(x: UOp, y: UOp) -> UOp:

@@ -16,8 +16,8 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import DType, Length, Shape, Size, UOp, const, dtypes, identity, most, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import runs
-from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, bounds, build, divide, index, less,
-                                                    linear, modulo, multiply, operation, size_index, times)
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, modulo, multiply, operation,
+                                                    size_index, times)
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.symbolic import memory_size
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, load, local,
@@ -95,28 +95,6 @@ def _regroup(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp]
             out.append(operation(o.MOD, number, size(n)))
             number = operation(o.IDIV, number, size(n))
     return out[::-1]
-
-
-def under_gate(at: UOp, gate: UOp) -> UOp:
-    """Simplify an index that is used only where the gate holds: (i + 23*k) % 24 is i - k where 0 <= i - k < 24."""
-    least: dict[frozenset[tuple[UOp, int]], int] = {}
-    below: dict[frozenset[tuple[UOp, int]], int] = {}
-    for terms, limit in filter(None, map(below_limit, reversed(all_of(gate)))):
-        below[frozenset(terms.items())] = limit
-        least[frozenset((a, -k) for a, k in terms.items())] = 1 - limit
-    constant, terms = linear(at)
-    for atom, k in terms.items():
-        if atom.op is not o.MOD or atom.src[1].op is not o.CONST:
-            continue
-        n, (c, parts) = atom.src[1].arg, linear(atom.src[0])
-        for sum_ in least.keys() & below.keys():
-            known = dict(sum_)
-            periods = (least[sum_] + c) // n, (below[sum_] - 1 + c) // n
-            if periods[0] == periods[1] and all((parts.get(a, 0) - known.get(a, 0)) % n == 0
-                                                for a in (*parts, *known)):
-                rest = build(constant, {a: m for a, m in terms.items() if a is not atom})
-                return under_gate(add(rest, multiply(build(c - periods[0] * n, known), k)), gate)
-    return at
 
 
 def flatten(at: Index, shape: Shape, size: Callable[[Size], UOp] = index) -> UOp:
@@ -350,7 +328,7 @@ class Values:
 def _load(memory: UOp, at: UOp, gate: UOp | None) -> UOp:
     if gate is not None and gate.op is o.CONST:
         return load(memory, at) if gate.arg else const(0, memory.dtype)
-    return load(memory, at if gate is None else under_gate(at, gate), gate)
+    return load(memory, at, gate)
 
 
 def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:

@@ -125,7 +125,6 @@ LOGIC = [
     Rule("and-zero", n & 0, 0, why="no bit is in both"),
     Rule("and-ones", n & c, n, when=lambda n, c: c == convert(-1, n.dtype), why="every bit is in the other"),
     Rule("or-zero", n | 0, n, why="0 adds no bit"),
-    Rule("same-twice", node((o.AND, o.OR, o.MAX, o.MIN), x, x), x, why="these are idempotent"),
     Rule("not-unequal", ~x.ne(y), x.eq(y), why="unequal is the opposite of equal, for NaN too"),
 ]
 
@@ -192,11 +191,6 @@ def _permute_permute(root: UOp, inner: UOp, x: UOp) -> UOp:
     return x.permute([inner.arg.order[a] for a in root.arg.order])
 
 
-def _shrink_shrink(root: UOp, inner: UOp, x: UOp) -> UOp:
-    return x.shrink([(first + start, first + stop)
-                     for (start, stop), (first, _) in zip(root.arg.bounds, inner.arg.bounds)])
-
-
 def _pad_pad(root: UOp, inner: UOp, x: UOp) -> UOp:
     return x.pad([(a + b, c + d) for (a, c), (b, d) in zip(root.arg.padding, inner.arg.padding)])
 
@@ -217,14 +211,6 @@ def _shrink_pad(root: UOp, inner: UOp, x: UOp) -> UOp | None:
 def _shrink_expand(root: UOp, inner: UOp, x: UOp) -> UOp:
     cuts = [(0, 1) if size == 1 else cut for size, cut in zip(x.shape, root.arg.bounds)]
     return x.shrink(cuts).expand(root.shape)
-
-
-def _permute_expand(root: UOp, inner: UOp, x: UOp) -> UOp:
-    return x.permute(root.arg.order).expand(root.shape)
-
-
-def _flip_expand(root: UOp, inner: UOp, x: UOp) -> UOp:
-    return x.flip(a for a in root.arg.axes if x.shape[a] != 1).expand(root.shape)
 
 
 def _reshape_expand(root: UOp, x: UOp) -> UOp | None:
@@ -257,14 +243,6 @@ def _expand_last(root: UOp) -> UOp | None:
         root.shape)
 
 
-def _side_by_side(root: UOp, x: UOp) -> UOp:
-    axis, size, rank = root.arg.axis, root.arg.size, len(x.shape)
-    count = root.shape[axis]
-    x = x.shrink([(0, count * size if a == axis else n) for a, n in enumerate(x.shape)])
-    x = x.reshape((*x.shape[:axis], count, size, *x.shape[axis + 1:]))
-    return x.permute([a for a in range(rank + 1) if a != axis + 1] + [axis + 1])
-
-
 def _shrink_unwindow(root: UOp, inner: UOp, x: UOp) -> UOp:
     ends = {inner.arg.axis, len(x.shape) - 1}
     x = x.shrink([(0, n) if a in ends else bound for a, (n, bound) in enumerate(zip(x.shape, root.arg.bounds))])
@@ -295,25 +273,16 @@ MOVES = [
     Rule("permute-permute", node(o.PERMUTE, node(o.PERMUTE, x, name="inner")), _permute_permute, why="orders compose"),
     Rule("expand-expand", node(o.EXPAND, node(o.EXPAND, x)), lambda root, x: x.expand(root.shape),
          why="only the last shape counts"),
-    Rule("shrink-shrink", node(o.SHRINK, node(o.SHRINK, x, name="inner")), _shrink_shrink, why="slices compose"),
     Rule("pad-pad", node(o.PAD, node(o.PAD, x, name="inner")), _pad_pad, why="zeros beside zeros"),
     Rule("shrink-pad", node(o.SHRINK, node(o.PAD, x, name="inner")), _shrink_pad, why="padding that is cut off again"),
     Rule("shrink-expand", node(o.SHRINK, node(o.EXPAND, x, name="inner")), _shrink_expand, why="repeat less often"),
-    Rule("permute-expand", node(o.PERMUTE, node(o.EXPAND, x, name="inner")), _permute_expand,
-         why="move the small value, repeat last"),
     Rule("reshape-expand", node(o.RESHAPE, node(o.EXPAND, x)), _reshape_expand,
          why="move the small value, repeat last"),
     Rule("shrink-unwindow", node(o.SHRINK, node(o.UNWINDOW, x, name="inner")), _shrink_unwindow,
          when=lambda root, inner: all(root.arg.bounds[a] == (0, inner.shape[a]) for a in (inner.arg.axis, -1)),
          why="slice the small value along other axes, spread last"),
-    Rule("flip-expand", node(o.FLIP, node(o.EXPAND, x, name="inner")), _flip_expand,
-         why="equal elements have no order"),
     Rule("flip-one", node(o.FLIP, x), lambda root, x: x.flip(a for a in root.arg.axes if x.shape[a] != 1),
          when=lambda root, x: any(x.shape[a] == 1 for a in root.arg.axes), why="one element has no order"),
-    Rule("window-one", node(o.WINDOW, x), lambda root, x: x.reshape(root.shape),
-         when=lambda root: root.arg.size == 1 and root.arg.stride == 1, why="a window of one element is the element"),
-    Rule("window-side-by-side", node(o.WINDOW, x), _side_by_side, why="windows without overlap are a reshape",
-         when=lambda root: root.arg.size == root.arg.stride and root.arg.dilation == 1),
     Rule("unwindow-one", node(o.UNWINDOW, x), _unwindow_one, why="one tap of stride 1 reads the element itself",
          when=lambda root: root.shape[-1] == 1 and root.arg.stride == 1),
     Rule("spread-zeros", node((o.PAD, o.UNWINDOW), _broadcast), 0, when=lambda c: c == 0 and not negative(c),
@@ -333,10 +302,6 @@ MOVES = [
 
 
 # -- reductions ----------------------------------------------------------------------------------------------
-def _reduce_reduce(root: UOp, inner: UOp, x: UOp) -> UOp:
-    return x.reduce(root.op, {*root.arg.axes, *inner.arg.axes})
-
-
 def _sum_pad(root: UOp, x: UOp) -> UOp | None:
     padding = root.src[0].arg.padding
     kept = [(0, 0) if a in root.arg.axes else pad for a, pad in enumerate(padding)]
@@ -358,11 +323,6 @@ REDUCTIONS = [
     Rule("reduce-nothing", node(REDUCE, x), lambda root: identity(root.op.combine, root.dtype),
          when=lambda root, x: any(x.shape[a] == 0 for a in root.arg.axes),
          why="the fold of nothing is where it starts"),
-    Rule("extreme-extreme", node((o.AMAX, o.AMIN), node((o.AMAX, o.AMIN), x, name="inner")), _reduce_reduce,
-         when=lambda root, inner: root.op is inner.op, why="the greatest of the greatest"),
-    Rule("sum-sum", node(o.SUM, node(o.SUM, x, name="inner")), _reduce_reduce, inexact=_REORDERED,
-         when=lambda x: not (x.op is o.MUL and o.EXPAND in (x.src[0].op, x.src[1].op)),
-         why="one fold over both axes, in any order; but a matrix product is best summed after"),
     Rule("sum-pad", node(o.SUM, node(o.PAD, x)), _sum_pad, why="zeros do not count", inexact=_REORDERED),
     Rule("sum-side-by-side", node(o.SUM, node(o.UNWINDOW, node(o.EXPAND, x), name="inner")), _sum_side_by_side,
          when=lambda root, inner: root.arg.axes == (len(inner.shape) - 1,) and not root.symbolic and
