@@ -300,7 +300,8 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         """Stores to contiguous elements, where they store loaded values, or in group memory, or are few. (The sums of a
         large tile are better stored one by one: measured, a product of float32 lost a tenth.)"""
         first = body[at]
-        assert isinstance(first, Store)
+        if not isinstance(first, Store):
+            return []
         wide = len(body) <= FEW_STORES or self.is_group_memory(first.memory) or \
             any(n.op is o.LOAD or n in self.finished for n in toposort([first.value]))
         return neighbours(body, at) if self.dialect.wide_access and wide else [first]
