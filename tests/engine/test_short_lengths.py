@@ -13,6 +13,7 @@ from glassgrad import Context, Tensor, Variable
 from glassgrad.compiler.graph.index_algebra import linear
 from glassgrad.compiler.lower.loops import Kernel, loads_in, ranges_of
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
+from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import build, kernel_of
 from glassgrad.compiler.render.launch_info import launch_info
 from glassgrad.engine.changing_sizes.size_families import GeneralGraph
@@ -86,6 +87,12 @@ def test_a_gradient_of_few_weights_reads_its_image_in_place() -> None:
         return Tensor(data((n, 8, 14, 14))).conv2d(weight, padding=1).square().sum().gradient(weight)[0]
     moves = [move for kernel in kernels_of(gradient) for move in kernel.moves]
     assert sum(move.startswith("direct(") for move in moves) == 2 and not any("contract(" in move for move in moves)
+
+
+def test_a_condition_that_ends_a_vector_is_a_branch_on_a_gpu() -> None:
+    weight = Tensor(data((1, 1, 3, 3)))
+    general = general_for(lambda n: Tensor(data((n, 1, 2, 2))).conv2d(weight, padding=1))
+    assert "if (" in build(general.compiled.items[-1].ast, GPU, "hip").source
 
 
 TRANSPOSED: dict[str, Callable[[int], tuple[int, ...]]] = {

@@ -45,7 +45,8 @@ class Product:
     @property
     def k_stop(self) -> UOp | None:
         """How many products a sum adds up at run time, if one of its loops has a run-time bound."""
-        return flat_stop(self.k, self.stops)
+        loop = next((r for r in self.k if r in self.stops), None)
+        return None if loop is None else multiply(self.stops[loop], self.depth // loop.arg.size)
 
     def with_run_time_bounds(self, phases: list[list[Statement]]) -> list[list[Statement]]:
         """The phases of a tiling, with the product's run-time bounds set on their loops."""
@@ -106,12 +107,6 @@ def _gated(value: UOp, gate: UOp | None, result: UOp) -> UOp:
 def count(loops: Iterable[UOp]) -> int:
     """The product of the loops' sizes."""
     return math.prod([r.arg.size for r in loops])
-
-
-def flat_stop(loops: list[UOp], stops: dict[UOp, UOp]) -> UOp | None:
-    """The product of the loops' sizes at run time, where one has a run-time bound."""
-    stop = next((stops[r] for r in loops if r in stops), None)
-    return None if stop is None else multiply(stop, count(r for r in loops if r not in stops))
 
 
 def innermost(loops: list[UOp], most: int) -> list[UOp]:
