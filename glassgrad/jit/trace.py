@@ -23,7 +23,6 @@ from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import TouchedTensor, record
 from glassgrad.engine.realize import below_reshapes
 from glassgrad.engine.registry import registry
-from glassgrad.engine.schedule_key import normalize
 from glassgrad.jit.guards import Walk
 from glassgrad.jit.plain_values import (ATTRIBUTE, CELL, MEMBER, PLAIN, SIZE, Binding, Increment, SymbolNames, is_nest,
                                         mapped, tensors_of)
@@ -127,8 +126,8 @@ class TracedCall:
             self._reach(tensor, tensor.uop, tensor.grad, path)
         for i, row in enumerate(self.arguments):
             self._reach(row.stand_in, row.stand_in.uop, row.stand_in.grad, f"argument {i}")
-        # what the work may depend on: which tensors are computed and how the others will be, which have a gradient
-        self.state = [(row.path, row.grad is None, normalize([row.node]).key) for row in self.reached.values()]
+        # what the work depends on besides the function: which tensors are computed, and which have a gradient
+        self.state = [(row.path, row.grad is None, row.node.op) for row in self.reached.values()]
 
     def _reach(self, tensor: Tensor, node: UOp, grad: Tensor | None, path: str) -> ReachedTensor:
         """Record how a tensor that the call can read or change, and its gradient, were before the call."""
