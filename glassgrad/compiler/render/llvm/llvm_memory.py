@@ -294,7 +294,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
                         (step < 2 if step is not GATHER else self._run_time_stride(s) is None):
                     return []
             if s.memory is not memory or width != lanes or (constant - len(group), same, wide) != first or \
-                    end != (edge and (edge[0] + len(group), edge[1])) or (s.gate is None) != (edge is None) or \
+                    end != (edge and (edge[0], edge[1] - len(group))) or (s.gate is None) != (edge is None) or \
                     len(group) == step or self.widths[s.value] != lanes or memory in self.reads[s.value]:
                 break
             group.append(s)
@@ -312,11 +312,9 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         straight = all(at is ix.multiply(stride, i) for i, at in enumerate(more, 2))
         return stride if first is ix.index(0) and stride.op is not o.CONST and straight else None
 
-    def _end(self, gate: UOp | None) -> tuple[int, ix.Terms] | None:
-        """A gate that is one for all lanes, as an index that is below 0 where it holds."""
-        if gate is None or gate.op is not o.CMPLT or gate.src[0].dtype is not dtypes.index or self.widths[gate]:
-            return None
-        return ix.linear(ix.add(gate.src[0], ix.multiply(gate.src[1], -1)))
+    def _end(self, gate: UOp | None) -> tuple[ix.Terms, int] | None:
+        """A gate that is one for all lanes, as terms whose sum is below a limit where it holds."""
+        return None if gate is None or self.widths[gate] else ix.below_limit(gate)
 
     def store_together(self, stores: list[Store]) -> None:
         memory, lanes = stores[0].memory, self.widths[stores[0].index]
@@ -327,7 +325,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         stride = None if step is not GATHER else self._run_time_stride(stores[0])
         mask = None if len(stores) == lanes else _first(len(stores), lanes)
         if end is not None:
-            inside = self.total(-end[0], {atom: -k for atom, k in end[1].items()}, dtypes.index)     # so many columns
+            inside = self.total(end[1], {atom: -k for atom, k in end[0].items()}, dtypes.index)     # so many columns
             mask = self.compare("slt", list_of(range(lanes), "i64"), self.wide(inside, lanes))
         for lane, row in enumerate(self.transposed(values)):
             if stride is None or lane == 0:
