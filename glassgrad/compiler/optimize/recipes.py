@@ -64,8 +64,10 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
 def _merged(part: list[Statement], target: Target) -> list[list[Statement]]:
     """A loop nest with its loops merged where they can be; several, where a length is known only at run time."""
     body = moves.merge_all(part)
-    has_stop = any(f.stop is not None for f in task_loops(body)[0])
-    return in_blocks(body, target) if has_stop else by_terms(body, target)
+    if any(f.stop is not None for f in task_loops(body)[0]):
+        return in_blocks(body, target)
+    some_stop = any(isinstance(s, For) and s.stop is not None for s in walk(body))
+    return by_terms(body, target) if some_stop else [body]
 
 
 def _by_groups(parts: list[list[Statement]], target: Target, decisions: Decisions) -> list[Phase]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, loops_around, task_loops, walk
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
+from glassgrad.compiler.optimize.moves.cut_at_gates import branches_at_gates, cut_at_gates
 from glassgrad.compiler.optimize.plain.access_order import (access_cost, columns_cost, itemsize, lane_loop, lane_loops,
                                                             only_gathers, rows_cost, stores_in_order, vectors_in_flight,
                                                             work)
@@ -100,10 +101,10 @@ def _along_columns(columns: Columns, loops: list[For], inner: list[Statement], t
     if slices is not None:
         return nest([*around, slices[0]], slices[1], total, target, decisions, independent=False)
     whole = For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop)
-    pieces = moves.cut_at_gates(whole, MOST_CUTS)
+    pieces = cut_at_gates(whole, MOST_CUTS)
     body: list[Statement] = []
     for piece in pieces:
-        for holds, branch in moves.branches_at_gates(piece, MOST_BRANCHES):
+        for holds, branch in branches_at_gates(piece, MOST_BRANCHES):
             wide = moves.wide(branch, chosen.tile, chosen.lanes)
             body += wide if holds is None else [If(holds, wide)]
     return nest(around, body, total, target, decisions)
