@@ -20,10 +20,10 @@ from glassgrad.base.interrupts import take_interrupt
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.launch_info import TasksByValue
+from glassgrad.compiler.render.launch_info import KernelFacts, TasksByValue
 from glassgrad.runtime import backend
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
-from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram, CompileQueue, KernelFacts
+from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram, CompileQueue
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.processor import HostTarget, available_cores, host_description
