@@ -124,7 +124,7 @@ class NativePlan(DevicePlan):
     uninterrupted = ends_early = True                   # except where a check ends a run
 
     def __init__(self, programs: Sequence[NativeProgram], slots: Sequence[tuple[int, ...]]):
-        super().__init__(programs, ())
+        self.programs = list(programs)
         self.scratch_bytes = max([p.info.scratch_bytes for p in programs], default=0)
         self.spans: list[tuple[int, int]] = []          # (first command, count) of each program
         used = [slot for uses in slots for slot in uses]      # of all programs' arguments, concatenated
