@@ -19,7 +19,7 @@ from glassgrad.compiler.graph.symbolic import lengths_in, memory_size, replaced
 from glassgrad.compiler.graph.uop import new_node
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.counters import GlobalCounters, count_run
+from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.custom_calls import HOST_LAUNCHES, CallProgram, host_plan
 from glassgrad.engine.debug_report import report_kernel, report_run, show_source
 from glassgrad.engine.device_copies import Copy
@@ -300,6 +300,16 @@ class CompiledSchedule:
             from glassgrad.engine.check.compare import check_kernel
             check_kernel(item, before, segment.contents(item, addresses, sizes)[:item.results])
         return compare
+
+
+def count_run(work: tuple[int, int, int], seconds: float) -> None:
+    """One more run of a schedule or of a replay: of so many kernels, operations and bytes."""
+    totals = GlobalCounters
+    kernels, operations, nbytes = work
+    totals.kernel_count += kernels
+    totals.global_ops += operations
+    totals.global_mem += nbytes
+    totals.time_sum_s += seconds
 
 
 def _spans(items: Sequence[Item]) -> list[range]:

@@ -26,13 +26,3 @@ class Counters:
 
 
 GlobalCounters = Counters()        # an instance: class attributes are slower to write, and every run does
-
-
-def count_run(work: tuple[int, int, int], seconds: float) -> None:
-    """One more run of a schedule or of a replay: of so many kernels, operations and bytes."""
-    totals = GlobalCounters
-    kernels, operations, nbytes = work
-    totals.kernel_count += kernels
-    totals.global_ops += operations
-    totals.global_mem += nbytes
-    totals.time_sum_s += seconds

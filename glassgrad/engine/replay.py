@@ -20,8 +20,7 @@ from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.compiler.schedule.partial_updates import Update, rewrites
 from glassgrad.engine.capture import Record, RunCheck, Trace
-from glassgrad.engine.compiled_schedule import CompiledSchedule
-from glassgrad.engine.counters import count_run
+from glassgrad.engine.compiled_schedule import CompiledSchedule, count_run
 from glassgrad.engine.debug_report import report_parts, report_run
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.observer import observers

@@ -22,7 +22,7 @@ from glassgrad.base.settings import Context, kernel_mode, settings
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo
+from glassgrad.compiler.render.launch_info import KernelFacts
 from glassgrad.compiler.schedule.kernels import cost
 from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.kernel_key import cache_key
@@ -111,19 +111,6 @@ if hasattr(os, "register_at_fork"):
 # -- one device's kernels ------------------------------------------------------------------------------------
 class Rejected(Exception):
     """Raised for source that a device's compiler rejects; the text is the compiler's message."""
-
-
-@dataclass(eq=False, kw_only=True)
-class KernelFacts:
-    """What is known of a kernel once it is written; kept on disk with its machine code."""
-    name: str
-    info: LaunchInfo                   # the memory that a launch must provide
-    moves: tuple[str, ...]             # the optimizer's decisions
-    scalars: tuple[bool, ...] = ()     # which arguments are scalars, where a launch must know
-    # on a GPU: of each function its name, groups, threads of each and bytes that a group shares; and tensor maps, which
-    # are passed after the other arguments
-    launches: tuple[tuple[str, int, int, int], ...] = ()
-    maps: tuple[BoxMap, ...] = ()
 
 
 @dataclass(eq=False, kw_only=True)

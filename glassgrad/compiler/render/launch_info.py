@@ -69,6 +69,19 @@ class BoxMap(NamedTuple):
         return tuple([max(1, size_at(size, value)) for size in self.sizes])
 
 
+@dataclass(eq=False, kw_only=True)
+class KernelFacts:
+    """What is known of a kernel once it is written; kept on disk with its machine code."""
+    name: str
+    info: LaunchInfo                   # the memory that a launch must provide
+    moves: tuple[str, ...]             # the optimizer's decisions
+    scalars: tuple[bool, ...] = ()     # which arguments are scalars, where a launch must know
+    # on a GPU: of each function its name, groups, threads of each and bytes that a group shares; and tensor maps, which
+    # are passed after the other arguments
+    launches: tuple[tuple[str, int, int, int], ...] = ()
+    maps: tuple[BoxMap, ...] = ()
+
+
 def size_at(size: Any, value: Callable[[int], int]) -> int:
     """A size of a map, by the values of arguments."""
     return size if isinstance(size, int) else _evaluated(size[1], value(size[0]))

@@ -20,10 +20,10 @@ from glassgrad.base.interrupts import take_interrupt
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.launch_info import TasksByValue
+from glassgrad.compiler.render.launch_info import KernelFacts, TasksByValue
 from glassgrad.runtime import backend
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
-from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram, CompileQueue, KernelFacts
+from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram, CompileQueue
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.processor import HostTarget, available_cores, host_description
@@ -124,7 +124,7 @@ class NativePlan(DevicePlan):
     uninterrupted = ends_early = True                   # except where a check ends a run
 
     def __init__(self, programs: Sequence[NativeProgram], slots: Sequence[tuple[int, ...]]):
-        super().__init__(programs, ())
+        self.programs = list(programs)
         self.scratch_bytes = max([p.info.scratch_bytes for p in programs], default=0)
         self.spans: list[tuple[int, int]] = []          # (first command, count) of each program
         used = [slot for uses in slots for slot in uses]      # of all programs' arguments, concatenated

@@ -18,9 +18,9 @@ from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.render.gpu.dialects import Dialect, Language
-from glassgrad.compiler.render.launch_info import BoxMap, TasksByValue
+from glassgrad.compiler.render.launch_info import BoxMap, KernelFacts, TasksByValue
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
-from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram, KernelFacts, Rejected as Rejected
+from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram, Rejected as Rejected
 from glassgrad.runtime.memory_pool import readable
 
 USER_THREADS = 256        # per group, in kernels written by the user

@@ -28,7 +28,7 @@ from glassgrad.compiler.graph import UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.optimize.decisions import Decisions, Refused
 from glassgrad.compiler.pipeline import kernel_of
-from glassgrad.runtime.compiled_kernels import KernelFacts
+from glassgrad.compiler.render.launch_info import KernelFacts
 from glassgrad.runtime.search.tuning_results import Tuned, digest_of, keep, machine
 
 Moves = tuple[str, ...]

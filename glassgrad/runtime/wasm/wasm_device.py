@@ -17,9 +17,10 @@ from typing import Any
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import WASM
+from glassgrad.compiler.render.launch_info import KernelFacts
 from glassgrad.compiler.render.wasm.module_encoding import ARGS_AT, SCRATCH_AT
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
-from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram, KernelFacts
+from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram
 from glassgrad.runtime.wasm.linear_memory import FIRST, LinearMemory, Stopped
 
 
