@@ -325,7 +325,7 @@ def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
                      sizes: SizeFormulas) -> tuple[GeneralGraph, int] | None:
     """Kernels for all sizes, and this graph's value; None where that is refused."""
     made: list[tuple[Symbol, Sequence[Any]]] = []       # the variable, and a formula for each size
-    device = Device.canonicalize(mode[1])
+    device = str.__str__(mode[1])                    # as in `_compile`
 
     def make() -> tuple[Schedule, Any]:
         symbol, graph = sizes.graph(normal)
@@ -363,7 +363,7 @@ def _stores_scores(device: str, dtype: DType, width: int) -> str | None:
 
 
 def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> CompiledSchedule:
-    device = Device.canonicalize(device)             # adapters may have names of a class of their own
+    device = str.__str__(device)                     # plain, where an adapter has names of a class of its own
 
     def make() -> tuple[Schedule, None]:
         return make_schedule(*with_params(normal, scalars), device, _stores_scores, _limits(device)), None
