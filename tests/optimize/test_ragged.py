@@ -178,6 +178,7 @@ REWRITES = {
     "contraction_tilings.skip_unused_packing":
         "test_changing_sizes.py::test_few_rows_and_many_are_cut_in_two_ways",
     "run_time_blocks.in_blocks": "test_symbolic.py::test_products_are_packed_in_blocks",
+    "run_time_blocks.by_terms": "test_short_lengths.py::test_a_product_of_few_terms_has_no_blocks_of_its_sum",
     "contraction_tilings.limit_tasks": "test_changing_sizes.py::test_the_loop_trees_touch_only_their_memory",
     "loop_moves.merge": "test_optimize.py::test_merged_loops_compute_the_same",
     "loop_moves.wide": "test_optimize.py::test_a_widened_loop_computes_the_same",
