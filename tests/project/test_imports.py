@@ -23,6 +23,7 @@ OPENED_WHEN_NEEDED = {
     "runtime/cpu/native_device.py": "a warm process takes its kernels from the disk cache and never loads the compiler",
     "runtime/gpu/gpu_device.py": "a warm process finds its kernels on disk, and loads no compiler",
     "runtime/compiled_kernels.py": "a warm process finds its kernels on disk; a search, only under BEAM",
+    "compiler/render/launch_info.py": "a warm process reads how kernels are launched, and never loads the optimizer",
     "runtime/wasm/wasm_device.py": "a warm process finds its kernels on disk, and loads no compiler",
     "tensor/printing.py": "how numbers are laid out is loaded when values are shown, not with the package",
     "runtime/search/tuning_results.py": "only an imported file is checked against the kinds of moves",

@@ -16,9 +16,9 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_decorator import move
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.product.conv_tile import direct
-from glassgrad.compiler.optimize.product.conv_tile_plan import of_matrices
 from glassgrad.compiler.optimize.product.depthwise_tile import windows
 from glassgrad.compiler.optimize.product.dot_product_tile import taps, taps_of_channels
+from glassgrad.compiler.optimize.product.flat_axes import of_matrices
 from glassgrad.compiler.optimize.product.gpu_group_tile import group_tiles
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_loops import on_gpu_matrix_unit
 from glassgrad.compiler.optimize.product.gpu_warp_tile import on_warps

@@ -28,12 +28,12 @@ def cut_at_gates(loop: For, most: int) -> list[For]:
     changes = {x: change for x in conditions if (change := _change(x, i)) is not None}
     if loop.stop is None:
         changes = {x: (at, first) for x, (at, first) in changes.items() if at.op is o.CONST and 0 < at.arg < n}
-    if len({at for at, _ in changes.values()}) > (most if loop.stop is None else most // 4):
+    if not changes or len({at for at, _ in changes.values()}) > (most if loop.stop is None else most // 4):
         return [loop]
     pieces = [_Piece(index(0), index(n) if loop.stop is None else loop.stop, {})]
     for condition, (at, first) in changes.items():
         pieces = [part for piece in pieces for part in piece.cut(condition, at, first)]
-    return [piece.of(loop) for piece in pieces] if changes else [loop]
+    return [piece.of(loop) for piece in pieces]
 
 
 @move(lambda loop, most: [(None, loop)])

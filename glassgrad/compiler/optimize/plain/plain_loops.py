@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, loops_around, task_loops, walk
+from glassgrad.compiler.graph import UOp, ops as o
+from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, loops_around, nodes_in, task_loops, walk
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.cut_at_gates import branches_at_gates, cut_at_gates
@@ -101,12 +102,13 @@ def _along_columns(columns: Columns, loops: list[For], inner: list[Statement], t
     if slices is not None:
         return nest([*around, slices[0]], slices[1], total, target, decisions, independent=False)
     whole = For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop)
-    pieces = cut_at_gates(whole, MOST_CUTS)
+    pieces: list[tuple[UOp | None, For]] = [(None, whole)]
+    if any(n.op is o.CMPLT for n in nodes_in(inner)):
+        pieces = [each for piece in cut_at_gates(whole, MOST_CUTS) for each in branches_at_gates(piece, MOST_BRANCHES)]
     body: list[Statement] = []
-    for piece in pieces:
-        for holds, branch in branches_at_gates(piece, MOST_BRANCHES):
-            wide = moves.wide(branch, chosen.tile, chosen.lanes)
-            body += wide if holds is None else [If(holds, wide)]
+    for holds, piece in pieces:
+        wide = moves.wide(piece, chosen.tile, chosen.lanes)
+        body += wide if holds is None else [If(holds, wide)]
     return nest(around, body, total, target, decisions)
 
 

@@ -16,7 +16,7 @@ from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, index, less, multiply
 from glassgrad.compiler.lower.loops import counter, one, ranges_of
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges
-from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, of_matrices
 from glassgrad.compiler.optimize.product.recognize import USUAL, Product, count, footprint, stride_along, usual_stride
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling, blocks
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
@@ -88,13 +88,6 @@ def steps_of(edges: Edges, tiles: dict[UOp, int], whole: int) -> tuple[dict[int,
             joined[part] = joined.get(part, 0.0) + times * share / all_steps
         steps = joined
     return steps, written
-
-
-def of_matrices(p: Product) -> bool:
-    """Whether both factors are plain matrices in memory: neither is a window over an image."""
-    return all(factor.op is o.LOAD and len(factor.src) == 2 and len(own) == len(p.k) == 1
-               and cpu.REREAD * footprint(factor, own + p.k) > count(own + p.k)
-               for factor, own in ((p.left, p.m), (p.right, p.n)))
 
 
 def tilings(sizes: list[int], most: int, cut: int = 2) -> Iterator[list[int]]:
