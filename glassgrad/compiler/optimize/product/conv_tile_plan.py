@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from glassgrad.compiler.graph import UOp, ops as o
+from glassgrad.compiler.graph import UOp
 from glassgrad.compiler.graph.index_algebra import add, index, less, multiply
 from glassgrad.compiler.lower.loops import counter, one
-from glassgrad.compiler.optimize.moves.padding_bounds import Edges
+from glassgrad.compiler.optimize.moves.padding_bounds import Edges, read_in_place
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.product.recognize import Product, count, footprint, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling, blocks
@@ -138,13 +138,10 @@ class ImagePlan:
 
     @staticmethod
     def of(p: Product, target: Target) -> ImagePlan | None:
-        image = p.left
-        if image.op is not o.LOAD or image.dtype is not p.total.dtype:
+        image, found = p.left, read_in_place(p.left, p.total.dtype, p.m, p.k)
+        if found is None:
             return None
-        edges = Edges.of_factor(image, p.m, p.k)
-        steps = {r: stride_along(image.src[1], r) for r in (*p.m, *p.k)}
-        if edges is None or None in steps.values():
-            return None
+        edges, steps = found
         depth, wide, tall, limits = p.depth, count(p.n), count(p.m), cpu.LIMITS["direct"]
         lanes = target.lanes(p.total.dtype.itemsize)
         if depth < limits.least_k or depth * wide * tall < limits.least_work:
@@ -159,11 +156,11 @@ class ImagePlan:
         touched = count([k for k in p.k if k not in taps]) * footprint(image, [*taps, line])
         if taps and 2 * touched * image.dtype.itemsize > target.l2_bytes:
             return None                  # and a line too long to stay in the cache until its next tap reads it
-        p = replace(p, k=edges.taps_first(p.k, {r: step or 0 for r, step in steps.items()}))
+        p = replace(p, k=edges.taps_first(p.k, steps))
         width = p.m[-1].arg.size
         ideal = depth * tall * wide / (2 * lanes) * math.prod(edges.share(k) for k in edges.bound)
         packed = ideal * (-(-width // lanes) * lanes / width) + depth * tall      # lanes along the image, and its copy
-        found: list[tuple[float, int, list[int]]] = []
+        ways: list[tuple[float, int, list[int]]] = []
         all_cuts = cuts(p, edges, target.vector_registers - 2)
         for vectors in range(1, min(cpu.MOST_VECTORS, -(-wide // lanes)) + 1):
             panels = -(-wide // (vectors * lanes))
@@ -171,13 +168,13 @@ class ImagePlan:
             for cut in all_cuts:
                 if vectors > 1 and cut.rows > most or cut.written * cut.rows * vectors > cpu.MOST_WRITTEN:
                     continue
-                found.append((cut.cycles(depth, panels, vectors, lanes), vectors, cut.tiles))
-        found.sort(key=lambda tile: tile[0])
-        if not found or ideal < cpu.LEAST_USE * found[0][0] or not (window or along) and packed < found[0][0]:
+                ways.append((cut.cycles(depth, panels, vectors, lanes), vectors, cut.tiles))
+        ways.sort(key=lambda tile: tile[0])
+        if not ways or ideal < cpu.LEAST_USE * ways[0][0] or not (window or along) and packed < ways[0][0]:
             return None
-        cost, vectors, tiles = found[0]
+        cost, vectors, tiles = ways[0]
         return ImagePlan(p, edges, [CutLoop(r, t) for r, t in zip(p.m, tiles)], vectors, lanes, cost,
-                     target.vector_registers, found[:cpu.MOST_NEAR])
+                     target.vector_registers, ways[:cpu.MOST_NEAR])
 
     def with_tile(self, vectors: int, tiles: list[int]) -> ImagePlan:
         """The same with another register tile, and the blocks that suit it."""
