@@ -138,14 +138,14 @@ class ImagePlan:
 
     @staticmethod
     def of(p: Product, target: Target) -> ImagePlan | None:
-        image, found = p.left, read_in_place(p.left, p.total.dtype, p.m, p.k)
-        if found is None:
-            return None
-        edges, steps = found
         depth, wide, tall, limits = p.depth, count(p.n), count(p.m), cpu.LIMITS["direct"]
         lanes = target.lanes(p.total.dtype.itemsize)
         if depth < limits.least_k or depth * wide * tall < limits.least_work:
             return None
+        image, found = p.left, read_in_place(p.left, p.total.dtype, p.m, p.k)
+        if found is None:
+            return None
+        edges, steps = found
         window = cpu.REREAD * footprint(image, p.k + p.m) <= depth * tall
         along = len(p.k) > 1 and steps[p.k[-1]] == 1 and wide <= cpu.FEW_WINDOW_PANELS * lanes
         near = len(p.m) > 1 and 2 * footprint(image, p.k + p.m[1:]) * image.dtype.itemsize <= target.l2_bytes
