@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, bounds, build, divide, index, linear,
-                                                    modulo, multiply, substitute_index, value_in)
+from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, bounds, build, index, linear, multiply,
+                                                    substitute_index, value_in)
 from glassgrad.compiler.lower.group_statements import Axis, Box
 from glassgrad.compiler.lower.loops import Statement, counter, load, ranges_of
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
-from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import line_of, packed
+from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import line_of, packed, place_in_lines
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 
@@ -110,9 +110,7 @@ class BoxedTile:
 
     def place(self, position: UOp, k: UOp) -> UOp:
         """The offset in shared memory of a position and a k of the block."""
-        inner, other = (k, position) if self.along_k else (position, k)
-        within = add(multiply(other, self.line), modulo(inner, self.line))
-        return add(multiply(divide(inner, self.line), self.line * self.rows), within)
+        return place_in_lines(self.line, self.rows, *((k, position) if self.along_k else (position, k)))
 
 
 @dataclass

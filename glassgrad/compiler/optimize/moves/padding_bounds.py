@@ -17,11 +17,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from glassgrad.compiler.graph import UOp, ops as o
+from glassgrad.compiler.graph import DType, UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, bounds, build, divide, divide_up,
                                                     index, less, multiply, operation)
 from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.product.recognize import usual_stride
 
 Region = tuple[UOp, UOp, UOp | None]        # first iteration, end, and the condition to use one (None: always)
 
@@ -66,11 +67,6 @@ class Edges:
         self.halves, self.stops = halves, stops or {}
         self._counted: dict[tuple[UOp, int], list[Piece]] = {}
         self._inside: dict[UOp, list[tuple[int, int]]] = {}
-
-    @staticmethod
-    def of_factor(factor: UOp, m: list[UOp], k: list[UOp], stops: dict[UOp, UOp] | None = None) -> Edges | None:
-        """The edges of a factor that is read from memory: none where it is read without a gate."""
-        return Edges.of(factor.src[2], m, k, stops) if len(factor.src) == 3 else Edges([], stops)
 
     @staticmethod
     def of(gate: UOp, m: list[UOp], k: list[UOp], stops: dict[UOp, UOp] | None = None) -> Edges | None:
@@ -184,6 +180,17 @@ class Edges:
             ends = [self.interval(k, index(place)) for place in range(m.arg.size)]
             found = self._inside[k] = [(low.arg, max(low.arg, high.arg)) for low, high in ends]
         return found
+
+
+def read_in_place(image: UOp, dtype: DType, m: list[UOp], k: list[UOp], stops: dict[UOp, UOp] | None = None) \
+        -> tuple[Edges, dict[UOp, int]] | None:
+    """The edges of an image that is read from memory (none where it is read without a gate), and its strides along the
+    loops of M and K; None where it is computed, of another type, or without usual strides."""
+    if image.op is not o.LOAD or image.dtype is not dtype:
+        return None
+    edges = Edges.of(image.src[2], m, k, stops) if len(image.src) == 3 else Edges([], stops)
+    steps = {r: step for r in (*m, *k) if (step := usual_stride(image.src[1], r)) is not None}
+    return None if edges is None or len(steps) < len(m) + len(k) else (edges, steps)
 
 
 def between(low: UOp, at: UOp, high: UOp) -> UOp | None:

@@ -36,10 +36,7 @@ def read_ahead(body: list[Statement], pieces: int = PIECES, most: int = MOST_REA
         return body
     outer, piece = counter(first.range.arg.name, first.range.arg.size // pieces), counter("q", pieces)
     inner = rebuild(inner, {first.range: add(multiply(outer, pieces), piece)})
-    axes = (piece, *[f.range for f in wide])
-    held: dict[UOp, UOp] = {n: register(f"ahead{i}", n.dtype, axes) for i, n in enumerate(_reads(inner))}
-    out: list[Statement] = [*[Assign(r, n) for n, r in held.items()], *rebuild(inner, held)]
-    return [For(outer, LOOP, [For(piece, TILE, around(wide, out))]), *body[1:]]
+    return [For(outer, LOOP, _loads_first("ahead", [For(piece, TILE, []), *wide], inner, _reads(inner))), *body[1:]]
 
 
 @move(lambda body, *_: body)
@@ -105,10 +102,15 @@ def read_first(body: list[Statement], least: int = 2, most: int = MOST_FIRST) ->
                 {x.memory for x in inner if isinstance(x, Store)} & {n.src[0] for n in reads} or _read_by_index(reads):
             out.append(s)
             continue
-        held: dict[UOp, UOp] = {n: register(f"first{i}", n.dtype, [f.range for f in wide]) for i, n in enumerate(reads)}
-        made: list[Statement] = [*[Assign(r, n) for n, r in held.items()], *rebuild(inner, held)]
-        out += around(wide, made)
+        out += _loads_first("first", wide, inner, reads)
     return out
+
+
+def _loads_first(name: str, wide: list[For], inner: list[Statement], reads: list[UOp]) -> list[Statement]:
+    """S(x[..])  ->  TILE u: LANE l: r[u,l] = x[..]; S(r)      (in these loops)"""
+    axes = [f.range for f in wide]
+    held: dict[UOp, UOp] = {n: register(f"{name}{i}", n.dtype, axes) for i, n in enumerate(reads)}
+    return around(wide, [*[Assign(r, n) for n, r in held.items()], *rebuild(inner, held)])
 
 
 def _reads(inner: list[Statement]) -> list[UOp]:

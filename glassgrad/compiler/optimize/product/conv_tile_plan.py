@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from glassgrad.compiler.graph import UOp, ops as o
+from glassgrad.compiler.graph import UOp
 from glassgrad.compiler.graph.index_algebra import add, index, less, multiply
 from glassgrad.compiler.lower.loops import counter, one, ranges_of
-from glassgrad.compiler.optimize.moves.padding_bounds import Edges
+from glassgrad.compiler.optimize.moves.padding_bounds import Edges, read_in_place
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, of_matrices
 from glassgrad.compiler.optimize.product.recognize import USUAL, Product, count, footprint, stride_along, usual_stride
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling, blocks
@@ -146,25 +146,20 @@ class ImagePlan:
 
     @staticmethod
     def of(p: Product, target: Target) -> ImagePlan | None:
-        image = p.left
-        if p.stops.keys() & {*p.m, *p.n}:
-            return None
-        if image.op is not o.LOAD or image.dtype is not p.total.dtype:
-            return None
         run_time = [r for r in p.batch if r in p.stops]             # rows or images
-        if any(r in ranges_of(p.right) or stride_along(p.store.index, r) == 1 for r in run_time):
-            return None                                             # lanes belong along these
         m = [*run_time, *p.m]
-        edges = Edges.of_factor(image, m, p.k, p.stops)
-        steps = {r: usual_stride(image.src[1], r) for r in (*p.m, *p.k)}
-        if edges is None or None in steps.values():
-            return None
         depth, wide, tall, limits = p.depth, count(p.n), count(m), cpu.LIMITS["direct"]
-        if p.stops and depth * wide > cpu.MOST_PACKED:
-            return None
         lanes = target.lanes(p.total.dtype.itemsize)
         if depth < limits.least_k or depth * wide * tall < limits.least_work:
             return None
+        if p.stops.keys() & {*p.m, *p.n} or p.stops and depth * wide > cpu.MOST_PACKED:
+            return None
+        if any(r in ranges_of(p.right) or stride_along(p.store.index, r) == 1 for r in run_time):
+            return None                                             # lanes belong along these
+        image, found = p.left, read_in_place(p.left, p.total.dtype, m, p.k, p.stops)
+        if found is None:
+            return None
+        edges, steps = found
         window = cpu.REREAD * footprint(image, p.k + m) <= depth * tall
         along = len(p.k) > 1 and steps[p.k[-1]] == 1 and wide <= cpu.FEW_WINDOW_PANELS * lanes
         near = len(m) > 1 and 2 * footprint(image, p.k + m[1:]) * image.dtype.itemsize <= target.l2_bytes
@@ -175,12 +170,12 @@ class ImagePlan:
         touched = count([k for k in p.k if k not in taps]) * footprint(image, [*taps, line])
         if taps and 2 * touched * image.dtype.itemsize > target.l2_bytes:
             return None                  # and a line too long to stay in the cache until its next tap reads it
-        p = replace(p, k=edges.taps_first(p.k, {r: step or 0 for r, step in steps.items()}))
+        p = replace(p, k=edges.taps_first(p.k, steps))
         width = p.m[-1].arg.size
         tall = count(p.m)
         ideal = depth * tall * wide / (2 * lanes) * math.prod(edges.share(k) for k in edges.bound)
         packed = ideal * (-(-width // lanes) * lanes / width) + depth * tall      # lanes along the image, and its copy
-        found: list[tuple[float, int, list[int]]] = []
+        ways: list[tuple[float, int, list[int]]] = []
         repeats = max(1, count(run_time) // USUAL)
         all_cuts = cuts(p, edges, target.vector_registers - 2)
         for vectors in range(1, min(cpu.MOST_VECTORS, -(-wide // lanes)) + 1):
@@ -189,13 +184,13 @@ class ImagePlan:
             for cut in all_cuts:
                 if vectors > 1 and cut.rows > most or cut.written * cut.rows * vectors > cpu.MOST_WRITTEN:
                     continue
-                found.append((cut.cycles(depth, panels, vectors, lanes, repeats), vectors, cut.tiles))
-        found.sort(key=lambda tile: tile[0])
-        if not found or ideal < cpu.LEAST_USE * found[0][0] or not (window or along) and packed < found[0][0]:
+                ways.append((cut.cycles(depth, panels, vectors, lanes, repeats), vectors, cut.tiles))
+        ways.sort(key=lambda tile: tile[0])
+        if not ways or ideal < cpu.LEAST_USE * ways[0][0] or not (window or along) and packed < ways[0][0]:
             return None
-        cost, vectors, tiles = found[0]
+        cost, vectors, tiles = ways[0]
         return ImagePlan(p, edges, [CutLoop(r, t) for r, t in zip(p.m, tiles)], vectors, lanes, cost,
-                     target.vector_registers, found[:cpu.MOST_NEAR])
+                     target.vector_registers, ways[:cpu.MOST_NEAR])
 
     def with_tile(self, vectors: int, tiles: list[int]) -> ImagePlan:
         """The same with another register tile, and the blocks that suit it."""

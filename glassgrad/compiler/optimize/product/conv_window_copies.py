@@ -43,15 +43,6 @@ SQUARE = 64                # channels and columns of a block that a group transp
 MOST_CHANNELS = 256        # of short rows more channels
 
 
-def place_in_lines(line: int, along_k: bool, position: UOp, k: UOp) -> UOp:
-    """The offset that boxes put a position and a k of a tile at, both relative to the tile: in lines along k or
-    across."""
-    if along_k:
-        return add(multiply(position, line), k)
-    column = add(multiply(k, line), modulo(position, line))
-    return add(multiply(divide(position, line), line * line), column)
-
-
 @dataclass
 class BoxFactor:
     """A factor of a product as boxes of an image with its channels innermost."""

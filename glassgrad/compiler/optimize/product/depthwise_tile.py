@@ -24,7 +24,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.gates import below
-from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, Run, between
+from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, Run, between, read_in_place
 from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
@@ -56,20 +56,17 @@ class WindowPlan:
 
     @staticmethod
     def of(p: Product, target: Target) -> WindowPlan | None:
-        image = p.left
-        if p.stops or len(p.m) < 2 or any(f.op is not o.LOAD or f.dtype is not p.total.dtype for f in (image, p.right)):
+        found = read_in_place(p.left, p.total.dtype, p.m, p.k)
+        if found is None or p.stops or len(p.m) < 2 or \
+                p.right.op is not o.LOAD or p.right.dtype is not p.total.dtype or len(p.right.src) == 3:
             return None
-        edges = Edges.of_factor(image, p.m, p.k)
-        steps = {r: stride_along(image.src[1], r) for r in (*p.m, *p.k)}
-        if edges is None or None in steps.values() or len(p.right.src) == 3:
-            return None
-        down, along = p.m[-2:]
-        step = steps[down] or 0
+        (edges, steps), (down, along) = found, p.m[-2:]
+        step = steps[down]
         if steps[along] != 1 or stride_along(p.store.index, along) != 1 or step < 1:
             return None
-        taps = sorted([k for k in p.k if steps[k] and (steps[k] or 0) % step == 0 and edges.bound.get(k, down) is down
-                       and abs(steps[k] or 0) < step * down.arg.size], key=lambda k: abs(steps[k] or 0))[:1]
-        across = [k for k in p.k if 0 < abs(steps[k] or 0) < step]
+        taps = sorted([k for k in p.k if steps[k] and steps[k] % step == 0 and edges.bound.get(k, down) is down
+                       and abs(steps[k]) < step * down.arg.size], key=lambda k: abs(steps[k]))[:1]
+        across = [k for k in p.k if 0 < abs(steps[k]) < step]
         outer = [*p.batch, *p.m[:-2]]
         if not taps or p.work < cpu.LIMITS["window"].least_work or count(outer) < cpu.LEAST_OUTER:
             return None

@@ -22,8 +22,8 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below
-from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Region, bounded
-from glassgrad.compiler.optimize.product.recognize import Product, count, footprint, innermost, stride_along
+from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Region, bounded, read_in_place
+from glassgrad.compiler.optimize.product.recognize import Product, count, footprint, innermost
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -31,13 +31,12 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 def taps(p: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
     """The phase; refuses (None) where a factor is not contiguous along the innermost summed loop."""
-    if p.stops or any(f.op is not o.LOAD or f.dtype is not p.total.dtype for f in (p.left, p.right)):
+    left, right = (read_in_place(f, p.total.dtype, p.m, p.k) for f in (p.left, p.right))
+    if left is None or right is None or p.stops or len(p.right.src) == 3 or len(p.k) < 2:
         return None
-    edges = Edges.of_factor(p.left, p.m, p.k)
-    steps = [stride_along(f.src[1], r) for f in (p.left, p.right) for r in (*p.m, *p.k)]
-    along = [stride_along(f.src[1], p.k[-1]) for f in (p.left, p.right)]
+    (edges, steps), (_, others) = left, right
     lanes, limits = target.lanes(p.total.dtype.itemsize), cpu.LIMITS["taps"]
-    if edges is None or None in steps or along != [1, 1] or len(p.right.src) == 3 or len(p.k) < 2:
+    if steps[p.k[-1]] != 1 or others[p.k[-1]] != 1:
         return None
     inside = innermost(p.m, most_taps(target))
     if p.depth < limits.least_k or p.work < limits.least_work or 2 * p.k[-1].arg.size < lanes or not inside or \

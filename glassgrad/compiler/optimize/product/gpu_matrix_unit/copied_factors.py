@@ -197,3 +197,9 @@ def line_of(unit: MatrixUnit) -> int:
     """Elements of one line of memory that the unit reads: the step of K."""
     assert unit.lines is not None
     return unit.lines.line_bytes // unit.left.itemsize
+
+
+def place_in_lines(line: int, lines: int, along: UOp, across: UOp) -> UOp:
+    """The offset of an element in boxes of this many lines, by its position along a line and its line's number."""
+    within = add(multiply(across, line), modulo(along, line))
+    return add(multiply(divide(along, line), line * lines), within)

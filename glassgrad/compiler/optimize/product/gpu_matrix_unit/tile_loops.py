@@ -23,9 +23,8 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below
-from glassgrad.compiler.optimize.product.conv_window_copies import place_in_lines
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
-from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import packed
+from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import packed, place_in_lines
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import rounded_to, tile_to_memory
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_choice import GroupUnitPlan
 from glassgrad.compiler.optimize.product.recognize import Product
@@ -128,7 +127,7 @@ class GroupUnitTile:
         """A step of the unit on the copies of a round; after it the stage of the previous step is free."""
         depth = counter("k", self.line)
         begin = multiply(modulo(round_, self.stages), self.stage_size)
-        left, right = (place_in_lines(self.line, factor.along_k, at, depth)
+        left, right = (place_in_lines(self.line, self.line, *((depth, at) if factor.along_k else (at, depth)))
                        for factor, at in ((self.left, self.row), (self.right, self.column)))
         a, b = load(self.memory, add(begin, left)), load(self.memory, add(add(begin, index(self.left_size)), right))
         multiplied = Accumulate(self.total, o.ADD, a.cast(self.unit.total) * b.cast(self.unit.total))

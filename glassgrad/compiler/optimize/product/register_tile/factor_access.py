@@ -108,3 +108,9 @@ class FactorAccess(FlatProduct):
             return False
         uncached = 2 * self.right_bytes > self.target.l2_bytes and self.depth > self.stream_k
         return uncached and self.m.size * cpu.SUM_CYCLES <= cpu.PACK_CYCLES * self.lanes * self.stream_k
+
+    @cached_property
+    def right_is_near(self) -> bool:
+        """Whether a right factor that is read in place is in a near cache when it is read: it flows, streams, or fits
+        the first-level cache."""
+        return self.right_flows or self.right_streams or self.right_bytes <= self.target.l1_bytes

@@ -51,7 +51,7 @@ class TileCycles(FactorAccess):
         if tile.right == "packed":
             each = costs.pack_right[right_far] + cpu.REMOTE_CYCLES * (min(readers, panels_m) - 1)
             packing += (phase + each * self.n.size) / self.repeats
-        elif not (self.right_flows or self.right_streams or self.right_bytes <= target.l1_bytes):
+        elif not self.right_is_near:
             stays = self.right_stays_near(tile.vectors)
             packing += costs.read_right[right_far] * (1 if stays else panels_m) * self.n.size
         return packing + self.waiting(min(self.wanted, panels_m * panels_n)) * tiles
@@ -63,9 +63,8 @@ class TileCycles(FactorAccess):
         strided."""
         rows, vectors, target, costs = tile.rows, tile.vectors, self.target, self.costs
         in_place = tile.right == "in_place"
-        flows = in_place and (self.right_flows or self.right_streams or self.right_bytes <= target.l1_bytes)
         stays = in_place and self.right_stays_near(vectors)
-        read_early = vectors if in_place and not flows else 0            # each of its lines is prefetched, too
+        read_early = vectors if in_place and not self.right_is_near else 0     # each of its lines is prefetched, too
         left_far, elements = 2 * self.left_bytes > target.l2_bytes, rows
         if target.multiplies_by_lane:
             elements = -(-rows // self.lanes)
