@@ -20,7 +20,7 @@ from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Kernel, Phase,
                                             Statement, Store, around, counter, flat_index, left_of, load, local,
                                             loops_around, nested, nodes_in, one, register, walk)
-from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
+from glassgrad.compiler.optimize.moves import loop_cuts, loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.pipeline import make_source
 
@@ -81,11 +81,11 @@ def test_a_loop_cut_at_gates_computes_the_same_without_comparing(n: int, step: i
     at = multiply(i, step)
     edges = [less(at, index(limit)) for limit in (step * 5 + 1, step * 12)]
     loop = For(i, LOOP, [Store(out, i, edges[0].where(load(x, i), edges[1].where(load(x, i) * 2.0, -load(x, i))))])
-    pieces = moves.cut_at_gates(loop, 2)
+    pieces = loop_cuts.cut_at_gates(loop, 2)
     compare([out, x], [loop], [list(pieces)], rng)
     assert len(pieces) == 1 + sum(0 < cut < n for cut in ((6, 12) if step > 0 else (5, 13)))
     assert len(pieces) == 1 or not [n for n in nodes_in(pieces) if n.op in (o.WHERE, o.CMPLT)], "no piece compares"
-    assert len(pieces) == 1 or moves.cut_at_gates(loop, 0) == [loop]
+    assert len(pieces) == 1 or loop_cuts.cut_at_gates(loop, 0) == [loop]
 
 
 def at_values(n: UOp, body: list[Statement], value: int) -> list[Statement]:
@@ -101,10 +101,10 @@ def test_a_loop_is_cut_at_a_gate_known_at_run_time(value: int, sign: int, diviso
     n, (out, x), i = run_time_value(33), (param(0, 40), param(1, 40)), counter("i", 33)
     edge = less(multiply(add(divide(i, divisor), multiply(divide(n, 2), -1)), sign), index(0))
     loop = For(i, LOOP, [Store(out, i, edge.where(load(x, i, edge), load(x, i) * 2.0))], n)
-    pieces = moves.cut_at_gates(loop, 8)
+    pieces = loop_cuts.cut_at_gates(loop, 8)
     assert len(pieces) == 2 and not [n for n in nodes_in(pieces) if n.op in (o.WHERE, o.CMPLT)], "no piece compares"
     compare([out, x], at_values(n, [loop], value), [at_values(n, list(pieces), value)], rng)
-    assert moves.cut_at_gates(loop, 3) == [loop]
+    assert loop_cuts.cut_at_gates(loop, 3) == [loop]
 
 
 def run_time_value(most: int) -> UOp:
@@ -117,20 +117,20 @@ def test_rows_with_a_condition_of_their_own_are_two_loops(n: int, rng: np.random
     gate, at = less(row, index(2)), add(multiply(row, n), i)
     every_other = load(x, divide(i, 2), gate)
     loop = For(i, LOOP, [Store(out, at, gate.where(every_other + 1.0, const(0, FLOAT)))])
-    branches = moves.branches_at_gates(loop, 1)
+    branches = loop_cuts.branches_at_gates(loop, 1)
     after: list[Statement] = [branch if condition is None else If(condition, [branch])
                               for condition, branch in branches]
     compare([out, x], [For(row, LOOP, [loop])], [[For(row, LOOP, after)]], rng)
     assert len(branches) == (2 if n > 2 else 1), "where i // 2 is always 0, all lanes load one element"
     assert n <= 2 or not [e for _, branch in branches for e in nodes_in([branch]) if e.op in (o.WHERE, o.CMPLT)]
-    assert moves.branches_at_gates(loop, 0) == [(None, loop)]
+    assert loop_cuts.branches_at_gates(loop, 0) == [(None, loop)]
 
 
 @pytest.mark.parametrize("value", [0, 1, 5, 33])
 def test_what_a_loop_ends_at_is_no_condition(value: int, rng: np.random.Generator) -> None:
     n, (out, x), i = run_time_value(33), (param(0, 40), param(1, 40)), counter("i", 33)
     loop = For(i, LOOP, [Store(out, i, load(x, i, both(less(i, n), less(i, index(7)))))], n)
-    after = moves.without_known_gates([loop])
+    after = loop_cuts.without_known_gates([loop])
     assert sum(node.op is o.CMPLT for node in nodes_in(after)) == 1
     compare([out, x], at_values(n, [loop], value), [at_values(n, after, value)], rng)
 

@@ -18,6 +18,7 @@ from glassgrad.compiler.lower.loops import For, If, Kernel, Phase, Statement, St
 from glassgrad.compiler.optimize.contraction_tilings import contraction, contraction_by_groups
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
+from glassgrad.compiler.optimize.moves.loop_cuts import without_known_gates
 from glassgrad.compiler.optimize.moves.split_by_remainder import residues, side_by_side, split_where_divided
 from glassgrad.compiler.optimize.plain.gpu_loops import group_loops
 from glassgrad.compiler.optimize.plain.plain_loops import plain
@@ -112,7 +113,7 @@ def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[list[Statement]
     """The loop nests of each phase, split by remainders. On groups of threads, sums over the same loops are first fused
     into one loop."""
     for phase in [p for p in kernel.phases if not is_nests(p.body)]:
-        body = moves.without_known_gates(phase.body)
+        body = without_known_gates(phase.body)
         if target.groups:
             body = split_where_divided(sum_moves.sums_together(body))
         yield residues(body)

@@ -12,6 +12,7 @@ from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, loops_around, nodes_in, task_loops, walk
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
+from glassgrad.compiler.optimize.moves.loop_cuts import branches_at_gates, cut_at_gates
 from glassgrad.compiler.optimize.plain.access_order import (access_cost, columns_cost, itemsize, lane_loop, lane_loops,
                                                             only_gathers, rows_cost, stores_in_order, vectors_in_flight,
                                                             work)
@@ -103,8 +104,8 @@ def _along_columns(columns: Columns, loops: list[For], inner: list[Statement], t
     whole = For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop)
     pieces: list[tuple[UOp | None, For]] = [(None, whole)]
     if any(n.op is o.CMPLT for n in nodes_in(inner)):
-        pieces = [each for piece in moves.cut_at_gates(whole, MOST_CUTS)
-                  for each in moves.branches_at_gates(piece, MOST_BRANCHES)]
+        pieces = [each for piece in cut_at_gates(whole, MOST_CUTS)
+                  for each in branches_at_gates(piece, MOST_BRANCHES)]
     body: list[Statement] = []
     for holds, piece in pieces:
         wide = moves.wide(piece, chosen.tile, chosen.lanes)
