@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_550, "check": 890, "engine and runtime": 5_610, "tensor": 8_910, "nn": 5_435, "jit": 1_850,
-         "package": 38_005, "new capabilities": 15_960, "package with them": 53_960}
+LINES = {"compiler": 12_620, "check": 890, "engine and runtime": 5_575, "tensor": 8_895, "nn": 5_425, "jit": 1_830,
+         "package": 37_975, "new capabilities": 16_085, "package with them": 54_055}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 5_960, 76      # fewer lines on ARM64; aim: 6,000
+EXECUTED_LINES, EXECUTED_FILES = 5_900, 75      # fewer lines on ARM64; aim: 6,000
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:
