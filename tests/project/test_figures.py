@@ -20,7 +20,7 @@ LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 5_900, 75      # fewer lines on ARM64; aim: 6,000
+EXECUTED_LINES, EXECUTED_FILES = 5_920, 76      # fewer lines on ARM64; aim: 6,000
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:

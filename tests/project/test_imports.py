@@ -37,7 +37,6 @@ OPENED_WHEN_NEEDED = {
     "compiler/schedule/kernels.py": "pictures are for notebooks",
     "tensor/index_value_range.py": "how the compiler bounds indices is loaded only where a tensor is an index",
     "tensor/realize_and_read.py": "pictures are for notebooks; SANITIZE loads what finds a NaN",
-    "compiler/render/launch_info.py": "how much work a short length leaves is asked only where a value bounds loops",
     "compiler/lower/loops.py": "pictures are for notebooks, and show loops",
 }
 
