@@ -156,19 +156,20 @@ def truncated_remainder(x: Any, y: Any) -> UOp:
     return sub(x, mul(truncated_divide(x, y), y))
 
 
-def _limited(limited: Callable[[UOp, UOp], UOp], op: o.Op, x: Any, y: Any) -> UOp:
-    is_limit = isinstance(x, UOp) and x.dtype.kind == "f" and type(y) in (int, float)
-    return limited(x, const(y, x.dtype)) if is_limit else binary(op, x, y)
+def _limited(op: o.Op, x: Any, y: Any) -> UOp:
+    if isinstance(x, UOp) and x.dtype.kind == "f" and type(y) in (int, float):
+        return elementary.limited(op, x, const(y, x.dtype))
+    return binary(op, x, y)
 
 
 def maximum(x: Any, y: Any) -> UOp:
     """The larger of each pair; NaN where either is."""
-    return _limited(elementary.larger, o.MAX, x, y)
+    return _limited(o.MAX, x, y)
 
 
 def minimum(x: Any, y: Any) -> UOp:
     """The smaller of each pair; NaN where either is."""
-    return _limited(elementary.smaller, o.MIN, x, y)
+    return _limited(o.MIN, x, y)
 
 
 def where(condition: UOp, yes: Any, no: Any) -> UOp:

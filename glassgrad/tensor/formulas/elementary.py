@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
 from glassgrad.runtime.devices import Device
-from glassgrad.tensor.autograd.custom_gradient import gradient_is
+from glassgrad.tensor.autograd.custom_gradient import gradient_is, own_gradient
 from glassgrad.tensor.formulas import powers
 from glassgrad.tensor.formulas.deferred import one_node
 
@@ -347,33 +347,34 @@ def _power_of_two(t: UOp) -> UOp:
     return (series * scale).cast(dtypes.float32)
 
 
-# x is compared with the limits, not with y: recomputed, x may be rounded differently
-@gradient_is(lambda g, y, x, low: (low.le(x).where(g, 0.0), None))
-def _not_below(x: UOp, low: UOp) -> UOp: return x.maximum(low)
-
-
-@gradient_is(lambda g, y, x, high: (x.le(high).where(g, 0.0), None))
-def _not_above(x: UOp, high: UOp) -> UOp: return x.minimum(high)
-
-
-@gradient_is(lambda g, y, x, low, high: ((low.le(x) & x.le(high)).where(g, 0.0), None, None))
-def _between(x: UOp, low: UOp, high: UOp) -> UOp: return x.maximum(low).minimum(high)
-
-
 def clamp(x: UOp, low: UOp | None, high: UOp | None) -> UOp:
     """max(min(x, high), low); the gradient passes where x is within the limits, the limits included."""
-    if low is not None and high is not None:
-        return _between(x, low, high)
-    return _not_below(x, low) if low is not None else _not_above(x, high) if high is not None else x
+    value = x if low is None else x.maximum(low)
+    value = value if high is None else value.minimum(high)
+    if low is None or high is None:
+        limit, backward = (low, _above_backward) if high is None else (high, _below_backward)
+        return value if limit is None else own_gradient(value, (x, limit), backward, backward.__name__)
+    return own_gradient(value, (x, low, high), _between_backward, "_between_backward")
 
 
-@gradient_is(lambda g, y, x, limit: ((x < limit).where(0.0, x.eq(limit).where(g * 0.5, g)), None))
-def larger(x: UOp, limit: UOp) -> UOp:
-    """The larger of x and a limit, which takes half of the gradient where they are equal."""
-    return UOp(o.MAX, x.dtype, (x, limit))
+def limited(op: o.Op, x: UOp, limit: UOp) -> UOp:
+    """The larger or the smaller of x and a limit, which takes half of the gradient where they are equal."""
+    backward = _larger_backward if op is o.MAX else _smaller_backward
+    return own_gradient(UOp(op, x.dtype, (x, limit)), (x, limit), backward, backward.__name__)
 
 
-@gradient_is(lambda g, y, x, limit: ((limit < x).where(0.0, x.eq(limit).where(g * 0.5, g)), None))
-def smaller(x: UOp, limit: UOp) -> UOp:
-    """The smaller of x and a limit, which takes half of the gradient where they are equal."""
-    return UOp(o.MIN, x.dtype, (x, limit))
+# x is compared with the limits, not with y: recomputed, x may be rounded differently
+def _above_backward(g: UOp, y: UOp, x: UOp, low: UOp) -> tuple[UOp, None]: return low.le(x).where(g, 0.0), None
+def _below_backward(g: UOp, y: UOp, x: UOp, high: UOp) -> tuple[UOp, None]: return x.le(high).where(g, 0.0), None
+
+
+def _larger_backward(g: UOp, y: UOp, x: UOp, limit: UOp) -> tuple[UOp, None]:
+    return (x < limit).where(0.0, x.eq(limit).where(g * 0.5, g)), None
+
+
+def _smaller_backward(g: UOp, y: UOp, x: UOp, limit: UOp) -> tuple[UOp, None]:
+    return (limit < x).where(0.0, x.eq(limit).where(g * 0.5, g)), None
+
+
+def _between_backward(g: UOp, y: UOp, x: UOp, low: UOp, high: UOp) -> tuple[UOp, None, None]:
+    return (low.le(x) & x.le(high)).where(g, 0.0), None, None
