@@ -61,7 +61,7 @@ def launcher(kernel: Kernel, arrays: Sequence[np.ndarray]) -> Call:
     info = launch_info(kernel)
     image = Image(compile_ir(make_source(kernel, Target.of(host_description()), "llvm")))
     memory = [*arrays, *[aligned(n) for n in info.shared]]
-    plan = NativePlan([NativeProgram(kernel.name, image, info)], [tuple(range(len(memory)))])
+    plan = NativePlan([NativeProgram(name=kernel.name, info=info, moves=(), image=image)], [tuple(range(len(memory)))])
     plan.bind([m.ctypes.data for m in memory])
 
     def run(kept: object = memory) -> None:

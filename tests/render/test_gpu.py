@@ -204,7 +204,7 @@ def test_a_softmax_whose_rows_a_group_cannot_share_is_right(rng: np.random.Gener
         ast = rows.schedule()[0].ast
         [found], [usual] = device.programs([ast]), Device["OPENCL"].programs([ast])
         assert found.info.shared and not usual.info.shared
-        assert [phase[3] for phase in found.phases] == [0] and usual.phases[0][3] >= 36004, "bytes that a group shares"
+        assert [launch[3] for launch in found.launches] == [0] and usual.launches[0][3] >= 36004, "bytes that a group shares"
         exact = np.exp(values.astype(np.float64) - values.max(1, keepdims=True))
         np.testing.assert_allclose(rows.numpy(), exact / exact.sum(1, keepdims=True), rtol=4e-6)
     finally:
