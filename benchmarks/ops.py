@@ -4,11 +4,14 @@ Each case of op_cases.py is one expression. PyTorch runs it eagerly; here it is 
 adapter `glassgrad.torch`. Both take turns; a ratio is PyTorch's time over ours, each the best of the rounds, calls
 included: above 1, ours is faster. Results are compared first, and what differs is said. It is a search for ops that
 are unexpectedly slow or wrong, not a measurement of kernels: a jitted call costs 10 to 20 us by itself.
+`--random 200 --seed 3` measures cases of random_op_cases.py instead, until `--seconds` have passed, and prints them
+with the slowest first.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +21,7 @@ import torch
 
 import glassgrad.torch as ours
 from benchmarks.op_cases import CASES, OpCase
+from benchmarks.random_op_cases import random_cases
 from glassgrad import Device, TinyJit
 
 ROUND, ROUNDS, MOST_CALLS = 0.01, 4, 200        # seconds of a round, how many, and its most calls
@@ -91,21 +95,52 @@ def measured(case: OpCase, device: str, times_longer: int) -> tuple[float, float
     return mine, other, first, differs
 
 
+def row(name: str, figures: tuple[float, float, float, float]) -> str:
+    """A row of the table."""
+    mine, theirs, first, differs = figures
+    remark = f"differs by {differs:.0e}" if differs > DIFFERS else ""
+    cells = [name, f"{mine * 1e6:.0f}", f"{theirs * 1e6:.0f}", f"{theirs / mine:.2f}", f"{first:.2f}", remark]
+    return f"| {' | '.join(cells)} |"
+
+
+def measure_random(device: str, count: int, seed: int, seconds: float) -> None:
+    """Measure cases with random shapes; print those that are slower than PyTorch, the slowest first, and the mean."""
+    found: list[tuple[str, tuple[float, float, float, float]]] = []
+    start = time.perf_counter()
+    for case in random_cases(seed, count, 16 if device == "CUDA" else 1):
+        if time.perf_counter() - start > seconds:
+            break
+        name = f"gradient: {case.name}" if case.trained else case.name
+        try:
+            found.append((name, measured(case, device, 1)))
+        except Exception as error:                # a case that fails is a finding like a slow one: the others go on
+            print(f"| {name} | failed: {type(error).__name__}: {str(error)[:300]} |", flush=True)
+    found.sort(key=lambda each: each[1][1] / each[1][0])
+    for name, figures in found:
+        if figures[1] < figures[0] or figures[3] > DIFFERS:
+            print(row(name, figures), flush=True)
+    if found:
+        ratio = math.exp(sum(math.log(figures[1] / figures[0]) for _, figures in found) / len(found))
+        print(f"{len(found)} of {count} cases measured; geometric mean of the ratios {ratio:.2f}")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="CPU", choices=["CPU", "CUDA"])
     parser.add_argument("--only", default="", help="cases whose name contains a text")
+    parser.add_argument("--random", type=int, default=0, metavar="N", help="N cases with random shapes instead")
+    parser.add_argument("--seed", type=int, default=0, help="of the random shapes")
+    parser.add_argument("--seconds", type=float, default=600, help="after which no further random case is measured")
     options = parser.parse_args(arguments)
     chosen = {f"gradient: {case.name}" if case.trained else case.name: case for case in CASES}
     chosen = {name: case for name, case in chosen.items() if options.only in name}
     if not chosen:
         parser.error(f"no op's name contains {options.only!r}; without --only, all are measured and named")
     print("| op | ours, us | torch, us | ratio | first call, s | |\n|---|---|---|---|---|---|")
+    if options.random:
+        return measure_random(options.device, options.random, options.seed, options.seconds)
     for name, case in chosen.items():
-        mine, theirs, first, differs = measured(case, options.device, ON_GPU if options.device == "CUDA" else 1)
-        remark = f"differs by {differs:.0e}" if differs > DIFFERS else ""
-        figures = [f"{mine * 1e6:.0f}", f"{theirs * 1e6:.0f}", f"{theirs / mine:.2f}", f"{first:.2f}", remark]
-        print("|", " | ".join([name, *figures]), "|", flush=True)
+        print(row(name, measured(case, options.device, ON_GPU if options.device == "CUDA" else 1)), flush=True)
 
 
 if __name__ == "__main__":
