@@ -103,7 +103,7 @@ def row(name: str, figures: tuple[float, float, float, float]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def measure_random(device: str, count: int, seed: int, seconds: float) -> None:
+def measure_random(device: str, count: int, seed: int, seconds: float, only: str) -> None:
     """Measure cases with random shapes; print those that are slower than PyTorch, the slowest first, and the mean."""
     found: list[tuple[str, tuple[float, float, float, float]]] = []
     start = time.perf_counter()
@@ -111,6 +111,8 @@ def measure_random(device: str, count: int, seed: int, seconds: float) -> None:
         if time.perf_counter() - start > seconds:
             break
         name = f"gradient: {case.name}" if case.trained else case.name
+        if only not in name:
+            continue
         try:
             found.append((name, measured(case, device, 1)))
         except Exception as error:                # a case that fails is a finding like a slow one: the others go on
@@ -132,13 +134,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the random shapes")
     parser.add_argument("--seconds", type=float, default=600, help="after which no further random case is measured")
     options = parser.parse_args(arguments)
+    print("| op | ours, us | torch, us | ratio | first call, s | |\n|---|---|---|---|---|---|")
+    if options.random:
+        return measure_random(options.device, options.random, options.seed, options.seconds, options.only)
     chosen = {f"gradient: {case.name}" if case.trained else case.name: case for case in CASES}
     chosen = {name: case for name, case in chosen.items() if options.only in name}
     if not chosen:
         parser.error(f"no op's name contains {options.only!r}; without --only, all are measured and named")
-    print("| op | ours, us | torch, us | ratio | first call, s | |\n|---|---|---|---|---|---|")
-    if options.random:
-        return measure_random(options.device, options.random, options.seed, options.seconds)
     for name, case in chosen.items():
         print(row(name, measured(case, options.device, ON_GPU if options.device == "CUDA" else 1)), flush=True)
 

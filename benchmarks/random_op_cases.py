@@ -116,14 +116,16 @@ def along_an_axis(draw: Draw) -> OpCase:
     op = draw.of("softmax", "log_softmax", "cumsum", "argmax", "sort", "flip", "cumprod", "softmax", "norm")
     if op == "norm":
         return OpCase(f"norm of {shape} over {axis}", [w(*shape)],
-                      lambda t, x: (x - x.mean(axis, True)) / (x.var(axis, keepdim=True) + 1e-5).sqrt(),
+                      lambda t, x: ((x - x.mean(axis, True)) / (x.var(axis, keepdim=True) + 1e-5).sqrt()).exp(),
                       draw.of(False, True))
     if op == "flip":
         return OpCase(f"flip of {shape} over {axis}", [w(*shape)], lambda t, x: x.flip(axis) * 2)
     if op == "sort":
         return OpCase(f"sort of {shape} over {axis}", [w(*shape)], lambda t, x: x.sort(axis)[0])
-    return OpCase(f"{op} of {shape} over {axis}", [w(*shape)], lambda t, x: getattr(x, op)(axis),
-                  op.endswith("softmax") and draw.of(False, True))
+    if op.endswith("softmax"):
+        return OpCase(f"{op} of {shape} over {axis}", [w(*shape)], lambda t, x: getattr(x, op)(axis).square(),
+                      draw.of(False, True))
+    return OpCase(f"{op} of {shape} over {axis}", [w(*shape)], lambda t, x: getattr(x, op)(axis))
 
 
 def elementwise(draw: Draw) -> OpCase:

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cuda_compiler import needs_nvrtc
-from loop_kernels import HOPPER
+from loop_kernels import AVX512, HOPPER
 from shim_device import needs_cxx
 
 from glassgrad import Tensor
 from glassgrad.compiler.check.loop_interpreter import run_kernel
-from glassgrad.compiler.lower.loops import Kernel
+from glassgrad.compiler.lower.loops import TASK, For, Kernel
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU, Target
@@ -110,3 +110,19 @@ def test_nvidias_compiler_takes_it_and_loads_16_bytes() -> None:
     source = make_source(kernel_of(leaf.cumsum(1), HOPPER), HOPPER, "cuda")
     assert "load_f32_4(data1" in source and "store_f32_4(data0" in source
     assert nvrtc.compile_cuda(source, "sm_90a")[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize("shape", [(4, 512, 372), (300, 5000)])
+def test_running_totals_of_columns_are_tasks_of_a_cpu(shape: tuple[int, ...]) -> None:
+    """Columns are independent: vectors go along them, and workers share them."""
+    kernel = kernel_of(Tensor.empty(*shape).cumsum(0), replace(AVX512, workers=16))
+    [loop] = kernel.phases[0].body
+    assert isinstance(loop, For) and loop.kind == TASK and loop.range.arg.size >= 16
+    assert any(move.startswith("lanes(loop=i1") for move in kernel.moves)
+
+
+@pytest.mark.parametrize("shape", [(3, 100), (5, 17), (7, 1), (2, 33), (40, 1000)])
+@pytest.mark.parametrize("method", list(NUMPY))
+def test_running_totals_of_columns_on_a_cpu(shape: tuple[int, int], method: str, rng: np.random.Generator) -> None:
+    few = replace(AVX512, workers=4, task_steps=16)
+    checked(rng.standard_normal(shape).astype(np.float32), method, 0, few)

@@ -63,6 +63,14 @@ def test_rows_that_begin_anywhere_are_stored_as_ever() -> None:
     assert "!nontemporal" not in text and "sfence" not in text and "!0" not in text
 
 
+@pytest.mark.skipif(HOST.vector_bytes < 32, reason="vectors as short as the rest of a row")
+def test_the_rest_of_a_row_is_stored_like_its_vectors() -> None:
+    """Rows of 36 floats: four of them are a vector of 16 bytes at a multiple of 16, but the others are not streamed."""
+    x = Tensor(np.ones((64, 24, 36), np.float32)).realize()
+    text = make_source(kernel_of(x.cat(x + 1, dim=1)), SMALL, "llvm")
+    assert "store <4 x float>" in text and "!nontemporal" not in text
+
+
 def test_what_is_small_read_again_or_a_product_stays_near() -> None:
     x = Tensor(X).realize()
     assert kernel_of(x * 2, replace(HOST, l2_bytes=X.nbytes // STREAM_FROM + 1)).streamed == ()

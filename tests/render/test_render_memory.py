@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from render_kernels import BOOL, F32, HOST, I32, I64, LANGUAGES, NUMPY, at, param, run
@@ -121,6 +123,11 @@ def test_a_gate_shared_by_all_lanes(how, rng):
     a, b = rng.standard_normal((2, 8)).astype(np.float32), np.ones((4, 8), np.float32)
     run(kernel, [a, b], how)
     np.testing.assert_array_equal(b, np.concatenate([np.zeros((1, 8)), a, np.ones((1, 8))]).astype(np.float32))
+    if how == "llvm":
+        lines = make_source(kernel, HOST, how).splitlines()
+        chosen = {line.split(" = ")[0].strip() for line in lines if " = select i1 " in line and ", ptr " in line}
+        used = [re.findall(r"ptr (%\S+?),", line)[0] for line in lines if "call" in line and "llvm.masked" in line]
+        assert used and chosen.issuperset(used)          # no address outside the memories is accessed
 
 
 @pytest.mark.parametrize("dtype", [F32, BOOL, dtypes.float64, dtypes.uint8])

@@ -8,11 +8,12 @@ transposed in registers, and stored contiguously.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, dtypes, index_algebra as ix, ops as o, toposort
-from glassgrad.compiler.lower.loops import Accumulate, If, Prefetch, Statement, Store, ranges_of
+from glassgrad.compiler.lower.loops import Accumulate, If, Prefetch, Statement, Store, ranges_of, walk
 from glassgrad.compiler.render.launch_info import slot_of
 from glassgrad.compiler.render.llvm.llvm_ops import SHORT, TYPES, LlvmArithmetic, LlvmValue, list_of, literal
 from glassgrad.compiler.render.llvm_and_wasm import LowLevelWalker
@@ -76,12 +77,12 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         mask = None if gate is None else self.operand(gate, lanes)
         if step == 1:
             place = self.address(memory, constant, same)
-            if mask is None:
+            if gate is None or mask is None:
                 return self.read(place, memory, lanes)
-            return self._masked_load("llvm.masked.load", place, mask, memory, lanes)
+            return self._masked_load("llvm.masked.load", self._mapped(place, memory, gate), mask, memory, lanes)
         offsets = self._known_offsets(wide, step, lanes)
         if offsets and (mask is None or self.target.has_masks and len(set(offsets)) == lanes):
-            return self._shuffled(memory, constant, same, offsets, mask)
+            return self._shuffled(memory, constant, same, offsets, gate)
         if mask is None:
             places = self.pointers(memory, constant, same, wide, step, lanes)
             return self._gather(places, memory, lanes)
@@ -89,6 +90,15 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         places = self.put(f"getelementptr {_unit(memory)}, {self.base(memory).typed}, {safe.typed}", "ptr", lanes)
         value = self._gather(places, memory, lanes)
         return self.select(mask, value, _zero(value))
+
+    def _mapped(self, place: LlvmValue, memory: UOp, gate: UOp) -> LlvmValue:
+        """The address of a masked access; the memory's first element where the gate is false for all lanes. A masked
+        access to a page that is not mapped does nothing, but takes a processor hundreds of cycles."""
+        same = [self.operand(each) for each in ix.all_of(gate) if not self.widths[each]]
+        if not same:
+            return place
+        test = functools.reduce(lambda x, y: self.apply(o.AND, dtypes.bool, x, y), same)
+        return self.put(f"select {test.typed}, {place.typed}, {self.base(memory).typed}", "ptr", 0)
 
     def lanes_of_vectors(self, body: list[Statement]) -> dict[UOp, tuple[UOp, int, int]]:
         """Factors that are the same for all lanes, and lie one after another in memory: vectors of them are loaded, and
@@ -171,8 +181,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return self.put(f"call {full} {mangled}({place.typed}, i32 {align}, {mask.typed}, {full} zeroinitializer)",
                         unit, lanes)
 
-    def _shuffled(self, memory: UOp, constant: int, same: ix.Terms, offsets: list[int],
-                  mask: LlvmValue | None) -> LlvmValue:
+    def _shuffled(self, memory: UOp, constant: int, same: ix.Terms, offsets: list[int], gate: UOp | None) -> LlvmValue:
         """Load elements at known offsets: whole vectors, placed so that the last one ends with the last element, and
         shuffles. Under a mask nothing between the elements is read either; then no two lanes have the same offset."""
         lanes, first, span = len(offsets), min(offsets), max(offsets) - min(offsets) + 1
@@ -181,9 +190,10 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         parts: list[LlvmValue] = []
         for start in starts:
             place = self.address(memory, constant + start, same)
-            if mask is None:
+            if gate is None:
                 parts.append(self.read(place, memory, width))
                 continue
+            mask, place = self.operand(gate, lanes), self._mapped(place, memory, gate)
             none = list_of([False] * lanes, "i1")
             reader = {offset: lane for lane, offset in enumerate(offsets)}
             spread = self.shuffle(mask, [reader.get(at, lanes) for at in range(start, start + width)], none)
@@ -215,6 +225,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         mask = None if statement.gate is None else self.operand(statement.gate, lanes)
         if not lanes or step == 1 or step == -1:
             place = self.address(memory, constant - (lanes - 1 if step == -1 else 0), same)
+            place = place if statement.gate is None else self._mapped(place, memory, statement.gate)
             if step == -1:
                 value = self.shuffle(value, list(range(lanes))[::-1])
                 mask = None if mask is None else self.shuffle(mask, list(range(lanes))[::-1])
@@ -255,13 +266,18 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
 
     def _attributes(self, memory: UOp, constant: int, same: ix.Terms, lanes: int) -> str:
         """The attributes of a vector store: its alignment, and `nontemporal` for slots with streaming stores, where it
-        is surely aligned to the vector's size (all memory that kernels write is aligned to 64 bytes)."""
+        is surely aligned to the vector's size (all memory that kernels write is aligned to 64 bytes) and as wide as
+        any: a streaming store beside ordinary ones in a cache line writes the line to memory first."""
         nbytes = lanes * memory.dtype.itemsize
         if memory.op is not o.PARAM or memory.arg.slot not in self.streamed or nbytes not in (16, 32, 64) or \
-                any(k % lanes for k in (constant, *same.values())):
+                any(k % lanes for k in (constant, *same.values())) or lanes < self._widest_store(memory):
             return f"align {memory.dtype.itemsize}"
         self.has_streamed = True
         return f"align {nbytes}, !nontemporal !0"
+
+    def _widest_store(self, memory: UOp) -> int:
+        """The lanes of the widest store to a memory."""
+        return max(self.widths[s.index] for s in walk(self.body) if isinstance(s, Store) and s.memory is memory)
 
     def prefetch(self, statement: Prefetch) -> None:
         constant, same, wide, _ = self.index_parts(statement.index)
