@@ -74,6 +74,14 @@ def test_sums_of_a_ragged_tile_are_read_without_a_mask(eager: None) -> None:
     assert any(s.gate is not None for s in stores)
 
 
+@pytest.mark.parametrize("channels, lanes", [(8, 8), (5, 8), (3, 4), (13, 16), (40, 16)])
+def test_vectors_along_few_channels_of_a_strided_image_are_narrow(channels: int, lanes: int) -> None:
+    """Vectors along the image would read every second element of it, and rows would be packed element by element."""
+    x, w = (Tensor.zeros(*shape).contiguous().realize() for shape in ((8, 16, 56, 56), (channels, 16, 3, 3)))
+    kernel = optimize(lower(x.conv2d(w, stride=2, padding=1).schedule()[0].ast), AVX512)
+    assert kernel.moves[0].startswith("direct(") and f"lanes={lanes}," in kernel.moves[0]
+
+
 @pytest.mark.parametrize("target", [AVX512, NEON], ids=["avx512", "neon"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_part_keeps_its_answer(case: Any, target: Target, eager: None, rng: np.random.Generator) -> None:

@@ -26,7 +26,7 @@ from glassgrad.compiler.graph.index_algebra import linear
 from glassgrad.compiler.graph.op_arguments import Measure, Param
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import LOOP, TASK, TILE, For, Kernel, Store, task_loops, walk
+from glassgrad.compiler.lower.loops import LANE, LOOP, TASK, TILE, For, Kernel, Store, task_loops, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.contraction_tilings import of_matrices
 from glassgrad.compiler.optimize.decisions import Decisions
@@ -348,6 +348,24 @@ def test_choices_depend_on_nothing_but_shapes_and_target() -> None:
 def test_a_right_factor_in_the_cache_is_read_in_place(m: int, k: int, n: int, where: str) -> None:
     move = _tiling_of(m, k, n, replace(AVX512, l2_bytes=1 << 20, workers=1))
     assert f"right={where}" in move, move
+
+
+@pytest.mark.parametrize("k, blocks", [(38, [16, 4]), (24, [16, 8]), (7, [4]), (3, [])])
+def test_the_rest_of_a_short_sum_is_transposed_in_registers(k: int, blocks: list[int],
+                                                            rng: np.random.Generator) -> None:
+    """`a @ b.T` packs rows of b: a vector of every row, then half a vector of what is left, and so on."""
+    values, kernels = Inputs(), list[Kernel]()
+    a, b = (values.leaf(rng.uniform(-1, 1, shape).astype("float32")) for shape in ((40, k), (320, k)))
+
+    def compile_kernel(ast: UOp) -> Kernel:
+        kernels.append(optimize(lower(ast), AVX512))
+        return kernels[-1]
+
+    check([matmul(a, b.permute((1, 0)))], values, compile_kernel)
+    [kernel] = kernels
+    packed = [s for phase in kernel.phases for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE
+              and any(isinstance(x, Store) and x.memory.op is o.LOCAL and x.memory.arg.name == "right" for x in s.body)]
+    assert [s.range.arg.size for s in packed if linear(s.body[0].index)[1].get(s.range, 1) > 1] == blocks
 
 
 @pytest.mark.parametrize("m,streams", [(5, True), (16, True), (64, True), (512, False)])

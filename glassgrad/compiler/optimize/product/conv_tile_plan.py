@@ -171,6 +171,8 @@ class ImagePlan:
         if taps and 2 * touched * image.dtype.itemsize > target.l2_bytes:
             return None                  # and a line too long to stay in the cache until its next tap reads it
         p = replace(p, k=edges.taps_first(p.k, steps))
+        if abs(steps[line]) > 1 and wide < lanes:
+            lanes = max(cpu.LEAST_LANES, 1 << (wide - 1).bit_length())     # lanes along the image would read apart
         width = p.m[-1].arg.size
         tall = count(p.m)
         ideal = depth * tall * wide / (2 * lanes) * math.prod(edges.share(k) for k in edges.bound)

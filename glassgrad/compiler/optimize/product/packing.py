@@ -20,6 +20,8 @@ from glassgrad.compiler.optimize.product.recognize import Product, count, stride
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 
 READ_AT_ONCE = 1024        # bytes of a row that are worth reading together
+NEAR_STEP = 4              # elements from position to position that a few vectors and shuffles read
+LEAST_BLOCK = 4            # rows and columns of a block that is worth to be transposed in registers
 PACKED_AT_ONCE = 8         # steps of k that are packed together: whole cache lines of a panel
 
 
@@ -62,9 +64,10 @@ class PackedFactor:
         gate = self.axis.inside(at)
         value = substitute_index(self.value, self.axis.apart(at), {})
         reads, long = [n for n in toposort([value]) if n.op is o.LOAD], self.k[-1].arg.size >= 4 * lanes
-        along_k = bool(reads) and not any(stride_along(n.src[1], spot) == 1 for n in reads) and \
-            all(stride_along(n.src[1], self.k[-1]) == 1 and (long or stride_along(n.src[1], spot) is not None)
-                for n in reads)
+        steps = [stride_along(n.src[1], spot) for n in reads]
+        near = self.k[-1].arg.size < lanes and all(step and abs(step) <= NEAR_STEP for step in steps)
+        along_k = bool(reads) and 1 not in steps and not near and \
+            all(stride_along(n.src[1], self.k[-1]) == 1 and (long or step is not None) for n, step in zip(reads, steps))
         value = zero_outside(value, gate)
         store: list[Statement] = [Store(self.memory, self.place(one(panel), self.step(), one(spot)), value)]
         if along_k:
@@ -116,17 +119,20 @@ class PackedFactor:
     def across(self, spot: UOp, store: list[Statement], lanes: int) -> list[Statement]:
         """Pack a factor that is contiguous along k: for chunks of k: read a vector of every row, store it transposed.
 
-        A renderer transposes such a block in registers. Narrow panels, and the remainder of k, are stored element by
-        element from a few cache lines at a time: a scatter instruction costs more than the scalar stores.
+        A renderer transposes such a block in registers; the remainder of k in blocks of half as many lanes, and so on.
+        Narrow panels, and the last steps of k, are stored element by element from a few cache lines at a time: a
+        scatter instruction costs more than the scalar stores.
         """
         k, in_registers = self.k[-1], 2 * self.width > lanes
         chunk = lanes if in_registers else 4 * lanes
+        halves = [chunk >> i for i in range(chunk.bit_length()) if chunk >> i >= LEAST_BLOCK]
+        blocks = halves if in_registers and halves else [chunk]
 
         def copied(start: int, times: int, piece: int, stop: UOp | None = None) -> list[Statement]:
             outer, inner = counter("kb", times), counter("kq", piece)
             at = add(index(start), add(multiply(one(outer), piece), inner))
             body = moves.rebuild(store, {k: at})
-            if in_registers and piece == lanes:
+            if in_registers and piece in blocks:
                 body = [For(spot, TILE, [For(inner, LANE, body)])]
             else:
                 body = moves.wide(For(inner, LOOP, body), lanes, 1, copies=False)
@@ -134,7 +140,12 @@ class PackedFactor:
             return [For(outer, LOOP, body, stop)] if times > 1 or stop is not None else body
 
         if self.stop is None:
-            return [s for part in moves.pieces(k.arg.size, chunk) for s in copied(*part)]
+            out, start = list[Statement](), 0
+            for piece in (*blocks, k.arg.size % blocks[-1]):
+                times = (k.arg.size - start) // piece if piece else 0
+                out += copied(start, times, piece) if times else []
+                start += times * piece
+            return out
         whole, rest = divide(self.stop, chunk), counter("kq", chunk)
         last = moves.rebuild(store, {k: add(multiply(whole, chunk), rest)})
         last = [For(rest, LOOP, last, add(self.stop, multiply(whole, -chunk)))]

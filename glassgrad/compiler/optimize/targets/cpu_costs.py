@@ -93,6 +93,7 @@ def fit_sets(lines: int, step: int, ways: int) -> bool:
 
 # -- direct: an image read in place ----------------------------------------------------------------------------------
 LEAST_USE = 0.4          # share of the multiply-adds that must be useful: else the lanes belong along another axis
+LEAST_LANES = 4          # of vectors along few channels
 REREAD = 2               # times that each element is read, for a factor to be a window
 FEW_WINDOW_PANELS = 8    # of N, up to which a factor that is no window is read in place too
 MOST_VECTORS = 4         # of a tile
