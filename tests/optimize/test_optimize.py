@@ -21,7 +21,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, 
                                             Statement, Store, around, counter, flat_index, left_of, load, local,
                                             loops_around, nested, nodes_in, one, register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
-from glassgrad.compiler.optimize.moves.cut_at_gates import branches_at_gates, cut_at_gates
+from glassgrad.compiler.optimize.moves.cut_at_gates import branches_at_gates, branches_at_parts, cut_at_gates
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.pipeline import make_source
 
@@ -125,6 +125,24 @@ def test_rows_with_a_condition_of_their_own_are_two_loops(n: int, rng: np.random
     assert len(branches) == (2 if n > 2 else 1), "where i // 2 is always 0, all lanes load one element"
     assert n <= 2 or not [e for _, branch in branches for e in nodes_in([branch]) if e.op in (o.WHERE, o.CMPLT)]
     assert branches_at_gates(loop, 0) == [(None, loop)]
+
+
+@pytest.mark.parametrize("n", RAGGED)
+def test_rows_of_several_parts_have_a_branch_for_each(n: int, rng: np.random.Generator) -> None:
+    """`cat` along an outer axis: a row loads from one part, and chooses nothing."""
+    (out, x, y), row, i = (param(0, 7 * n), param(1, 3 * n), param(2, 4 * n)), counter("row", 7), counter("i", n)
+    first, at = less(row, index(3)), add(multiply(row, n), i)
+    later = less(index(2), row)
+    value = first.where(load(x, at, first), load(y, add(at, index(-3 * n)), later))
+    around, loop = For(row, LOOP, []), For(i, LOOP, [Store(out, at, value + 1.0)])
+    branches = branches_at_parts(loop, [around], 8)
+    assert len(branches) == 2 and not [e for _, branch in branches for e in nodes_in([branch])
+                                       if e.op in (o.WHERE, o.CMPLT)]
+    after: list[Statement] = [If(condition, [branch]) for condition, branch in branches if condition is not None]
+    compare([out, x, y], [For(row, LOOP, [loop])], [[For(row, LOOP, after)]], rng)
+    assert branches_at_parts(loop, [around], 0) == [(None, loop)] == branches_at_parts(loop, [], 8)
+    padded = For(i, LOOP, [Store(out, at, load(x, at, first))])
+    assert branches_at_parts(padded, [around], 8) == [(None, padded)], "a load that is 0 elsewhere is one masked load"
 
 
 @pytest.mark.parametrize("value", [0, 1, 5, 33])

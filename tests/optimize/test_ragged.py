@@ -184,6 +184,7 @@ REWRITES = {
     "loop_moves.wide": "test_optimize.py::test_a_widened_loop_computes_the_same",
     "cut_at_gates.cut_at_gates": "test_optimize.py::test_a_loop_cut_at_gates_computes_the_same_without_comparing",
     "cut_at_gates.branches_at_gates": "test_optimize.py::test_rows_with_a_condition_of_their_own_are_two_loops",
+    "cut_at_gates.branches_at_parts": "test_optimize.py::test_rows_of_several_parts_have_a_branch_for_each",
     "loop_moves.without_known_gates": "test_optimize.py::test_what_a_loop_ends_at_is_no_condition",
     "reduction_moves.wide_reduce": "test_optimize.py::test_a_widened_reduction_computes_the_same",
     "reduction_moves.chunks": "test_optimize.py::test_a_sum_of_chunks_is_the_same_sum",

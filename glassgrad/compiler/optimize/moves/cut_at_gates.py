@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
+from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, all_of, both, bounds, build, divide, divide_up, index, less,
                                                     linear, multiply, operation)
-from glassgrad.compiler.lower.loops import For, counter, loads_in, nodes_in, ranges_of, walk
+from glassgrad.compiler.lower.loops import For, Statement, counter, loads_in, nodes_in, ranges_of, walk
 from glassgrad.compiler.optimize.moves.loop_moves import rebuild
 from glassgrad.compiler.optimize.moves.move_decorator import move
 
@@ -23,17 +23,44 @@ def cut_at_gates(loop: For, most: int) -> list[For]:
     is known only at run time, i or a quotient of it with any bound. Refuses (returns the loop) where there would be
     more than `most` cuts (with a run-time bound: half as many, since their order is not known).
     """
+    pieces = _pieces(loop, loop.body, most)
+    return [piece.of(loop) for piece in pieces] if len(pieces) > 1 else [loop]
+
+
+def _pieces(loop: For, body: list[Statement], most: int) -> list[_Piece]:
+    """The iterations of a loop between which conditions in a body change; one piece where they do not, or too often."""
     i, n = loop.range, loop.range.arg.size
-    conditions = dict.fromkeys(x for x in nodes_in(loop.body) if x.op is o.CMPLT and x.src[0].dtype is dtypes.index)
+    conditions = dict.fromkeys(x for x in nodes_in(body) if x.op is o.CMPLT and x.src[0].dtype is dtypes.index)
     changes = {x: change for x in conditions if (change := _change(x, i)) is not None}
     if loop.stop is None:
         changes = {x: (at, first) for x, (at, first) in changes.items() if at.op is o.CONST and 0 < at.arg < n}
-    if not changes or len({at for at, _ in changes.values()}) > (most if loop.stop is None else most // 4):
-        return [loop]
     pieces = [_Piece(index(0), index(n) if loop.stop is None else loop.stop, {})]
-    for condition, (at, first) in changes.items():
-        pieces = [part for piece in pieces for part in piece.cut(condition, at, first)]
-    return [piece.of(loop) for piece in pieces]
+    if len({at for at, _ in changes.values()}) <= (most if loop.stop is None else most // 4):
+        for condition, (at, first) in changes.items():
+            pieces = [part for piece in pieces for part in piece.cut(condition, at, first)]
+    return pieces
+
+
+@move(lambda loop, *_: [(None, loop)])
+def branches_at_parts(loop: For, around: list[For], most: int) -> list[tuple[UOp | None, For]]:
+    """for j: for i in n: y = a[i, j] if j < c else b[i, j - c]
+    ->  for j: if j < c: for i in n: y = a[i, j];  if c <= j: for i in n: y = b[i, j - c]
+
+    For results that consist of several parts (`cat`), along a loop that is around this one: lanes would load from all
+    parts, and keep one. Returns each condition with its loop. Refuses where values are not chosen from several loads,
+    or conditions change more than `most` times.
+    """
+    values = [n for n in nodes_in(loop.body) if n.op is o.WHERE and all(_loads(side) for side in n.src[1:])]
+    for outer in around:
+        chosen = any(outer.range in ranges_of(n.src[0]) for n in values)
+        if chosen and len(pieces := _pieces(outer, loop.body, most)) > 1:
+            return [(both(less(add(piece.start, index(-1)), outer.range), less(outer.range, piece.end)),
+                     For(loop.range, loop.kind, rebuild(loop.body, piece.facts), loop.stop)) for piece in pieces]
+    return [(None, loop)]
+
+
+def _loads(value: UOp) -> bool:
+    return any(n.op is o.LOAD for n in toposort([value]))
 
 
 @move(lambda loop, most: [(None, loop)])
@@ -73,6 +100,10 @@ class _Piece:
         return [piece for piece in found if piece.most > 0]
 
     @property
+    def facts(self) -> dict[UOp, UOp]:
+        return {condition: const(held, dtypes.bool) for condition, held in self.known.items()}
+
+    @property
     def size(self) -> UOp:
         return add(self.end, multiply(self.start, -1))
 
@@ -83,8 +114,7 @@ class _Piece:
     def of(self, loop: For) -> For:
         """The loop over these iterations alone."""
         part = counter(loop.range.arg.name, min(self.most, loop.range.arg.size))
-        body = rebuild(loop.body, {condition: const(held, dtypes.bool) for condition, held in self.known.items()})
-        body = rebuild(body, {loop.range: add(self.start, part)})
+        body = rebuild(rebuild(loop.body, self.facts), {loop.range: add(self.start, part)})
         return For(part, loop.kind, body, None if self.size.op is o.CONST else self.size)
 
 

@@ -12,7 +12,7 @@ from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, loops_around, nodes_in, task_loops, walk
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
-from glassgrad.compiler.optimize.moves.cut_at_gates import branches_at_gates, cut_at_gates
+from glassgrad.compiler.optimize.moves.cut_at_gates import branches_at_gates, branches_at_parts, cut_at_gates
 from glassgrad.compiler.optimize.plain.access_order import (access_cost, columns_cost, itemsize, lane_loop, lane_loops,
                                                             only_gathers, rows_cost, stores_in_order, vectors_in_flight,
                                                             work)
@@ -96,20 +96,23 @@ def _along_columns(columns: Columns, loops: list[For], inner: list[Statement], t
     lanes = 1 if not target.has_gathers and only_gathers(inner, columns.free[columns.at].range) else lanes
     chosen = ask_lanes(decisions, columns.free, columns.at, columns.tile, lanes)
     loop = next(f for f in columns.free if f.range.arg.name == chosen.loop)
-    around = [f for f in loops if f is not loop]
-    slices = along_rows_of_slices(loop, inner, chosen.tile, chosen.lanes, count(f.range for f in around), target,
+    others = [f for f in loops if f is not loop]
+    slices = along_rows_of_slices(loop, inner, chosen.tile, chosen.lanes, count(f.range for f in others), target,
                                   decisions) if columns.in_slices else None
     if slices is not None:
-        return nest([*around, slices[0]], slices[1], total, target, decisions, independent=False)
+        return nest([*others, slices[0]], slices[1], total, target, decisions, independent=False)
     whole = For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop)
     pieces: list[tuple[UOp | None, For]] = [(None, whole)]
     if any(n.op is o.CMPLT for n in nodes_in(inner)):
-        pieces = [each for piece in cut_at_gates(whole, MOST_CUTS) for each in branches_at_gates(piece, MOST_BRANCHES)]
+        pieces = branches_at_parts(whole, others, MOST_CUTS)
+        if len(pieces) == 1:
+            pieces = [each for piece in cut_at_gates(whole, MOST_CUTS)
+                      for each in branches_at_gates(piece, MOST_BRANCHES)]
     body: list[Statement] = []
     for holds, piece in pieces:
         wide = moves.wide(piece, chosen.tile, chosen.lanes)
         body += wide if holds is None else [If(holds, wide)]
-    return nest(around, body, total, target, decisions)
+    return nest(others, body, total, target, decisions)
 
 
 def _rows(loops: list[For], inner: list[Statement], tasks: int, total: int, lanes: int, target: Target,
