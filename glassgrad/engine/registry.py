@@ -44,6 +44,7 @@ class Registry:
         self.kept: WeakNodeDict[Any] = WeakNodeDict()             # by BUFFER: what a kept value is (kept_values.py)
         self.copies: WeakNodeDict[weakref.ref[UOp]] = WeakNodeDict()      # which node another one, over values, copies
         self.losses: WeakNodeDict[weakref.ref[Any]] = WeakNodeDict()     # where `backward` started: the tensors there
+        self.gradients: WeakNodeDict[Tensors] = WeakNodeDict()    # tensors that are gradients of this value
         self.assigned: dict[int, weakref.ref[Any]] = {}     # tensors with a new value that is not computed yet
 
     # -- tensors ---------------------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ def realize_alone(node: UOp, device: str) -> UOp:
     """Compute one node, and with it the gradients that belong to it, whose values are cached. Few calls are made where
     no `backward` is left to compute."""
     state = current_state()
-    if not registry.losses.rows and not _is_watched(state):
+    if not registry.losses.rows and not registry.gradients.rows and not _is_watched(state):
         return compute([node], device, state)[0]
     gradients = gradients_beside(node, device)
     value, *others = realize([node, *gradients], device)

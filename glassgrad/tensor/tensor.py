@@ -18,7 +18,7 @@ from glassgrad.compiler.graph.gradient import at_once, deferred, passes_to
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.gradient_leaves import (RESET, assigned, computed_at, hold, is_only_leaf, leaves_among,
-                                                       refuse_cut_off, refuse_replaced, started_from)
+                                                       made_together, refuse_cut_off, refuse_replaced, started_from)
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.autograd.training_mode import Training, TrainingSwitch
 from glassgrad.tensor.formulas import bitcast
@@ -273,7 +273,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                 made = leaf._with(node)
                 add = leaf.grad is not None and not (was_reset and leaf.requires_grad is None)
                 leaf.grad = leaf.grad + made if add else made
-        started_from(self)
+        started_from(self, [leaf.grad for _, leaf in leaves if leaf.requires_grad is True and leaf.grad is not None])
         return self
 
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None,
@@ -304,6 +304,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                                         fix="check the order of targets; or pass materialize_grads=True for zeros")
                 node = full(target.shape, 0, target.dtype)
             result.append(target._with(node))
+        made_together(self.uop, result)
         return result
 
     def _seed(self, what: str, gradient: Tensor | None) -> UOp:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -239,6 +240,32 @@ def test_schedule_is_pure():
     assert len(y.schedule()) == len(y.schedule()) == 1 and GlobalCounters.kernel_count == before
     assert y.schedule()[0].ast is not None
     assert y.realize().schedule() == []
+
+
+def kernels_of(read: Callable[[], object]) -> int:
+    before = GlobalCounters.kernel_count
+    read()
+    return GlobalCounters.kernel_count - before
+
+
+@pytest.mark.parametrize("how", ["gradient", "backward"])
+def test_gradients_that_are_read_one_by_one_are_computed_together(how: str, rng: np.random.Generator) -> None:
+    """Also where the tensors that they belong to are gone: each by itself would repeat both passes."""
+    def gradients() -> list[Tensor]:
+        x, *weights = [Tensor(rng.standard_normal((9, 9)), requires_grad=True).realize() for _ in range(4)]
+        loss = ((x @ weights[0]).tanh() @ weights[1]).tanh().matmul(weights[2]).square().sum()
+        if how == "gradient":
+            return loss.gradient(x, *weights)
+        loss.backward()
+        return [leaf.grad for leaf in (x, *weights)]
+
+    together = gradients()
+    wanted = kernels_of(lambda: Tensor.realize(*together))
+    found = gradients()
+    assert kernels_of(found[0].realize) == wanted
+    assert sum(kernels_of(each.numpy) for each in found[1:]) == 0
+    kept = gradients()[1]                                   # of gradients that nothing holds, none is computed
+    assert kernels_of(kept.realize) < wanted
 
 
 def test_kernel_counts_that_texts_rely_on():

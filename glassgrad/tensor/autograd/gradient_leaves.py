@@ -186,10 +186,17 @@ def refuse_cut_off(root: UOp) -> None:
 
 
 # -- losses --------------------------------------------------------------------------------------------------
-def started_from(tensor: Any) -> None:
+def started_from(tensor: Any, gradients: Sequence[Any]) -> None:
     """Record that `backward` started at this tensor, to be computed along with the gradients: computed alone, it would
     repeat the forward pass, and keep the old parameters alive until then."""
     registry.losses.set(tensor.uop, weakref.ref(tensor))
+    made_together(tensor.uop, gradients)
+
+
+def made_together(root: UOp, gradients: Sequence[Any]) -> None:
+    """Record these tensors as gradients of one value, to be computed together while they are alive."""
+    if len(gradients) > 1:
+        registry.gradients.set(root, [*map(weakref.ref, gradients)])
 
 
 def take_started() -> list[Any]:
@@ -200,9 +207,9 @@ def take_started() -> list[Any]:
 
 
 def gradients_beside(node: UOp, device: str) -> list[UOp]:
-    """The lazy gradients that `backward` left on trained tensors (requires_grad=True) together with one that this node
-    is computed from, or that were left by a `backward` from the node itself: nearly always all of them are wanted, and
-    each computed by itself would repeat the forward and the backward pass."""
+    """The lazy gradients that `gradient` returned, or `backward` left on trained tensors (requires_grad=True), together
+    with one that this node is computed from, or that were left by a `backward` from the node itself: nearly always all
+    of them are wanted, and each computed by itself would repeat the forward and the backward pass."""
     started = {below_reshapes(t.uop): t.uop for t in _alive([loss for _, loss in registry.losses.rows.values()])}
     below = toposort([node], lambda n: () if n in registry.values else n.src)
     roots = {n.src[1] for n in below if n.op is o.GRADIENT and n not in registry.values}
@@ -210,6 +217,7 @@ def gradients_beside(node: UOp, device: str) -> list[UOp]:
         roots.add(started[node])
     trained = [t for _, t in leaves_among(toposort(roots)) if t.requires_grad is True]
     wanted = [t._grad.uop for t in trained if hasattr(t._grad, "uop")]           # else none, or one that is computed
+    wanted += [t.uop for root in roots for t in _alive(registry.gradients.get(root))]
     wanted += [value for value, root in started.items() if root in roots]        # the losses, which cost no more now
     return [n for n in dict.fromkeys(wanted) if n is not node and n not in registry.values
             and n.op is not o.DETACH and n.op.kind not in (o.Kind.MOVEMENT, o.Kind.LEAF)
