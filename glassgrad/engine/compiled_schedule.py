@@ -20,9 +20,8 @@ from glassgrad.compiler.graph.uop import new_node
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.counters import GlobalCounters
-from glassgrad.engine.custom_calls import HOST_LAUNCHES, CallProgram, host_plan
 from glassgrad.engine.debug_report import report_kernel, report_run, show_source
-from glassgrad.engine.device_copies import Copy
+from glassgrad.engine.host_launches import HOST_LAUNCHES, host_launch, host_plan
 from glassgrad.engine.memory_plan import Lifetime, MemoryUse, Stack, assign_offsets, stack_of, stacked
 from glassgrad.engine.observer import Launches, observers, run_timed, tell_ran
 from glassgrad.engine.registry import registry
@@ -327,11 +326,8 @@ class Segment:
         self.shared: list[tuple[int, tuple[int, ...]]] = []
         self.programs: Sequence[Any]
         self.plan: DevicePlan
-        op = items[0].ast.op
-        if op in HOST_LAUNCHES:
-            source = planned.slots[items[0].slots[-1]]
-            self.programs = [Copy(source.device or "", self.device, source.nbytes) if op is o.COPY else
-                             CallProgram(items[0].ast.arg, sum(planned.slots[slot].nbytes for slot in items[0].slots))]
+        if items[0].ast.op in HOST_LAUNCHES:
+            self.programs = [host_launch(items[0], planned.slots)]
             self.plan = host_plan(self.programs[0], items[0].slots)
             return
         opened = Device[self.device]
