@@ -23,10 +23,9 @@ from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.fork_locks import held_at_fork
-from glassgrad.base.settings import settings
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
-from glassgrad.runtime.cpu.processor import available_cores, host_description
+from glassgrad.runtime.cpu.processor import available_cores, host_description, worker_count
 from glassgrad.runtime.cpu.worker_pool_source import OFFSETS, SHARE
 from glassgrad.runtime.disk_cache import default_cache, name_of
 from glassgrad.runtime.host_memory import HUGE_PAGE, PAGE, advise_huge, map_pages, round_up, unmap_pages
@@ -257,31 +256,18 @@ class WorkerPool:
 
 
 _pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
-_by_count: dict[int, WorkerPool] = {}
-_by_count_lock = held_at_fork(threading.RLock(), "pool")
-
-
-def pool_is_open() -> bool:
-    """Whether a pool has been made already."""
-    return bool(_by_count)
+open_pools: dict[int, WorkerPool] = {}      # by number of workers
+_open_pools_lock = held_at_fork(threading.RLock(), "pool")
 
 
 def worker_pool() -> WorkerPool:
     """The pool for THREADS workers; by default one per core that this process may use."""
     count = worker_count()
-    found = _by_count.get(count)
+    found = open_pools.get(count)
     if found is None:
-        with _by_count_lock:
-            found = _by_count.get(count) or _by_count.setdefault(count, WorkerPool(count))
+        with _open_pools_lock:
+            found = open_pools.get(count) or open_pools.setdefault(count, WorkerPool(count))
     return found
-
-
-def worker_count() -> int:
-    """How many threads share the tasks of a kernel: THREADS, or one per core that this process may use."""
-    return settings.THREADS or _cores()
-
-
-_cores = lru_cache(maxsize=1)(available_cores)
 
 
 def _after_fork() -> None:
