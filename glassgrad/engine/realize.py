@@ -35,8 +35,8 @@ from glassgrad.engine.changing_sizes.recurrent_schedule import RecurrentSchedule
 from glassgrad.engine.changing_sizes.size_families import GeneralGraph, SizeFamilies, SizeFamily, SizeFormulas
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters
-from glassgrad.engine.host_launches import UserCall
 from glassgrad.engine.debug_report import report_sizes
+from glassgrad.engine.host_launches import UserCall
 from glassgrad.engine.in_place import free_sources, piece_of, with_known_values
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.observer import observers, prepare_observed
