@@ -22,12 +22,12 @@ from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 
 _ALIGNED = 64                 # bytes: non-temporal stores need it,
-_WHOLE = frozenset((o.DETACH, o.GRADIENT))       # whose sources stay
-_FEW = 64                     # nodes of one operation
 _LARGE = 256 * 1024           # and only results larger than this are stored so
+_FEW = 64                     # nodes of one operation
+_WHOLE = frozenset((o.DETACH, o.GRADIENT))       # whose sources stay
 
 
-def free_sources(updated: Sequence[UOp], sinks: Sequence[UOp]) -> Collection[UOp]:
+def free_sources(updated: Collection[UOp], sinks: Sequence[UOp]) -> Collection[UOp]:
     """The buffers that a sink replaces a part of, and that nothing but this sink still reads; `updated` are the WHEREs
     among the sinks, as which a partial update is written."""
     found = []
