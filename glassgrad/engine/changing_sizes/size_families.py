@@ -190,6 +190,8 @@ class SizeFamily:
         scalars = tuple(i for i, floats in self.constants.items() if len(floats) > 1)
         least = [n for part in self.parts for n in part.least]
         low, high = _limits(formulas, least, min(values), max(values))
+        if len(last) == SEEN_GROWING and high == max(values):     # none can be larger: they fit by chance
+            return None
         return SizeFormulas(base, tuple(formulas), scalars, low, tuple(values), high)
 
 
