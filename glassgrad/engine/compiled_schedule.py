@@ -65,11 +65,10 @@ class CompiledSchedule:
         found = []
         for span in _spans(self.items):
             segment = Segment([self.items[i] for i in span], self.slots, self.planned, programs[span.start:span.stop])
-            for number, sizes in segment.shared:
-                for nbytes in sizes:
-                    life = Lifetime(span[number], span[number], nbytes)
-                    self.lives.setdefault(segment.device, []).append((self.slots, life))
-                    self.slots += 1
+            for number, nbytes in segment.shared:
+                life = Lifetime(span[number], span[number], nbytes)
+                self.lives.setdefault(segment.device, []).append((self.slots, life))
+                self.slots += 1
             found.append(segment)
         return found
 
@@ -244,8 +243,9 @@ class Segment:
     """Kernels on one device that run without a break; or one copy between devices, or one call of a user's function."""
 
     def __init__(self, items: Sequence[Item], slots: int, planned: Schedule, programs: Sequence[Any] = ()):
+        """The first `slots` slots are taken; those after them are memory that a kernel's tasks share (`shared`)."""
         self.items, self.device = list(items), items[0].device or ""
-        self.shared: list[tuple[int, tuple[int, ...]]] = []
+        self.shared: list[tuple[int, int]] = []            # for each of these slots: an item's number, and bytes
         self.programs: Sequence[Any]
         self.plan: DevicePlan
         if items[0].ast.op in HOST_LAUNCHES:
@@ -256,11 +256,9 @@ class Segment:
         self.programs = programs or opened.programs([item.ast for item in items])
         uses = []
         for number, (item, program) in enumerate(zip(items, self.programs)):
-            own = tuple(range(slots, slots + len(program.info.shared)))
-            slots += len(own)
-            uses.append((*item.slots, *own))
-            if own:
-                self.shared.append((number, program.info.shared))
+            first = slots + len(self.shared)
+            self.shared += [(number, nbytes) for nbytes in program.info.shared]
+            uses.append((*item.slots, *range(first, slots + len(self.shared))))
         self.plan = (opened.replay_plan if programs else opened.plan)(self.programs, uses)
         self.plan.lines = [item.lines for item in items]
 

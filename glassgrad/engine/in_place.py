@@ -96,8 +96,7 @@ def without_history(node: UOp) -> UOp:
     """A value that no gradient passes, over the known values of what it is computed from: the whole expression of
     `w -= rate * w.grad` would keep the graphs of all steps before, if the loss was read before the update."""
     below = toposort([node], lambda n: () if n.op is o.GRADIENT or value_in_memory(n) is not None else n.src)
-    gradients = [n for n in below if n.op is o.GRADIENT and value_in_memory(n) is None]
-    made = {n: n for n in gradients}
+    made = {n: n for n in below if n.op is o.GRADIENT and value_in_memory(n) is None}
     [found] = _replaced_by_values([node], value_in_memory, made)
     if registry.kept.rows:
         _note_copies(made)
