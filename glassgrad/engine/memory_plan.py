@@ -144,14 +144,10 @@ def lifetimes(planned: Schedule, items: Sequence[Item]) -> dict[str, list[tuple[
     return found
 
 
-Arena = tuple[str, int, list[tuple[int, int]]]       # a device, a size in bytes, and each slot's offset
-Result = tuple[int, Shape, DType, str, "DeviceMemory"]      # its slot, ..
-
-
 class Layout(NamedTuple):
     """The memory of a run, for some values of the variables: of each sink, and between kernels."""
-    results: list[Result]
-    arenas: list[Arena]
+    results: list[tuple[int, Shape, DType, str, DeviceMemory]]       # a slot, and what its buffer is made of
+    arenas: list[tuple[str, int, list[tuple[int, int]]]]             # a device, a size in bytes, each slot's offset
 
 
 class MemoryLayouts:
@@ -199,7 +195,8 @@ class MemoryLayouts:
         return stack_of(lives, assign_offsets(lives)[0])
 
     def _laid_out(self, values: tuple[int, ...]) -> Layout:
-        slots, sizes, arenas = self._slots, self.sizes(values) if self.changing else {}, list[Arena]()
+        slots, sizes = self._slots, self.sizes(values) if self.changing else {}
+        arenas = []
         for name, rows in self._lives.items():
             offsets, total = stacked(self._stacks[name], [sizes.get(slot, life.nbytes) for slot, life in rows]) \
                 if self.changing else assign_offsets([life for _, life in rows])

@@ -1,6 +1,7 @@
 """Make lazy values real. In: UOps. Out: UOps whose values are in memory.
 
 What happens to a graph:
+    known        what is in memory already takes the place of its node       glassgrad/engine/in_place.py
     in place     a part of a value without other readers is written there    glassgrad/engine/in_place.py
     normalize    lift buffers and numbers out of it; the rest is the key of the schedule cache
     compile      the passes of glassgrad/compiler/pipeline.py: a schedule, and each distinct kernel once
