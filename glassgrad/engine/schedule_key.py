@@ -63,19 +63,22 @@ def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
 class _Walk(NormalizedGraph):
     """One walk over a graph, depth first: a node's row comes after those of its sources, which it refers to by number.
     Slices of the nodes in `whole` are not taken for buffers."""
-    __slots__ = ("rows", "places", "pieces", "targets", "whole", "special")
+    # most graphs have none of these: they are empty until `special_row` finds one
+    pieces: dict[UOp, int] = _NOTHING        # slices that are one piece, and where each begins
+    targets: set[UOp] = _NONE                # of gradients
+    special = _SPECIAL
+    whole: Collection[UOp] = _NONE
 
-    def __init__(self, sinks: Sequence[UOp], whole: Collection[UOp] = ()):
-        self.sinks, self.whole, self.special = sinks, whole, _SPECIAL
+    def __init__(self, sinks: Sequence[UOp], whole: Collection[UOp] = _NONE):
+        self.sinks = sinks
         self.rows: list[Any] = []
         places: dict[UOp, int] = {}
         self.order = self.places = places        # the number of each node's row
         self.buffers, self.addresses, self.constants = [], [], []
-        # most graphs have none of these: they are empty until `special_row` finds one
         self.cells = _NONE
         self.symbols: dict[Symbol, Symbol] = _NOTHING      # variables, renamed by the order in which they occur
-        self.pieces: dict[UOp, int] = _NOTHING   # slices that are one piece, and where each begins
-        self.targets: set[UOp] = _NONE           # of gradients
+        if whole:
+            self.whole = whole
         self.add(sinks, _DEEP)
         self.key = (*self.rows, *map(places.__getitem__, sinks))
 
