@@ -19,7 +19,7 @@ from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.debug_report import report_kernel, report_run, show_source
-from glassgrad.engine.host_launches import HOST_LAUNCHES, host_launch, host_plan
+from glassgrad.engine.host_launches import HOST_LAUNCHES, host_plan
 from glassgrad.engine.memory_plan import Layout, Lifetime, MemoryLayouts, MemoryUse, lifetimes
 from glassgrad.engine.observer import Launches, observers, run_timed, tell_ran
 from glassgrad.engine.registry import registry
@@ -246,11 +246,9 @@ class Segment:
         """The first `slots` slots are taken; those after them are memory that a kernel's tasks share (`shared`)."""
         self.items, self.device = list(items), items[0].device or ""
         self.shared: list[tuple[int, int]] = []            # for each of these slots: an item's number, and bytes
-        self.programs: Sequence[Any]
-        self.plan: DevicePlan
         if items[0].ast.op in HOST_LAUNCHES:
-            self.programs = [host_launch(items[0], planned.slots)]
-            self.plan = host_plan(self.programs[0], items[0].slots)
+            self.plan: DevicePlan = host_plan(items[0], planned.slots)
+            self.programs: Sequence[Any] = self.plan.programs
             return
         opened = Device[self.device]
         self.programs = programs or opened.programs([item.ast for item in items])

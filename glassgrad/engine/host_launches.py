@@ -37,7 +37,7 @@ class HostLaunch:
     operations: int = 0
 
 
-def host_launch(item: Item, slots: Sequence[Slot]) -> HostLaunch:
+def _host_launch(item: Item, slots: Sequence[Slot]) -> HostLaunch:
     """The launch of a copy or of a call, whose memory is among `slots`."""
     if item.ast.op is o.CALL:
         call: UserCall = item.ast.arg
@@ -51,6 +51,6 @@ def host_launch(item: Item, slots: Sequence[Slot]) -> HostLaunch:
     return HostLaunch("copy", nbytes, copy)
 
 
-def host_plan(program: HostLaunch, slots: tuple[int, ...]) -> DevicePlan:
+def host_plan(item: Item, slots: Sequence[Slot]) -> DevicePlan:
     """The plan of one such launch."""
-    return DevicePlan([program], [slots], lambda program, addresses: program.launch(addresses))
+    return DevicePlan([_host_launch(item, slots)], [item.slots], lambda launch, addresses: launch.launch(addresses))

@@ -45,7 +45,6 @@ class NormalizedGraph:
 
 
 _BUFFER, _CONST, _DETACH = o.BUFFER, o.CONST, o.DETACH
-_SPECIAL = frozenset((o.DETACH, o.GRADIENT, o.SHRINK))      # whose row is not just op, dtype, argument and sources
 _NONE: Any = ()
 _NOTHING: dict[Any, Any] = {}
 _DEEP = 200                 # nested calls; Python allows 1000
@@ -66,7 +65,7 @@ class _Walk(NormalizedGraph):
     # most graphs have none of these: they are empty until `special_row` finds one
     pieces: dict[UOp, int] = _NOTHING        # slices that are one piece, and where each begins
     targets: set[UOp] = _NONE                # of gradients
-    special = _SPECIAL
+    special = frozenset((o.DETACH, o.GRADIENT, o.SHRINK))    # ops whose row is not just their fields and sources
     whole: Collection[UOp] = _NONE
 
     def __init__(self, sinks: Sequence[UOp], whole: Collection[UOp] = _NONE):
@@ -136,7 +135,7 @@ class _Walk(NormalizedGraph):
         elif op in (o.SHRINK, o.RESHAPE) and src[0] not in self.whole:
             begin = _piece(node, self.pieces)
             if begin is not None:
-                self.pieces, self.special = self.pieces or {}, _SPECIAL | {o.RESHAPE}
+                self.pieces, self.special = self.pieces or {}, self.special | {o.RESHAPE}
                 self.pieces[node] = begin
                 self.buffers.append(node)
                 self.addresses.append(begin)
