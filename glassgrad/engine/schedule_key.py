@@ -62,10 +62,10 @@ def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
 class _Walk(NormalizedGraph):
     """One walk over a graph, depth first: a node's row comes after those of its sources, which it refers to by number.
     Slices of the nodes in `whole` are not taken for buffers."""
+    special = frozenset((o.DETACH, o.GRADIENT, o.SHRINK))    # ops whose row is not just their fields and sources
     # most graphs have none of these: they are empty until `special_row` finds one
     pieces: dict[UOp, int] = _NOTHING        # slices that are one piece, and where each begins
     targets: set[UOp] = _NONE                # of gradients
-    special = frozenset((o.DETACH, o.GRADIENT, o.SHRINK))    # ops whose row is not just their fields and sources
     whole: Collection[UOp] = _NONE
 
     def __init__(self, sinks: Sequence[UOp], whole: Collection[UOp] = _NONE):
