@@ -16,7 +16,7 @@ from scripts import run_script
 
 from glassgrad import Tensor
 from glassgrad.base.errors import Bug, DeviceError, InputError
-from glassgrad.base.settings import Context
+from glassgrad.base.settings import Context, settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.runtime.compiled_kernels import SWITCH_INTERVAL, CompileQueue
 from glassgrad.runtime.cpu import c_compiler as ccompiler, llvm_compiler as llvm, processor as host
@@ -281,6 +281,12 @@ def test_what_a_compile_raises_reaches_who_waits_for_it() -> None:
     assert second() == "name"
     with pytest.raises(ValueError, match="no"):
         first()
+
+
+def test_a_compile_has_the_settings_of_the_thread_that_queued_it() -> None:
+    with Context(CACHE_MB=7, CPU_FEATURES="-avx512f"):
+        wait = CompileQueue().start(lambda: (settings.CACHE_MB, settings.CPU_FEATURES))
+    assert wait() == (7, "-avx512f") and settings.CACHE_MB != 7
 
 
 def test_a_compile_leaves_the_turns_of_threads_as_they_were() -> None:
