@@ -187,7 +187,7 @@ def compare(program: Callable[[int], Results], n: int) -> tuple[float, float, bo
         for more in OTHERS:
             engine.realize(_nodes(program(n + more)))
             graph = _graph(program(n))
-            generals = [found for each in engine._size_families._general.values() for found in each]
+            generals = [found for each in engine._known.size_families._general.values() for found in each]
             served = [(each, value) for each in generals if (value := each.value_for(graph)) is not None]
             if served:
                 break

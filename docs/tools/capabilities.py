@@ -50,7 +50,7 @@ CAPABILITIES = {
     "conformance of devices": ("conformance", "cli/conformance.py", "cli/devices.py"),
     "data loaders with processes, files for PyTorch": (
         "compat/torch/utils/workers.py", "compat/torch/utils/batch_transport.py", "compat/torch/file_writer.py"),
-    "kernels in C with checked types, under the jit": ("tensor/kernels/c_signature.py", "engine/custom_calls.py"),
+    "kernels in C with checked types, under the jit": ("tensor/kernels/c_signature.py",),
     "forks and Ctrl-C while kernels run": ("base/fork_locks.py", "base/interrupts.py"),
     "arrays as text without NumPy": ("tensor/array_text.py",),
 }

@@ -177,6 +177,26 @@ def kernel_mode() -> tuple[Any, ...]:
     return current_state().kernel_mode
 
 
+def under_these_settings(function: Callable[[], Any]) -> Callable[[], Any]:
+    """The function, for another thread to call, under the settings of this one: a Context belongs to the thread that
+    entered it.
+
+    >>> with Context(NOOPT=1): later = under_these_settings(lambda: settings.NOOPT)
+    >>> later(), settings.NOOPT
+    (1, 0)
+    """
+    values = _overrides.values
+
+    def call() -> Any:
+        before = _overrides.values, _overrides.latest
+        _overrides.values, _overrides.latest = values, None
+        try:
+            return function()
+        finally:
+            _overrides.values, _overrides.latest = before
+    return call
+
+
 class Context:
     """Sets settings for a block or a function: `with Context(DEBUG=2, NOOPT=1): ...`
 

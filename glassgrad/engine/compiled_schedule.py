@@ -7,43 +7,29 @@ buffers and numbers of one graph, and takes new memory for its results.
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from time import perf_counter, perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.settings import State
-from glassgrad.compiler.graph import DType, Shape, UOp, dtypes, ops as o
-from glassgrad.compiler.graph.symbolic import lengths_in, memory_size, replaced
+from glassgrad.compiler.graph import Shape, UOp, dtypes, ops as o
 from glassgrad.compiler.graph.uop import new_node
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.counters import GlobalCounters
-from glassgrad.engine.custom_calls import HOST_LAUNCHES, CallProgram, host_plan
 from glassgrad.engine.debug_report import report_kernel, report_run, show_source
-from glassgrad.engine.device_copies import Copy
-from glassgrad.engine.memory_plan import Lifetime, MemoryUse, Stack, assign_offsets, stack_of, stacked
+from glassgrad.engine.host_launches import HOST_LAUNCHES, host_plan
+from glassgrad.engine.memory_plan import Layout, Lifetime, MemoryLayouts, MemoryUse, lifetimes
 from glassgrad.engine.observer import Launches, observers, run_timed, tell_ran
 from glassgrad.engine.registry import registry
 from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
 from glassgrad.runtime.devices import Device
 
 if TYPE_CHECKING:
-    from glassgrad.runtime.backend import DeviceMemory, DevicePlan, Stopwatch
-
+    from glassgrad.runtime.backend import DevicePlan, Stopwatch
 
 _BUFFER = o.BUFFER
-MOST_LAYOUTS = 64         # that are kept, by the values of the variables
-
-Arena = tuple[str, int, list[tuple[int, int]]]       # a device, a size in bytes, and each slot's offset
-Result = tuple[int, Shape, DType, str, "DeviceMemory"]      # its slot, ..
-
-
-class Layout(NamedTuple):
-    """The memory of a run, for some values of the variables: of each sink, and between kernels."""
-    results: list[Result]
-    arenas: list[Arena]
 
 
 class CompiledSchedule:
@@ -56,19 +42,16 @@ class CompiledSchedule:
         self.items = [item for item in planned.items if planned.runs(item)]
         self._checked = False                      # whether CHECK compared the graph before and after its passes
         self._state: State | None = None           # the settings that `_calls` are for
-        self.lives = self._lifetimes()             # by device: the slots in its arena
         self.slots = len(planned.slots)            # and then those that segments add
+        self.lives = lifetimes(planned, self.items)      # by device: the slots in its arena
         self.segments = self._segments(programs)
         self.programs = [program for segment in self.segments for program in segment.programs]
         self.operations = sum(p.operations for p in self.programs)
         self.bytes = sum(p.bytes for p in self.programs)
         self.work = (len(self.items), self.operations, self.bytes)
-        self.shapes = [tuple([memory_size(n) for n in s.shape]) for s in planned.slots]
         self.pieces = [(slot, s.whole, s.offset) for slot, s in enumerate(planned.slots) if s.whole is not None]
-        self.exact, self.greatest = self._slots_of_changing_size()
-        self._stacks = {name: self._stack(rows) for name, rows in self.lives.items()} if self.exact else {}
-        self._layouts: dict[tuple[int, ...], Layout] = {}
-        self.layout = self._laid_out(self.greatest)
+        self.layouts = MemoryLayouts(planned, self.lives)
+        self.layout = self.layouts.largest
         self.cell_types = [s.dtype for s in planned.slots[buffers:planned.inputs]]
         self.cells = (ctypes.c_int64 * max(1, len(self.cell_types)))()
         self._cell_addresses = [ctypes.addressof(self.cells) + 8 * i for i in range(len(self.cell_types))]
@@ -76,99 +59,36 @@ class CompiledSchedule:
         self._unbound = [0] * (self.slots - buffers)           # addresses that are not a graph's inputs
 
     # -- what the schedule needs, once -----------------------------------------------------------------------
-    def _lifetimes(self) -> dict[str, list[tuple[int, Lifetime]]]:
-        """For each device the slots between its kernels, each from the kernel that computes it to its last reader."""
-        slots, results = self.planned.slots, set(self.planned.sinks)
-        first, last = dict[int, int](), dict[int, int]()            # by slot: an item's number
-        for at, item in enumerate(self.items):
-            for n, slot in enumerate(item.slots):
-                whole = slots[slot].whole
-                slot = slot if whole is None else whole
-                if n < item.results or not slots[slot].nbytes:      # no kernel computes what is empty
-                    first.setdefault(slot, at)
-                last[slot] = at
-        found: dict[str, list[tuple[int, Lifetime]]] = {}
-        for slot, begin in first.items():
-            if slot not in results:
-                life = Lifetime(begin, last[slot], slots[slot].nbytes)
-                found.setdefault(slots[slot].device or "", []).append((slot, life))
-        return found
-
     def _segments(self, programs: Sequence[Any]) -> list[Segment]:
         """The kernels, compiled: runs of them on one device, and copies between. Memory that all tasks of a kernel
         share is one more slot, which lives while that kernel runs."""
         found = []
         for span in _spans(self.items):
             segment = Segment([self.items[i] for i in span], self.slots, self.planned, programs[span.start:span.stop])
-            for number, sizes in segment.shared:
-                for nbytes in sizes:
-                    life = Lifetime(span[number], span[number], nbytes)
-                    self.lives.setdefault(segment.device, []).append((self.slots, life))
-                    self.slots += 1
+            for number, nbytes in segment.shared:
+                life = Lifetime(span[number], span[number], nbytes)
+                self.lives.setdefault(segment.device, []).append((self.slots, life))
+                self.slots += 1
             found.append(segment)
         return found
-
-    def _slots_of_changing_size(self) -> tuple[frozenset[int], tuple[int, ...]]:
-        """The slots whose memory depends on the values of variables, and the greatest of these values."""
-        symbols = {slot: symbol for slot, s in enumerate(self.planned.slots) for length in lengths_in(s.shape)
-                   for symbol in length.symbols if symbol.exact}
-        return frozenset(symbols), tuple([symbol.high for symbol in dict.fromkeys(symbols.values())])
 
     def for_values(self, values: tuple[int, ...]) -> CompiledSchedule:
         """The schedule to run for these values of the variables."""
         return self
 
     # -- memory ----------------------------------------------------------------------------------------------
-    def _shape(self, slot: int, values: Sequence[int]) -> tuple[int, ...]:
-        """The shape of a slot's memory, for these values of the variables."""
-        shape = self.shapes[slot]
-        return replaced(shape, lambda symbol: values[int(symbol.name[1:])]) if slot in self.exact else shape
-
-    def _sizes(self, values: Sequence[int]) -> dict[int, int]:
-        """The bytes of each slot, for these values of the variables; counted once for equal shapes."""
-        one_of_each = {self.shapes[slot]: slot for slot in self.exact}
-        counted = {shape: math.prod(self._shape(slot, values)) for shape, slot in one_of_each.items()}
-        return {slot: counted[self.shapes[slot]] * s.dtype.itemsize if slot in self.exact else s.nbytes
-                for slot, s in enumerate(self.planned.slots)}
-
-    def _stack(self, rows: Sequence[tuple[int, Lifetime]]) -> Stack:
-        """The order of an arena's values from bottom to top, planned for the greatest values of the variables."""
-        sizes = self._sizes(self.greatest)
-        lives = [life._replace(nbytes=sizes.get(slot, life.nbytes)) for slot, life in rows]
-        return stack_of(lives, assign_offsets(lives)[0])
-
-    def layout_for(self, values: tuple[int, ...]) -> Layout:
-        """The memory of a run with these values of the variables."""
-        if not self.exact:
-            return self.layout
-        found = self._layouts.get(values)
-        if found is None:
-            if len(self._layouts) >= MOST_LAYOUTS:
-                self._layouts.clear()
-            found = self._layouts[values] = self._laid_out(values)
-        return found
-
-    def _laid_out(self, values: tuple[int, ...]) -> Layout:
-        slots, sizes, arenas = self.planned.slots, self._sizes(values) if self.exact else {}, list[Arena]()
-        for name, rows in self.lives.items():
-            offsets, total = stacked(self._stacks[name], [sizes.get(slot, life.nbytes) for slot, life in rows]) \
-                if self.exact else assign_offsets([life for _, life in rows])
-            arenas.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
-        return Layout([(slot, self._shape(slot, values), slots[slot].dtype, device, Device[device].memory)
-                       for slot in self.planned.sinks for device in (slots[slot].device or "",)], arenas)
-
     @property
     def memory(self) -> MemoryUse:
         """What one run needs at most."""
-        return self.memory_for(self.greatest)
+        return self.memory_for(self.layouts.greatest)
 
     def memory_for(self, values: tuple[int, ...]) -> MemoryUse:
         """What one run needs, with these values of the variables."""
-        sizes = self._sizes(values)
+        sizes = self.layouts.sizes(values)
         read = sum(sizes[slot] for slot in range(self.buffers))
         made = sum(sizes[slot] for slot in set(self.planned.sinks))
         scratch = max((s.plan.scratch for s in self.segments), default=0)
-        return MemoryUse(read, made, sum(total for _, total, _ in self.layout_for(values).arenas), scratch)
+        return MemoryUse(read, made, sum(total for _, total, _ in self.layouts.of(values).arenas), scratch)
 
     # -- running ---------------------------------------------------------------------------------------------
     def run(self, normal: NormalizedGraph, state: State, values: tuple[int, ...] = (), free: Collection[UOp] = (),
@@ -182,7 +102,7 @@ class CompiledSchedule:
                                            *[normal.constants[i].arg for i in self.scalars]])
         results: list[UOp] = []
         known = self._write_in_place(addresses, normal, free) if self.planned.updates else {}
-        layout = self.layout_for(values) if self.exact else self.layout
+        layout = self.layouts.of(values) if values else self.layout
         for sink, (slot, shape, dtype, device, memory) in zip(normal.sinks, layout.results):
             made = known.get(slot)
             if made is None:                     # equal results share one
@@ -293,7 +213,7 @@ class CompiledSchedule:
         """Keep what is in a kernel's memory before it runs; return what compares it with what is there afterwards."""
         if item.ast.op in HOST_LAUNCHES:
             return None
-        sizes = self._sizes(values)
+        sizes = self.layouts.sizes(values)
         before = segment.contents(item, addresses, sizes)
 
         def compare() -> None:
@@ -323,26 +243,20 @@ class Segment:
     """Kernels on one device that run without a break; or one copy between devices, or one call of a user's function."""
 
     def __init__(self, items: Sequence[Item], slots: int, planned: Schedule, programs: Sequence[Any] = ()):
-        self.items, self.device, self.first_shared = list(items), items[0].device or "", slots
-        self.shared: list[tuple[int, tuple[int, ...]]] = []
-        self.programs: Sequence[Any]
-        self.plan: DevicePlan
-        op = items[0].ast.op
-        if op in HOST_LAUNCHES:
-            source = planned.slots[items[0].slots[-1]]
-            self.programs = [Copy(source.device or "", self.device, source.nbytes) if op is o.COPY else
-                             CallProgram(items[0].ast.arg, sum(planned.slots[slot].nbytes for slot in items[0].slots))]
-            self.plan = host_plan(self.programs[0], items[0].slots)
+        """The first `slots` slots are taken; those after them are memory that a kernel's tasks share (`shared`)."""
+        self.items, self.device = list(items), items[0].device or ""
+        self.shared: list[tuple[int, int]] = []            # for each of these slots: an item's number, and bytes
+        if items[0].ast.op in HOST_LAUNCHES:
+            self.plan: DevicePlan = host_plan(items[0], planned.slots)
+            self.programs: Sequence[Any] = self.plan.programs
             return
         opened = Device[self.device]
         self.programs = programs or opened.programs([item.ast for item in items])
         uses = []
         for number, (item, program) in enumerate(zip(items, self.programs)):
-            own = tuple(range(slots, slots + len(program.info.shared)))
-            slots += len(own)
-            uses.append((*item.slots, *own))
-            if own:
-                self.shared.append((number, program.info.shared))
+            first = slots + len(self.shared)
+            self.shared += [(number, nbytes) for nbytes in program.info.shared]
+            uses.append((*item.slots, *range(first, slots + len(self.shared))))
         self.plan = (opened.replay_plan if programs else opened.plan)(self.programs, uses)
         self.plan.lines = [item.lines for item in items]
 

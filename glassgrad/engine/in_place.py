@@ -22,12 +22,12 @@ from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 
 _ALIGNED = 64                 # bytes: non-temporal stores need it,
-_WHOLE = frozenset((o.DETACH, o.GRADIENT))       # whose sources stay
-_FEW = 64                     # nodes of one operation
 _LARGE = 256 * 1024           # and only results larger than this are stored so
+_FEW = 64                     # nodes of one operation
+_WHOLE = frozenset((o.DETACH, o.GRADIENT))       # whose sources stay
 
 
-def free_sources(updated: Sequence[UOp], sinks: Sequence[UOp]) -> Collection[UOp]:
+def free_sources(updated: Collection[UOp], sinks: Sequence[UOp]) -> Collection[UOp]:
     """The buffers that a sink replaces a part of, and that nothing but this sink still reads; `updated` are the WHEREs
     among the sinks, as which a partial update is written."""
     found = []
@@ -96,8 +96,7 @@ def without_history(node: UOp) -> UOp:
     """A value that no gradient passes, over the known values of what it is computed from: the whole expression of
     `w -= rate * w.grad` would keep the graphs of all steps before, if the loss was read before the update."""
     below = toposort([node], lambda n: () if n.op is o.GRADIENT or value_in_memory(n) is not None else n.src)
-    gradients = [n for n in below if n.op is o.GRADIENT and value_in_memory(n) is None]
-    made = {n: n for n in gradients}
+    made = {n: n for n in below if n.op is o.GRADIENT and value_in_memory(n) is None}
     [found] = _replaced_by_values([node], value_in_memory, made)
     if registry.kept.rows:
         _note_copies(made)

@@ -1,6 +1,7 @@
 """Make lazy values real. In: UOps. Out: UOps whose values are in memory.
 
 What happens to a graph:
+    known        what is in memory already takes the place of its node       glassgrad/engine/in_place.py
     in place     a part of a value without other readers is written there    glassgrad/engine/in_place.py
     normalize    lift buffers and numbers out of it; the rest is the key of the schedule cache
     compile      the passes of glassgrad/compiler/pipeline.py: a schedule, and each distinct kernel once
@@ -18,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from glassgrad.base.errors import GlassgradError
 from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import State, current_state, kernel_mode, settings
 from glassgrad.compiler.graph import DType, Param, Shape, UOp, ops as o
@@ -27,16 +27,16 @@ from glassgrad.compiler.pipeline import make_schedule
 from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, FusionLimits
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.compiler.schedule.recurrent_steps import unrolled
-from glassgrad.engine.capture import Record, recording
+from glassgrad.engine.capture import Record, Trace, recording
 from glassgrad.engine.changing_sizes.equal_steps import LEAST_STEPS
 from glassgrad.engine.changing_sizes.kept_values import KeptRows, ScheduledGraph, keep, note
 from glassgrad.engine.changing_sizes.python_loops import KnownLoops
 from glassgrad.engine.changing_sizes.recurrent_schedule import RecurrentSchedule
-from glassgrad.engine.changing_sizes.size_families import GeneralGraph, SizeFamilies, SizeFamily, SizeFormulas
+from glassgrad.engine.changing_sizes.size_families import SizeFamilies, SizeFormulas
+from glassgrad.engine.changing_sizes.symbolic_graph import Formula
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters
-from glassgrad.engine.custom_calls import UserCall
-from glassgrad.engine.debug_report import report_sizes
+from glassgrad.engine.host_launches import UserCall
 from glassgrad.engine.in_place import free_sources, piece_of, with_known_values
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.observer import observers, prepare_observed
@@ -59,37 +59,23 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
             recompute: bool = False) -> list[UOp]:
     """Compute all of these nodes together, and return each as a view of a BUFFER. `state` are the current settings,
     if the caller has them. Values that are known are not computed again, unless `recompute`."""
-    device = device or Device.DEFAULT
-    trace, original = recording(), dict[UOp, UOp]()
-    if trace is None and registry.kept.rows and not recompute:        # what is below kept values may be long
-        nodes = with_known_values(nodes, device, original)
-    normal = normalize(_sinks(nodes))
-    # in a trace only its own values count as known: a replay would reuse a value from before
-    if original:
-        has_known_values = False
-    elif trace is None:
-        known = registry.values.rows
-        has_known_values = bool(known) and not known.keys().isdisjoint(map(id, normal.order))
-    else:
-        has_known_values = not trace.values.keys().isdisjoint(normal.order)
-    if has_known_values and not recompute:
-        nodes = with_known_values(nodes, device, original)
+    device, state, trace = device or Device.DEFAULT, state or current_state(), recording()
+    original: dict[UOp, UOp] = {}           # where the graph is rebuilt: the node that each of its nodes stands for
+    if recompute:
         normal = normalize(_sinks(nodes))
+    else:
+        nodes, normal = _graph_to_compute(nodes, device, trace, original)
     stored: dict[UOp, UOp] = {}
-    sinks, free = normal.sinks, _NONE
-    for sink in sinks if trace is None else _NONE:
-        if sink.op is _WHERE:                             # a part of a value, perhaps
-            free = free_sources([s for s in sinks if s.op is _WHERE], sinks)
-            break
+    updated = [s for s in normal.sinks if s.op is _WHERE] if trace is None else _NONE      # parts of values, perhaps
+    free = free_sources(updated, normal.sinks) if updated else _NONE
     if free:
-        stored = _write_pieces([s for s in sinks if s.op is _WHERE and s.src[2] in free], device)
-        normal = normalize([s for s in sinks if s not in stored])
-        sinks = normal.sinks
+        stored = _write_pieces(updated, free, device, state)
+        normal = normalize([s for s in normal.sinks if s not in stored])
+    sinks = normal.sinks
     if sinks:
-        state = state or current_state()
-        may_keep = trace is None and not free and not recompute
-        normal, compiled, values, graph = _find_schedule(normal, device, trace is None or trace.any_size, state,
-                                                         original if may_keep else None)
+        normal, compiled, values, kept = _find_schedule(
+            normal, _mode(device, state), trace is None or trace.any_size,
+            original if trace is None and not (free or recompute) else None)
         # the buffer of a value that is only reshaped gets that shape, so that the node is a BUFFER
         are_sinks = sinks == nodes
         shapes = None if are_sinks or values else {
@@ -102,8 +88,8 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
             # memory is large enough for the longest of symbolic sizes
             results = [made if made.shape == sink.shape else made.shrink([(0, n) for n in sink.shape])
                        for sink, made in zip(normal.sinks, results)]
-        if graph is not None:
-            keep(graph, normal, results[len(sinks):], original)
+        if kept is not None:
+            keep(kept, normal, results[len(sinks):], original)
             results = results[:len(sinks)]
         if are_sinks:
             return results
@@ -111,14 +97,29 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
     return [_rebased(n, stored) for n in nodes]
 
 
-def _write_pieces(sinks: Sequence[UOp], device: str) -> dict[UOp, UOp]:
-    """Compute the sinks that are a buffer with one contiguous piece replaced, in place; return each with its BUFFER."""
+def _graph_to_compute(nodes: Sequence[UOp], device: str, trace: Trace | None,
+                      original: dict[UOp, UOp]) -> tuple[Sequence[UOp], NormalizedGraph]:
+    """The nodes over the values that are known, and what is left to compute of them; `original` is filled."""
+    if trace is not None or not registry.kept.rows:          # what is below kept values may be long, and is not walked
+        normal = normalize(_sinks(nodes))
+        if trace is None:
+            known = registry.values.rows
+            if not known or known.keys().isdisjoint(map(id, normal.order)):
+                return nodes, normal
+        elif trace.values.keys().isdisjoint(normal.order):
+            return nodes, normal            # in a trace only its own values count: a replay would reuse earlier ones
+    nodes = with_known_values(nodes, device, original)
+    return nodes, normalize(_sinks(nodes))
+
+
+def _write_pieces(sinks: Collection[UOp], free: Collection[UOp], device: str, state: State) -> dict[UOp, UOp]:
+    """Compute the sinks that are a `free` buffer with one contiguous piece replaced, in place; return each with its
+    BUFFER."""
     stored: dict[UOp, UOp] = {}
     for sink in sinks:
-        piece = piece_of(sink)
+        piece = piece_of(sink) if sink.src[2] in free else None
         if piece is not None:
-            normal, state = normalize([piece[0]]), current_state()
-            normal, compiled, values, _ = _find_schedule(normal, device, True, state)
+            normal, compiled, values, _ = _find_schedule(normalize([piece[0]]), _mode(device, state), True)
             with _running:
                 compiled.run(normal, state, values, into=piece[1])
             stored[sink] = registry.rewritten(sink.src[2])
@@ -141,7 +142,7 @@ def memory_of(nodes: Sequence[UOp], device: str) -> MemoryUse:
     sinks = _sinks(nodes)
     if not sinks:
         return MemoryUse(0, 0, 0, 0)
-    return _find_schedule(normalize(sinks), device, False, current_state()).compiled.memory
+    return _find_schedule(normalize(sinks), _mode(device, current_state())).compiled.memory
 
 
 def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
@@ -235,63 +236,82 @@ class _ScheduleVariants:
         return self.general
 
 
-_Mode = tuple[Any, str, int]      # settings that decide about kernels, a device, the version of the table of devices
-_schedules: dict[tuple[_Mode, Any], _ScheduleVariants] = {}      # by the graph's key
-_kept_rows = KeptRows(_MOST_SCHEDULES)
-_size_families = SizeFamilies(_MOST_SCHEDULES)
-_loops = KnownLoops(_MOST_SCHEDULES)
-_ignore_disk = False             # whether schedules on disk are not used
+_Mode = tuple[Any, str, int]     # settings that decide about kernels, a device, the version of the table of devices
+
+
+class _KnownGraphs:
+    """What is known of graphs that were scheduled before."""
+
+    def __init__(self, uses_disk: bool = True):
+        self.schedules: dict[tuple[_Mode, Any], _ScheduleVariants] = {}      # by the graph's key
+        self.kept_rows, self.loops = KeptRows(_MOST_SCHEDULES), KnownLoops(_MOST_SCHEDULES)
+        self.size_families = SizeFamilies(_MOST_SCHEDULES)
+        self.uses_disk = uses_disk             # whether schedules are read from the disk cache, and written there
+
+
+_known = _KnownGraphs()
 
 
 @contextmanager
 def forgotten_schedules() -> Iterator[None]:
     """Inside, graphs are scheduled anew, so that observers see it; compiled kernels are still found again."""
-    global _schedules, _kept_rows, _size_families, _ignore_disk
-    before = _schedules, _kept_rows, _size_families, _ignore_disk
-    _schedules, _kept_rows, _size_families = {}, KeptRows(_MOST_SCHEDULES), SizeFamilies(_MOST_SCHEDULES)
-    _ignore_disk = True
+    global _known
+    before, _known = _known, _KnownGraphs(uses_disk=False)
     try:
         yield
     finally:
-        _schedules, _kept_rows, _size_families, _ignore_disk = before
+        _known = before
 
 
 class _Found(NamedTuple):
     """How a graph is computed."""
-    normal: NormalizedGraph          # what to run the schedule with: loops in Python may be recurrences in it
+    normal: NormalizedGraph                 # what to run the schedule with: loops in Python may be recurrences in it
     compiled: CompiledSchedule
-    values: tuple[int, ...]          # of its variables
-    graph: ScheduledGraph | None     # if it keeps values, which are then the last sinks
+    values: tuple[int, ...]                 # of its variables
+    kept: ScheduledGraph | None = None      # if it keeps values, which are then the last sinks
 
 
-def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: State,
-                   original: Mapping[UOp, UOp] | None = None) -> _Found:
-    """The compiled schedule of a graph, made once for its structure and constants. With `any_size`, it may be one that
-    serves graphs of other sizes too. `state` are the settings. With `original` (the node that each node stands for,
-    where the graph was rebuilt), it may keep values."""
+def _mode(device: str, state: State) -> _Mode:
     # what the names of devices mean is a part: a plan runs on the device it was made for, within its limits of fusion,
     # which an open device does not change
-    mode: _Mode = (state.kernel_mode, device, Device.registered)
-    variants, graph = _schedules.get((mode, normal.key)), None
-    if original is not None:
-        graph = _kept_rows.of(normal, original, variants is None)
-        if graph is not None:
-            normal = normal.with_sinks(graph.kept)
-            variants = _schedules.get((mode, normal.key))
+    return state.kernel_mode, device, Device.registered
+
+
+def _find_schedule(normal: NormalizedGraph, mode: _Mode, any_size: bool = False,
+                   original: Mapping[UOp, UOp] | None = None) -> _Found:
+    """The compiled schedule of a graph, made once for its structure and constants. With `any_size`, it may be one that
+    serves graphs of other sizes too. With `original` (the node that each node stands for, where the graph was rebuilt),
+    it may keep values."""
+    variants = _known.schedules.get((mode, normal.key))
+    kept = None
+    if original is not None and (variants is None or registry.kept.rows):
+        kept = _known.kept_rows.of(normal, original, variants is None)
+        if kept is not None:
+            normal = normal.with_sinks(kept.kept)
+            variants = _known.schedules.get((mode, normal.key))
     if variants is None:
-        of_any_length = _with_recurrences(normal)
-        if of_any_length is None and any_size:
-            found = _find_general(normal, mode)
-            if found is not None:
-                return _Found(normal, *found, graph)
-        if original is not None:
-            note(normal, original)
-        if of_any_length is not None:
-            return _find_schedule(of_any_length, device, any_size, state)._replace(graph=graph)
-        if len(_schedules) >= _MOST_SCHEDULES:
-            _schedules.pop(next(iter(_schedules)))
-        variants = _schedules[mode, normal.key] = _ScheduleVariants(normal.constants, _compile(normal, (), device))
-    return _Found(normal, variants.fitting(normal, device), normal.values if normal.symbols else (), graph)
+        return _new_schedule(normal, mode, any_size, original)._replace(kept=kept)
+    return _Found(normal, variants.fitting(normal, mode[1]), normal.values if normal.symbols else (), kept)
+
+
+def _new_schedule(normal: NormalizedGraph, mode: _Mode, any_size: bool, original: Mapping[UOp, UOp] | None) -> _Found:
+    """The schedule of a graph of new structure: with recurrences, for any length; one that serves all sizes of a family
+    of graphs; or compiled for its own sizes."""
+    of_any_length = _with_recurrences(normal)
+    if of_any_length is None and any_size and settings.DYNAMIC and not normal.symbols:
+        general = _known.size_families.schedule_for(normal, mode, _compile_for_all_sizes)
+        if general is not None:
+            return _Found(normal, *general)
+    if original is not None:
+        note(normal, original)
+    if of_any_length is not None:
+        return _find_schedule(of_any_length, mode, any_size)
+    schedules = _known.schedules
+    if len(schedules) >= _MOST_SCHEDULES:
+        schedules.pop(next(iter(schedules)))
+    compiled = _compile(normal, (), mode[1])
+    schedules[mode, normal.key] = _ScheduleVariants(normal.constants, compiled)
+    return _Found(normal, compiled, normal.values)
 
 
 def _with_recurrences(normal: NormalizedGraph) -> NormalizedGraph | None:
@@ -299,33 +319,15 @@ def _with_recurrences(normal: NormalizedGraph) -> NormalizedGraph | None:
     reductions = sum([n.op in _REDUCING for n in normal.order])        # each step of a loop has one
     if not settings.DYNAMIC or settings.NOOPT or normal.symbols or reductions < LEAST_STEPS:
         return None
-    sinks = _loops.found(normal)
+    sinks = _known.loops.found(normal)
     return None if sinks is None else normalize(sinks)
 
 
-def _find_general(normal: NormalizedGraph, mode: _Mode) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
-    """The schedule for changing sizes that a graph fits, and the size; None where it is compiled for its own sizes:
-    too few sizes were seen yet, no variable fits them, or this size comes so often that its own kernels pay."""
-    if not settings.DYNAMIC or normal.symbols:
-        return None
-    found = _size_families.find(normal, mode)
-    if found is None:
-        family = _size_families.family(normal, mode)
-        sizes = None if family.given_up else family.formulas(normal)
-        found = None if sizes is None else _compile_general(normal, mode, family, sizes)
-        if found is None:
-            return None
-    general, value = found
-    if general.gets_own_kernels(value):
-        return None
-    return general.compiled.for_values((value,)), (value,)
-
-
-def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
-                     sizes: SizeFormulas) -> tuple[GeneralGraph, int] | None:
-    """Kernels for all sizes, and this graph's value; None where that is refused."""
-    made: list[tuple[Symbol, Sequence[Any]]] = []       # the variable, and a formula for each size
+def _compile_for_all_sizes(normal: NormalizedGraph, sizes: SizeFormulas, mode: _Mode) -> \
+        tuple[CompiledSchedule, tuple[Symbol, Sequence[Formula]]]:
+    """A schedule that serves all sizes of a family of graphs; and their variable, with a formula for each size."""
     device = str.__str__(mode[1])                    # as in `_compile`
+    variable: tuple[Symbol, Sequence[Formula]]
 
     def make() -> tuple[Schedule, Any]:
         symbol, graph = sizes.graph(normal)
@@ -333,21 +335,11 @@ def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
         return planned, (symbol, graph.formulas)
 
     def schedule() -> Schedule:
-        planned, second = _kept_or_made(normal, sizes.scalars, device, (mode[0], device, sizes), make)
-        made.append(second)
+        nonlocal variable
+        planned, variable = _kept_or_made(normal, sizes.scalars, device, (mode[0], device, sizes), make)
         return planned
 
-    try:
-        compiled = _prepared(normal, schedule, sizes.scalars)
-    except GlassgradError as why:
-        family.refuse(sizes, str(why).splitlines()[0])
-        return None
-    general = GeneralGraph(normal, family.parts, sizes, *made[0], compiled)
-    _size_families.add(normal, mode, family, general)
-    low, high = general.symbol.low, general.symbol.high
-    report_sizes(f"a size changes: kernels for all sizes from {low} to {high}, made at {normal.sinks[0].line}")
-    value = general.value_for(normal)
-    return None if value is None else (general, value)
+    return _prepared(normal, schedule, sizes.scalars), variable
 
 
 def _limits(device: str) -> FusionLimits:
@@ -399,7 +391,7 @@ def _kept_or_made(normal: NormalizedGraph, scalars: tuple[int, ...], device: str
                   make: Callable[[], tuple[Schedule, Any]]) -> tuple[Schedule, Any]:
     """A schedule from the disk cache, or made and kept there; and the second value that `make` returned. `parts` are
     what it depends on besides the graph and its devices."""
-    if not settings.CACHE or _ignore_disk or observers or not can_be_kept(normal.order):
+    if not settings.CACHE or not _known.uses_disk or observers or not can_be_kept(normal.order):
         return make()
     devices = {device, *[n.device or device for n in normal.buffers]}
     name = name_on_disk(normal, scalars, (*parts, _limits(device), *map(_units, sorted(devices))))

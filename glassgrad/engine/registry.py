@@ -10,7 +10,6 @@ Does not know gradients, schedules or kernels.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection
 from typing import Any
 
 from glassgrad.compiler.graph import ops as o, toposort
@@ -56,10 +55,6 @@ class Registry:
     def leaves_of(self, node: UOp) -> Tensors | None:
         """The list of weak references to the tensors that are leaves at a node, if there were any."""
         return node.arg.leaves if node.op is _BUFFER else self.leaves.get(node)
-
-    def leaves_among(self, nodes: Collection[UOp]) -> list[tuple[UOp, Tensors]]:
-        """Those of some nodes that have leaves, each with the list: BUFFERs first, each kind in the nodes' order."""
-        return [(n, n.arg.leaves) for n in nodes if n.op is _BUFFER and n.arg.leaves] + self.leaves.among(nodes)
 
     # -- values ----------------------------------------------------------------------------------------------
     def remember(self, node: UOp, value: UOp) -> None:

@@ -45,7 +45,6 @@ class NormalizedGraph:
 
 
 _BUFFER, _CONST, _DETACH = o.BUFFER, o.CONST, o.DETACH
-_SPECIAL = frozenset((o.DETACH, o.GRADIENT, o.SHRINK))      # whose row is not just op, dtype, argument and sources
 _NONE: Any = ()
 _NOTHING: dict[Any, Any] = {}
 _DEEP = 200                 # nested calls; Python allows 1000
@@ -63,19 +62,22 @@ def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
 class _Walk(NormalizedGraph):
     """One walk over a graph, depth first: a node's row comes after those of its sources, which it refers to by number.
     Slices of the nodes in `whole` are not taken for buffers."""
-    __slots__ = ("rows", "places", "pieces", "targets", "whole", "special")
+    special = frozenset((o.DETACH, o.GRADIENT, o.SHRINK))    # ops whose row is not just their fields and sources
+    # most graphs have none of these: they are empty until `special_row` finds one
+    pieces: dict[UOp, int] = _NOTHING        # slices that are one piece, and where each begins
+    targets: set[UOp] = _NONE                # of gradients
+    whole: Collection[UOp] = _NONE
 
-    def __init__(self, sinks: Sequence[UOp], whole: Collection[UOp] = ()):
-        self.sinks, self.whole, self.special = sinks, whole, _SPECIAL
+    def __init__(self, sinks: Sequence[UOp], whole: Collection[UOp] = _NONE):
+        self.sinks = sinks
         self.rows: list[Any] = []
         places: dict[UOp, int] = {}
         self.order = self.places = places        # the number of each node's row
         self.buffers, self.addresses, self.constants = [], [], []
-        # most graphs have none of these: they are empty until `special_row` finds one
         self.cells = _NONE
         self.symbols: dict[Symbol, Symbol] = _NOTHING      # variables, renamed by the order in which they occur
-        self.pieces: dict[UOp, int] = _NOTHING   # slices that are one piece, and where each begins
-        self.targets: set[UOp] = _NONE           # of gradients
+        if whole:
+            self.whole = whole
         self.add(sinks, _DEEP)
         self.key = (*self.rows, *map(places.__getitem__, sinks))
 
@@ -133,7 +135,7 @@ class _Walk(NormalizedGraph):
         elif op in (o.SHRINK, o.RESHAPE) and src[0] not in self.whole:
             begin = _piece(node, self.pieces)
             if begin is not None:
-                self.pieces, self.special = self.pieces or {}, _SPECIAL | {o.RESHAPE}
+                self.pieces, self.special = self.pieces or {}, self.special | {o.RESHAPE}
                 self.pieces[node] = begin
                 self.buffers.append(node)
                 self.addresses.append(begin)

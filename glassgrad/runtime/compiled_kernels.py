@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import Bug, FormatError
-from glassgrad.base.settings import Context, kernel_mode, settings
+from glassgrad.base.settings import kernel_mode, settings, under_these_settings
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
@@ -50,8 +50,9 @@ class CompileQueue:
         self._usual = sys.getswitchinterval()
 
     def start(self, work: Callable[[], Any]) -> Callable[[], Any]:
-        """Queue a job; return a function that waits for the job and returns its result or raises its error."""
-        finished = threading.Event()
+        """Queue a job, to be done under the settings of now; return a function that waits for it and returns its result
+        or raises its error."""
+        work, finished = under_these_settings(work), threading.Event()
         outcome: list[tuple[Any, BaseException | None]] = []
 
         def job() -> None:
@@ -151,7 +152,8 @@ class CompiledKernels:
         the compile queue works on those already lowered."""
         mode = kernel_mode()
         missing = [ast for ast in dict.fromkeys(kernels) if (ast, mode) not in self._programs]
-        self.search(missing)
+        if self.is_searched():
+            self.search(missing)
         cancelled = threading.Event()
         try:
             waiting = {ast: self._begin(ast, cancelled) for ast in missing}
@@ -176,12 +178,12 @@ class CompiledKernels:
             raise FormatError("what a tuning file says of a kernel does not fit it", given=str(why),
                               expected="moves as a search found them",
                               fix="glassgrad tune clear, and search again") from None
-        features, here = settings.CPU_FEATURES, one_place()
+        here = one_place()
 
         def work() -> bytes:
             if cancelled.is_set():
                 return b""
-            with Context(CPU_FEATURES=features), here:     # a Context belongs to the thread that entered it
+            with here:
                 made = pickle.dumps((facts, self._compiled(ast, built.source or built.binary)))
             if cache:
                 cache.put(key, made)
@@ -219,7 +221,7 @@ class CompiledKernels:
 
     def search(self, kernels: Sequence[UOp]) -> None:
         """Search for faster moves (BEAM), unless BEAM_SECONDS is 0 or a search as wide and as long is stored."""
-        if not self.is_searched() or settings.BEAM_SECONDS <= 0:
+        if settings.BEAM_SECONDS <= 0:
             return
         known = {ast: self.tuned(ast) for ast in kernels}
         wanted = [ast for ast, tuned in known.items()

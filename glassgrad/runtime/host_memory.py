@@ -119,6 +119,15 @@ else:
             _libc.madvise(address, nbytes, advice)
 
 
+def map_block(nbytes: int) -> int:
+    """Pages for a block: a large one begins at a multiple of 2 MiB, with a request for huge pages."""
+    large = nbytes >= MEBIBYTE
+    address = map_pages(nbytes, HUGE_PAGE if large else PAGE)
+    if large:
+        advise_huge(address, nbytes)
+    return address
+
+
 _nothing = ctypes.create_string_buffer(128)
 
 
@@ -139,14 +148,10 @@ class HostMemory(MemoryPool):
     nowhere = round_up(ctypes.addressof(_nothing), 64)       # aligned, not null
 
     def take(self, size: int) -> int | None:
-        large = size >= MEBIBYTE
         try:
-            address = map_pages(size, HUGE_PAGE if large else PAGE)
+            return map_block(size)
         except MemoryError:
             return None
-        if large:
-            advise_huge(address, size)
-        return address
 
     def give_back(self, address: int, size: int) -> None:
         unmap_pages(address, size)

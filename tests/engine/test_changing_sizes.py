@@ -42,6 +42,12 @@ def test_many_lengths_are_right_and_compile_as_often_as_three(name: str) -> None
     assert general_graphs()
 
 
+def test_two_matrices_of_other_shapes_are_no_size_that_grows() -> None:
+    """4 x 5 and 5 x 3 fit n x (13 - 2 n), whose greatest n is 5: kernels for all such sizes would serve nothing new."""
+    count, _ = compiled_by(lambda: [Tensor.rand(4, 5).realize(), Tensor.rand(5, 3).realize()])
+    assert count == 2 and not general_graphs()
+
+
 @pytest.mark.parametrize("name", ["product of a batch", "square", *ATTENTION, "softmax", "convolution", "cat",
                                   "gradient", "gradient of a weight", "transposed", "transposed rows of a batch"])
 def test_the_loop_trees_touch_only_their_memory(name: str) -> None:

@@ -31,7 +31,7 @@ def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("CACHE", "0")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr(engine, "_schedules", {})
+    monkeypatch.setattr(engine._known, "schedules", {})
     monkeypatch.setattr(Device["CPU"], "_programs", {})
     yield
     monkeypatch.setattr("tempfile.tempdir", None)

@@ -186,7 +186,7 @@ def test_check_names_the_guilty_pass(spoiled: str, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(pipeline, "PASSES", [wrong(p) if p.name == spoiled else p for p in pipeline.PASSES])
     monkeypatch.setenv("CACHE", "0")
-    monkeypatch.setattr(engine, "_schedules", {})      # keep the spoiled kernel out of later tests
+    monkeypatch.setattr(engine._known, "schedules", {})      # keep the spoiled kernel out of later tests
     monkeypatch.setattr(Device["CPU"], "_programs", {})
     x = Tensor([1.0, 2.0, 3.0], device="CPU")
     y = x * 3.0 + 0.125                                                # broken here

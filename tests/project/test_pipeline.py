@@ -27,7 +27,7 @@ NEEDED = {"fusion": KeyError, "kernels": ValueError, "lower": Bug}      # withou
 @pytest.fixture(autouse=True)
 def no_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHE", "0")
-    monkeypatch.setattr(engine, "_schedules", {})
+    monkeypatch.setattr(engine._known, "schedules", {})
     for name in ("CPU", "PYTHON"):
         monkeypatch.setattr(Device[name], "_programs", {})
 

@@ -113,7 +113,7 @@ def data(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 
 def general_graphs() -> list[GeneralGraph]:
-    return [general for found in engine._size_families._general.values() for general in found]
+    return [general for found in engine._known.size_families._general.values() for general in found]
 
 
 def compiled_by(work: Callable[[], Any]) -> tuple[int, Any]:

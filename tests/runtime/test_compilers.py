@@ -16,7 +16,7 @@ from scripts import run_script
 
 from glassgrad import Tensor
 from glassgrad.base.errors import Bug, DeviceError, InputError
-from glassgrad.base.settings import Context
+from glassgrad.base.settings import Context, settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.runtime.compiled_kernels import SWITCH_INTERVAL, CompileQueue
 from glassgrad.runtime.cpu import c_compiler as ccompiler, llvm_compiler as llvm, processor as host
@@ -255,8 +255,8 @@ def test_a_first_small_result_loads_and_opens_little(tmp_path: Path) -> None:
              "early = ['subprocess'] if sys.version_info < (3, 11) else []       # by `platform` of Python 3.10\n" \
              "print([n for n in ('numpy', 'subprocess', 'concurrent.futures', " \
              "'glassgrad.compiler.render.c.c_source') if n in sys.modules and n not in early])\n" \
-             "from glassgrad.runtime.cpu.worker_pool import pool_is_open\nprint(pool_is_open())\n" \
-             "print(Tensor.ones(1000, 1000).contiguous().realize().sum().item(), pool_is_open())"
+             "from glassgrad.runtime.cpu.worker_pool import open_pools\nprint(bool(open_pools))\n" \
+             "print(Tensor.ones(1000, 1000).contiguous().realize().sum().item(), bool(open_pools))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True,
                           env={**os.environ, "CACHE_DIR": str(tmp_path), "THREADS": "2", "DEV": "CPU"})
     assert done.stdout.splitlines() == ["21.0", "[]", "False", "1000000.0 True"], done.stderr
@@ -281,6 +281,12 @@ def test_what_a_compile_raises_reaches_who_waits_for_it() -> None:
     assert second() == "name"
     with pytest.raises(ValueError, match="no"):
         first()
+
+
+def test_a_compile_has_the_settings_of_the_thread_that_queued_it() -> None:
+    with Context(CACHE_MB=7, CPU_FEATURES="-avx512f"):
+        wait = CompileQueue().start(lambda: (settings.CACHE_MB, settings.CPU_FEATURES))
+    assert wait() == (7, "-avx512f") and settings.CACHE_MB != 7
 
 
 def test_a_compile_leaves_the_turns_of_threads_as_they_were() -> None:

@@ -41,8 +41,8 @@ def new_process(work: Callable[[], Any]) -> tuple[int, Any]:
         return pipeline.make_schedule(*given, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "_schedules", {})
-        patch.setattr(engine, "_size_families", SizeFamilies(64))
+        patch.setattr(engine._known, "schedules", {})
+        patch.setattr(engine._known, "size_families", SizeFamilies(64))
         patch.setattr(engine, "make_schedule", counted)
         result = work()
     return len(made), result
@@ -154,7 +154,7 @@ def test_a_part_that_is_replaced_in_place(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_lines_of_kernels_are_those_of_the_program_that_runs() -> None:
     def lines() -> set[int]:
-        return {line.number for variants in engine._schedules.values() for item in variants.first.items
+        return {line.number for variants in engine._known.schedules.values() for item in variants.first.items
                 for line in item.lines if line.file == __file__}
 
     def first() -> set[int]:

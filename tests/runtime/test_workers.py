@@ -231,10 +231,10 @@ def test_nested_launches_run_inline(pool: WorkerPool) -> None:
 
 def test_a_nested_launch_gives_back_the_memory_that_it_took(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     taken, given = [], []
-    map_arena, unmap_pages = workers._map_arena, workers.unmap_pages
+    map_block, unmap_pages = workers.map_block, workers.unmap_pages
 
     def mapped(nbytes: int) -> int:
-        taken.append((map_arena(nbytes), nbytes))
+        taken.append((map_block(nbytes), nbytes))
         return taken[-1][0]
 
     def unmapped(at: int, nbytes: int) -> None:
@@ -248,7 +248,7 @@ def test_a_nested_launch_gives_back_the_memory_that_it_took(pool: WorkerPool, mo
         pool.run(inner.address, 1)
 
     pool.run(CommandList([]).address, 0)                  # the workers have their arenas
-    monkeypatch.setattr(workers, "_map_arena", mapped)
+    monkeypatch.setattr(workers, "map_block", mapped)
     monkeypatch.setattr(workers, "unmap_pages", unmapped)
     callbacks = [CALLBACK(function) for function in (needs_more, nested)]
     inner, outer = (CommandList([(ctypes.cast(callback, ctypes.c_void_p).value or 0, [], 1, False)])

@@ -58,7 +58,7 @@ def test_the_fuzzer_finds_and_shrinks_what_is_wrong(monkeypatch: pytest.MonkeyPa
                                   if n.op is o.ADD and n.dtype.is_float})
 
     monkeypatch.setattr(pipeline, "rewrite", wrong)
-    monkeypatch.setattr(engine, "_schedules", {})               # nobody else shall find these schedules
+    monkeypatch.setattr(engine._known, "schedules", {})               # nobody else shall find these schedules
     with Context(CACHE=0), pytest.raises(AssertionError) as caught:
         for seed in range(1, 30):
             check_seed(seed, ("PYTHON",))

@@ -74,8 +74,6 @@ class KeptRows:
     def of(self, normal: NormalizedGraph, original: Mapping[UOp, UOp], is_new: bool) -> ScheduledGraph | None:
         """The structure of a graph that keeps values; None if it keeps none. It is searched for them if it has no
         schedule (`is_new`) and has nodes that were computed before, and when it first reads a kept value."""
-        if not is_new and not registry.kept.rows:
-            return None
         if normal.key in self._found:
             return self._found[normal.key]
         reads_kept = any([n.base in registry.kept for n in normal.buffers])

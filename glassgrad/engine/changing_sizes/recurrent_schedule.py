@@ -7,7 +7,8 @@ from __future__ import annotations
 from glassgrad.compiler.graph.symbolic import lengths_in
 from glassgrad.compiler.schedule.kernels import Schedule
 from glassgrad.compiler.schedule.recurrent_steps import unrolled
-from glassgrad.engine.compiled_schedule import MOST_LAYOUTS, CompiledSchedule
+from glassgrad.engine.compiled_schedule import CompiledSchedule
+from glassgrad.engine.memory_plan import MOST_LAYOUTS
 
 
 class RecurrentSchedule(CompiledSchedule):

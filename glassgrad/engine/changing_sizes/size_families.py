@@ -17,7 +17,7 @@ from itertools import islice
 from operator import itemgetter, le, ne
 from typing import Any, NamedTuple
 
-from glassgrad.base.errors import Bug, ShapeError
+from glassgrad.base.errors import Bug, GlassgradError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, replaced
 from glassgrad.compiler.optimize.tiling_families import FAMILIES
@@ -27,6 +27,7 @@ from glassgrad.engine.changing_sizes.key_without_sizes import (SizesOf, argument
                                                                with_sources)
 from glassgrad.engine.changing_sizes.symbolic_graph import (Formula, Rounded, SymbolicGraph, depends_on_n, fit,
                                                             fit_rounded, grown_from_one, has_rounded, with_variable)
+from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.debug_report import report_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph
 
@@ -49,7 +50,7 @@ class GeneralGraph:
     follows from it by a formula."""
 
     def __init__(self, normal: NormalizedGraph, parts: list[SizesOf], sizes: SizeFormulas, symbol: Symbol,
-                 formulas: Sequence[Formula], compiled: Any):
+                 formulas: Sequence[Formula], compiled: CompiledSchedule):
         key, base = normal.key, sizes.base
         self.symbol, self.compiled = symbol, compiled
         self.scalars = sizes.scalars                     # which floats are arguments
@@ -189,6 +190,8 @@ class SizeFamily:
         scalars = tuple(i for i, floats in self.constants.items() if len(floats) > 1)
         least = [n for part in self.parts for n in part.least]
         low, high = _limits(formulas, least, min(values), max(values))
+        if len(last) == SEEN_GROWING and high == max(values):     # none can be larger: they fit by chance
+            return None
         return SizeFormulas(base, tuple(formulas), scalars, low, tuple(values), high)
 
 
@@ -218,6 +221,11 @@ class SizeFormulas(NamedTuple):
         return symbol, graph
 
 
+# Makes kernels for all sizes: (graph, formulas, what else a schedule depends on) -> (schedule, (variable, formulas))
+CompileForAllSizes = Callable[[NormalizedGraph, SizeFormulas, tuple[Any, ...]],
+                              tuple[CompiledSchedule, tuple[Symbol, Sequence[Formula]]]]
+
+
 class SizeFamilies:
     """All families of a process: graphs with a variable by some of their ops, and what was seen by skeleton."""
 
@@ -227,9 +235,21 @@ class SizeFamilies:
         self._leaves: dict[Any, set[Any]] = {}           # rows of the leaves of the graph that a line made last
         self._general: dict[Any, list[GeneralGraph]] = {}
 
-    def find(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> tuple[GeneralGraph, int] | None:
-        """The graph with a variable that this graph is one of, and the variable's value. `where` is what else a
-        schedule depends on."""
+    def schedule_for(self, normal: NormalizedGraph, where: tuple[Any, ...],
+                     compile: CompileForAllSizes) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
+        """The schedule for changing sizes that a graph fits, and the size; None where it is compiled for its own
+        sizes: too few sizes were seen yet, no variable fits them, or this size comes so often that its own kernels pay.
+        `where` is what else a schedule depends on."""
+        found = self._find(normal, where) or self._new(normal, where, compile)
+        if found is None:
+            return None
+        general, value = found
+        if general.gets_own_kernels(value):
+            return None
+        return general.compiled.for_values((value,)), (value,)
+
+    def _find(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> tuple[GeneralGraph, int] | None:
+        """The graph with a variable that this graph is one of, and the variable's value."""
         for general in reversed(self._general.get((where, some_ops(normal.key)), ())):
             value = general.value_for(normal)
             if value is not None:
@@ -241,7 +261,29 @@ class SizeFamilies:
                     return general, value
         return None
 
-    def family(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> SizeFamily:
+    def _new(self, normal: NormalizedGraph, where: tuple[Any, ...],
+             compile: CompileForAllSizes) -> tuple[GeneralGraph, int] | None:
+        """A new graph with a variable for one that none fits, and the variable's value; None where that is refused."""
+        family = self._family(normal, where)
+        sizes = None if family.given_up else family.formulas(normal)
+        if sizes is None:
+            return None
+        try:
+            compiled, (symbol, formulas) = compile(normal, sizes, where)
+        except GlassgradError as why:
+            family.refuse(sizes, str(why).splitlines()[0])
+            return None
+        general = GeneralGraph(normal, family.parts, sizes, symbol, formulas, compiled)
+        family.made.append(general)
+        if len(self._general) >= self._most:
+            self._general.pop(next(iter(self._general)))
+        self._general.setdefault((where, some_ops(normal.key)), []).append(general)
+        report_sizes(f"a size changes: kernels for all sizes from {symbol.low} to {symbol.high}, made at "
+                     f"{normal.sinks[0].line}")
+        value = general.value_for(normal)
+        return None if value is None else (general, value)
+
+    def _family(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> SizeFamily:
         """The family of a graph that no graph with a variable fits; the graph is noted in it."""
         parts = [split(row) for row in normal.key]
         for kept in (self._seen, self._leaves):
@@ -253,13 +295,6 @@ class SizeFamilies:
         family = self._seen.setdefault((where, tuple([part.rest for part in parts])), SizeFamily(grown=grown))
         family.see(normal, parts)
         return family
-
-    def add(self, normal: NormalizedGraph, where: tuple[Any, ...], family: SizeFamily, general: GeneralGraph) -> None:
-        """Keep a graph with a variable, made for a family."""
-        family.made.append(general)
-        if len(self._general) >= self._most:
-            self._general.pop(next(iter(self._general)))
-        self._general.setdefault((where, some_ops(normal.key)), []).append(general)
 
 
 def _alike(seen: list[tuple[int, ...]], rounded: bool = False) -> list[list[tuple[int, ...]]]:

@@ -32,7 +32,7 @@ def check_alone(ast: UOp, data: Mapping[int, bytes], device: str) -> None:
     item = Item(ast, tuple(range(len(slots))), results, device)
     with Context(CACHE=0):
         segment = Segment([item], len(slots), Schedule([item], slots))
-    sizes = [slot.nbytes for slot in slots] + [nbytes for _, shared in segment.shared for nbytes in shared]
+    sizes = [slot.nbytes for slot in slots] + [nbytes for _, nbytes in segment.shared]
     blocks = [opened.memory.allocate(max(nbytes, 8)) for nbytes in sizes]
     numbers = {slot: ctypes.create_string_buffer(data[slot], 8) for slot, n in params.items() if n.arg.scalar}
     addresses = [ctypes.addressof(numbers[i]) if i in numbers else block.address for i, block in enumerate(blocks)]

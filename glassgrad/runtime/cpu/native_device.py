@@ -26,9 +26,9 @@ from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.compiled_kernels import CompiledKernels, CompiledProgram, CompileQueue
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
-from glassgrad.runtime.cpu.processor import HostTarget, available_cores, host_description
+from glassgrad.runtime.cpu.processor import HostTarget, available_cores, host_description, worker_count
 from glassgrad.runtime.cpu.stopwatch import NativeStopwatch
-from glassgrad.runtime.cpu.worker_pool import Command, pool_is_open, worker_count, worker_pool
+from glassgrad.runtime.cpu.worker_pool import Command, open_pools, worker_pool
 from glassgrad.runtime.guarded_memory import GuardedMemory
 from glassgrad.runtime.host_memory import HostMemory
 
@@ -207,7 +207,7 @@ class NativePlan(DevicePlan):
 
     def runner(self) -> Callable[[], int]:
         """A function that does `run` on the worker pool of the current settings, for repeated calls."""
-        alone = self._count == 1 and not self.scratch_bytes and not self._by_value or not pool_is_open()
+        alone = self._count == 1 and not self.scratch_bytes and not self._by_value or not open_pools
         if self._count <= MOST_INLINE_COMMANDS and self._serial and alone:
             return self._inline_runner()
         pool = worker_pool()

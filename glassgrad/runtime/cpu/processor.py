@@ -202,6 +202,14 @@ def available_cores() -> int:
     return max(1, cores if quota is None else min(cores, int(quota + 0.5)))
 
 
+_cores = lru_cache(maxsize=1)(available_cores)
+
+
+def worker_count() -> int:
+    """How many threads share the tasks of a kernel: THREADS, or one per core that this process may use."""
+    return settings.THREADS or _cores()
+
+
 def _group_quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> float | None:
     """Processors that Linux control groups allow (the least over all parents), or None without a limit."""
     limits = []

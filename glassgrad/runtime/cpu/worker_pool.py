@@ -23,13 +23,12 @@ from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.fork_locks import held_at_fork
-from glassgrad.base.settings import settings
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
-from glassgrad.runtime.cpu.processor import available_cores, host_description
+from glassgrad.runtime.cpu.processor import available_cores, host_description, worker_count
 from glassgrad.runtime.cpu.worker_pool_source import OFFSETS, SHARE
 from glassgrad.runtime.disk_cache import default_cache, name_of
-from glassgrad.runtime.host_memory import HUGE_PAGE, PAGE, advise_huge, map_pages, round_up, unmap_pages
+from glassgrad.runtime.host_memory import PAGE, map_block, round_up, unmap_pages
 from glassgrad.runtime.kernel_key import source_digest
 
 SPIN_NANOSECONDS = 100_000          # how long an idle worker spins before it sleeps: longer than between two calls
@@ -162,7 +161,7 @@ class _Crew:
     def grow(self, nbytes: int) -> None:
         """Gives every worker an arena of `nbytes`; nothing may be running."""
         old, old_bytes = list(self._table), self.scratch_bytes
-        self._table[:] = [_map_arena(nbytes) for _ in range(self.count)]
+        self._table[:] = [map_block(nbytes) for _ in range(self.count)]
         self.scratch_bytes = nbytes
         for address in filter(None, old):
             unmap_pages(address, old_bytes)
@@ -174,13 +173,6 @@ class _Crew:
             thread.join()
         for address in filter(None, list(self._table)):
             unmap_pages(address, self.scratch_bytes)
-
-
-def _map_arena(nbytes: int) -> int:
-    address = map_pages(nbytes, HUGE_PAGE if nbytes >= HUGE_PAGE else PAGE)
-    if nbytes >= HUGE_PAGE:
-        advise_huge(address, nbytes)
-    return address
 
 
 class WorkerPool:
@@ -235,7 +227,7 @@ class WorkerPool:
 
     def _run_inline(self, commands: Any, count: Any) -> int:
         nbytes = self._scratch_bytes         # read once: a nested launch or another thread may raise it meanwhile
-        arena = _map_arena(nbytes)           # the pool's arenas are in use by the outer launch
+        arena = map_block(nbytes)           # the pool's arenas are in use by the outer launch
         alone, table = ctypes.create_string_buffer(OFFSETS["SHARES"]), ctypes.c_int64(arena)     # no workers
         ctypes.c_int64.from_buffer(alone, OFFSETS["SCRATCH"]).value = ctypes.addressof(table)
         try:
@@ -257,31 +249,18 @@ class WorkerPool:
 
 
 _pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
-_by_count: dict[int, WorkerPool] = {}
-_by_count_lock = held_at_fork(threading.RLock(), "pool")
-
-
-def pool_is_open() -> bool:
-    """Whether a pool has been made already."""
-    return bool(_by_count)
+open_pools: dict[int, WorkerPool] = {}      # by number of workers
+_open_pools_lock = held_at_fork(threading.RLock(), "pool")
 
 
 def worker_pool() -> WorkerPool:
     """The pool for THREADS workers; by default one per core that this process may use."""
     count = worker_count()
-    found = _by_count.get(count)
+    found = open_pools.get(count)
     if found is None:
-        with _by_count_lock:
-            found = _by_count.get(count) or _by_count.setdefault(count, WorkerPool(count))
+        with _open_pools_lock:
+            found = open_pools.get(count) or open_pools.setdefault(count, WorkerPool(count))
     return found
-
-
-def worker_count() -> int:
-    """How many threads share the tasks of a kernel: THREADS, or one per core that this process may use."""
-    return settings.THREADS or _cores()
-
-
-_cores = lru_cache(maxsize=1)(available_cores)
 
 
 def _after_fork() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from glassgrad.base.errors import FormatError, InputError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.runtime.cpu.processor import available_cores, host_description
+from glassgrad.runtime.cpu.processor import host_description, worker_count
 from glassgrad.runtime.disk_cache import DiskCache, cache_in, default_folder, name_of
 from glassgrad.runtime.kernel_key import source_digest, structure
 
@@ -57,7 +57,7 @@ def machine() -> dict[str, Any]:
     """The facts about this machine that an entry depends on."""
     host = host_description()
     return {"processor": host.cpu, "system": host.triple, "features": " ".join(sorted(host.features)),
-            "threads": settings.THREADS or available_cores()}
+            "threads": worker_count()}
 
 
 def digest_of(ast: UOp) -> str:

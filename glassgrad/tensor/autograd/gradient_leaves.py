@@ -99,9 +99,9 @@ def is_only_leaf(tensor: Any) -> bool:
 
 
 def holders(nodes: Collection[UOp]) -> list[Any]:
-    """The live leaf tensors among these nodes."""
-    return [t for node, known in registry.leaves_among(nodes) for r in known
-            if (t := r()) is not None and t.uop is node]
+    """The live leaf tensors among these nodes: first those at BUFFERs, each kind in the nodes' order."""
+    listed = [(n, n.arg.leaves) for n in nodes if n.op is _BUFFER and n.arg.leaves] + registry.leaves.among(nodes)
+    return [t for node, known in listed for r in known if (t := r()) is not None and t.uop is node]
 
 
 def leaf_shared(node: UOp, tensor: Any) -> bool:

@@ -31,7 +31,7 @@ from typing import Any
 
 from glassgrad.base.errors import DeviceError, GradientError, InputError
 from glassgrad.compiler.graph import DType, UOp, dtype_by_name
-from glassgrad.engine.custom_calls import UserCall
+from glassgrad.engine.host_launches import UserCall
 from glassgrad.engine.realize import run_call
 from glassgrad.runtime.cpu.c_compiler import find_compiler
 from glassgrad.runtime.devices import Device

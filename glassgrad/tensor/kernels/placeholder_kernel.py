@@ -29,7 +29,7 @@ from glassgrad.compiler.lower.loops import (LOOP, For, Kernel, Phase, Statement,
 from glassgrad.compiler.lower.transcendental import expand
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.c.c_source import PLAIN, plain_function, plain_launch
-from glassgrad.engine.custom_calls import UserCall
+from glassgrad.engine.host_launches import UserCall
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.kernels.c_kernel import launch_on, load as load_c, without_gradient
