@@ -25,6 +25,7 @@ from glassgrad.compiler.lower.loops import Accumulate, Kernel, Phase, Store, exp
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.moves.split_by_remainder import residues
 from glassgrad.compiler.optimize.plain.access_order import weighed
+from glassgrad.compiler.optimize.product.recognize import count, recognize
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -173,6 +174,16 @@ def test_the_gradient_of_patches_by_their_image_is_a_contraction() -> None:
     x, w = leaf(4, 16, 32, 32), leaf(64, 16, 4, 4)
     [by_input] = x.conv2d(w, stride=4).square().sum().gradient(x)
     assert families(by_input) & {"contract", "direct"}
+
+
+def test_the_channels_of_a_group_are_one_product_in_a_strided_gradient() -> None:
+    """A loop over all channels is split into groups and their channels: else each channel would be a product of its own,
+    with two by two remainders as its columns."""
+    x, w = leaf(6, 20, 20, 45), leaf(192, 5, 7, 7)
+    [by_input] = x.conv2d(w, stride=2, padding=3, groups=4).square().sum().gradient(x)
+    bodies = [lower(item.ast).phases[0].body for item in by_input.schedule()]
+    *_, product = [found for body in bodies if (found := recognize(body)) is not None]
+    assert count(product.batch) == 4 and sorted([count(product.m), count(product.n)]) == [5 * 2 * 2, 6 * 10 * 23]
 
 
 @pytest.mark.parametrize("stride", [2, 3, 4])

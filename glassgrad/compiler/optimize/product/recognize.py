@@ -120,14 +120,15 @@ def innermost(loops: list[UOp], most: int) -> list[UOp]:
 
 
 def recognize(body: list[Statement]) -> Product | None:
-    """The body as a contraction, or None. A loop over all members of all groups may be split into two loops."""
-    found = _recognize(body)
+    """The body as a contraction, or None. A loop over all members of all groups is split into two loops where the
+    members then belong to one factor alone."""
+    found, split = _recognize(body), _groups_apart(body)
+    grouped = None if split is None else _recognize(split)
+    if grouped is not None and grouped.m and grouped.n and \
+            (found is None or not found.m or not found.n or count(grouped.batch) < count(found.batch)):
+        return grouped
     if found is not None and found.m and found.n:
         return found
-    split = _groups_apart(body)
-    grouped = None if split is None else _recognize(split)
-    if grouped is not None and grouped.m and grouped.n:
-        return grouped
     if found is None or not (found.m or found.n):
         return None
     return found if found.m else found.swapped()
