@@ -177,7 +177,7 @@ def test_the_gradient_of_patches_by_their_image_is_a_contraction() -> None:
 
 
 def test_the_channels_of_a_group_are_one_product_in_a_strided_gradient() -> None:
-    """A loop over all channels is split into groups and their channels: else each channel would be a product of its own,
+    """A loop over all channels is split into groups and their channels: else each channel would be a product by itself,
     with two by two remainders as its columns."""
     x, w = leaf(6, 20, 20, 45), leaf(192, 5, 7, 7)
     [by_input] = x.conv2d(w, stride=2, padding=3, groups=4).square().sum().gradient(x)
