@@ -235,11 +235,13 @@ class RegisterTile(PanelBlocks):
 
     def panels(self, body: Callable[[RegisterTile], list[Statement]]) -> list[Statement]:
         """The body for all tiles of a task: panels of N outside, so that each is reused by every panel of M; those of M
-        outside where a task has packed several of N, which stay in a cache: rows are written in order. Panels of M of
+        outside where several of N stay in a cache, packed by the task or few enough: rows are written in order. Panels of M of
         balanced height (`FlatAxis.balanced`) are one loop per height. Two or more panels have at least half a
         tile's rows each; a single one may have fewer, and rereads its last row instead of rows past the end."""
         if not self.m.balanced or self.end_m is None:
-            by_rows = self.choice.right == "near" and self.block_n > 1
+            block = self.depth * self.block_n * self.columns * self.product.right.dtype.itemsize
+            few = self.choice.right == "in_place" and 2 * block <= self.plan.target.l1_bytes
+            by_rows = self.block_n > 1 and (self.choice.right == "near" or few)
             return self.over_m(self.over_n(body(self))) if by_rows else self.over_n(self.over_m(body(self)))
         found, each = list[Statement](), counter("mh", self.block_m)
         first = multiply(one(self.task_m), self.block_m)
