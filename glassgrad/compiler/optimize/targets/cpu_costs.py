@@ -30,6 +30,7 @@ MOST_PACKED = 1 << 28    # elements of a packed factor that is much larger than 
 PHASE = 6_000            # cycles of one more barrier between workers
 TASK_BYTES = 192 * 1024  # of the right factor that are worth a task: reading them takes as long as `task_work`
 SHORT_K = 8              # size of K below which writing a result that leaves the caches takes longer than its products
+ROWS_AHEAD = 16          # prefetch distance in rows of a right factor (steps of K): read in place, or packed from afar
 NEAR_K = 2048            # size of K above which panels do not stay in a cache: all tiles do a part of K, then the next
 FEW_PANELS = 16          # of N, up to which the left factor may be read in place, again for each panel
 EVEN_ROWS = 64           # of M with a run-time bound, up to which they are split into panels of balanced height
@@ -40,7 +41,7 @@ MOST_HEIGHTS = 144       # vectors of sums in the tiles of 1, 2, .. rows, which 
 WORKER_TASKS = 6         # per worker, where more tasks would pack more: cores differ in speed
 TASK_SPREAD = 0.5        # of a task, by which the last worker is done later than the average: cores differ in speed
 TASK_CYCLES = 1_500      # to claim a task and begin it
-SUM_CYCLES = 1.0         # to add a vector of sums to memory
+FINISH_CYCLES = 0.25     # to clear an element of sums in memory, and to read it when it is finished
 PACK_CYCLES = 0.25       # to pack one element
 REMOTE_CYCLES = 0.6      # to read a packed element from another core's cache
 AGAIN_CYCLES = 0.8       # to read a packed vector from the second-level cache, once for each panel of rows
@@ -67,16 +68,17 @@ class TileCosts:
     pack_near: float                     # an element, in the task that reads it
     read_right: tuple[float, float]      # an element of a right factor read in place, beyond the first-level cache
     write_row: tuple[float, float]       # a row of a finished tile, besides its vectors
+    add_sums: float                      # to add a vector of sums to memory
     prefetches_rows: bool                # whether to prefetch the next rows of a left factor that is read in place
     reach: int                           # bytes of one that are read in place as fast as packed: the pages of a TLB
 
 
 TILE_COSTS = {
     "x86_64": TileCosts(0.6, 5.0, (0.3, 0.0), (0.1, 0.1), 0.05, (0.05, 0.12), (0.7, 1.2), (0.5, 1.8), 0.5,
-                        (0.08, 0.12), (0.0, 0.0), True, 1 << 62),
+                        (0.08, 0.12), (0.0, 0.0), 0.5, True, 1 << 62),
     # fitted to 144 tiles of each of 21 products on a Neoverse N1, whose first TLB has 48 pages, for both factors
     "aarch64": TileCosts(0.5, 4.0, (0.5, 0.5), (0.05, 0.1), 0.2, (0.02, 0.05), (1.3, 1.5), (0.7, 1.8), 1.0,
-                         (0.1, 0.15), (4.0, 13.0), False, 96 << 10),
+                         (0.1, 0.15), (4.0, 13.0), 1.0, False, 96 << 10),
 }
 
 

@@ -123,6 +123,8 @@ class RegisterPlan(TileCycles):
         in_l1 = 2 * self.right_bytes <= self.target.l1_bytes
         soon = self.m.size > cpu.MANY_PANELS * tile.rows or self.right_bytes <= cpu.FLOW_ROWS * cpu.FLOW_PITCH
         ahead = tile.right != "in_place" or not (in_l1 or soon and self.right_flows)      # else the hardware prefetches
+        if tile.right == "in_place" and not self.right_streams:
+            ahead = ahead and self.depth >= 4 * cpu.ROWS_AHEAD               # else too much of it is past the last row
         if tile.right == "near" and tile.left == "in_place":
             ahead = self.costs.prefetches_rows
         known = self.product.k_stop is None and not self.n.pitch                 # how many steps of K are one loop
