@@ -172,9 +172,10 @@ class ImagePlan:
         if taps and 2 * touched * image.dtype.itemsize > target.l2_bytes:
             return None                  # and a line too long to stay in the cache until its next tap reads it
         p = replace(p, k=edges.taps_first(p.k, steps))
-        flat, tall = flat_axis(p.m, p.epilogue, "m")[0].size, count(p.m)
+        flat, width, tall = flat_axis(p.m, p.epilogue, "m")[0].size, p.m[-1].arg.size, count(p.m)
         ideal = depth * tall * wide / (2 * lanes) * math.prod(edges.share(k) for k in edges.bound)
-        packed = ideal * (-(-flat // lanes) * lanes / flat) + depth * tall      # lanes along the image, and its copy
+        packed = ideal * (-(-flat // lanes) * lanes / flat)                     # lanes along the image, and its copy
+        packed += depth * tall * (cpu.APART_CYCLES if width < flat and width % lanes else cpu.PACK)
         packed += cpu.APART_CYCLES * tall * wide * (stride_along(p.store.index, p.m[-1]) != 1)
         ways: list[tuple[float, int, list[int]]] = []
         repeats, load = max(1, count(run_time) // USUAL), cpu.tile_costs(target.arch).load

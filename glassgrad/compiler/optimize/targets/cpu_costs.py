@@ -48,6 +48,7 @@ AGAIN_CYCLES = 0.8       # to read a packed vector from the second-level cache, 
 SHARED_CYCLES = 50       # to write a cache line that another core writes too
 PIECE_CYCLES = 200       # to write a piece of a row, of a result that does not stay in a cache
 APART_CYCLES = 2.5       # to store one element of a vector with strided stores
+SCATTER_CYCLES = 1.0     # to store one element of a vector that is in two rows of an image
 NARROW_VECTORS = 4       # of N, below which lanes may go along M instead, though stores are strided then
 LONG_EPILOGUE = 16       # operations per result from which a tile's rows are a loop: unrolling them is no faster
 NEAR_BYTES = 256 * 1024  # from a factor's first line to its last: 64 pages; twice as many cost more than packing
@@ -94,7 +95,7 @@ def fit_sets(lines: int, step: int, ways: int) -> bool:
 
 
 # -- direct: an image read in place ----------------------------------------------------------------------------------
-LEAST_USE = 0.4          # share of the multiply-adds that must be useful: else the lanes belong along another axis
+LEAST_USE = 0.37         # share of the multiply-adds that must be useful: else the lanes belong along another axis
 REREAD = 2               # times that each element is read, for a factor to be a window
 FEW_WINDOW_PANELS = 8    # of N, up to which a factor that is no window is read in place too
 MOST_VECTORS = 4         # of a tile

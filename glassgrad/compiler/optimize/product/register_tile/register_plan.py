@@ -37,7 +37,8 @@ class RegisterPlan(TileCycles):
         if p.depth < limits.least_k or p.work < limits.least_work or few_rows(p):
             return None
         m, m_out = flat_axis(p.m, p.epilogue, "m")
-        n, n_out = (None if p.stops else image_axis(p)) or flat_axis(p.n, p.epilogue, "n")
+        lanes = target.lanes(p.total.dtype.itemsize)
+        n, n_out = (None if p.stops else image_axis(p, lanes)) or flat_axis(p.n, p.epilogue, "n")
         if p.m[0] in p.stops:
             usual = max(min(m.size, cpu.USUAL_ROWS[cpu.EVEN_ROWS][-1]), m.size // 4)
             m, p = replace(m.with_run_time_bound(p.stops), size=usual, most=m.size), replace(p, stops={})
