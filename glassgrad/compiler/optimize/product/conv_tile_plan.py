@@ -41,6 +41,10 @@ class Cut:
         turn = self.count * (self.rows + cpu.APART * self.pieces) * cpu.TURN * vectors * lanes
         return panels * (steps + turn + cpu.PACK * depth * vectors * lanes / repeats)
 
+    def lines(self, step: int) -> float:
+        """The cache lines that a step of K reads, if neighbours along the last loop of M are `step` bytes apart."""
+        return self.rows / self.tiles[-1] * (1 + (self.tiles[-1] - 1) * min(1.0, step / cpu.CACHE_LINE))
+
 
 def cuts(p: Product, edges: Edges, most: int) -> list[Cut]:
     """All ways to split M into tiles of at most `most` rows."""
@@ -176,9 +180,9 @@ class ImagePlan:
         ideal = depth * tall * wide / (2 * lanes) * math.prod(edges.share(k) for k in edges.bound)
         packed = ideal * (-(-flat // lanes) * lanes / flat)                     # lanes along the image, and its copy
         packed += depth * tall * (cpu.APART_CYCLES if width < flat and width % lanes else cpu.PACK)
-        packed += cpu.APART_CYCLES * tall * wide * (stride_along(p.store.index, p.m[-1]) != 1)
         ways: list[tuple[float, int, list[int]]] = []
         repeats, load = max(1, count(run_time) // USUAL), cpu.tile_costs(target.arch).load
+        step = abs(steps[line]) * image.dtype.itemsize
         all_cuts = cuts(p, edges, target.vector_registers - 2)
         for vectors in range(1, min(cpu.MOST_VECTORS, -(-wide // lanes)) + 1):
             panels = -(-wide // (vectors * lanes))
@@ -186,7 +190,9 @@ class ImagePlan:
             for cut in all_cuts:
                 if vectors > 1 and cut.rows > most or cut.written * cut.rows * vectors > cpu.MOST_WRITTEN:
                     continue
-                ways.append((cut.cycles(depth, panels, vectors, lanes, load, repeats), vectors, cut.tiles))
+                again = panels * cut.count * depth * cut.lines(step) * cpu.LINE_CYCLES        # for each panel
+                cost = cut.cycles(depth, panels, vectors, lanes, load, repeats) + (0 if window or along else again)
+                ways.append((cost, vectors, cut.tiles))
         ways.sort(key=lambda tile: tile[0])
         if not ways or ideal < cpu.LEAST_USE * ways[0][0] or not (window or along) and packed < ways[0][0]:
             return None

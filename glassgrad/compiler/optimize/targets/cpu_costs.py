@@ -106,7 +106,8 @@ MANY_PANELS = 16         # of M, from which such a factor is reread so often tha
 FLOW_CACHES = 1 << 35    # the product of both caches' sizes (32 KB x 1 MB) that FLOW_PITCH is for: it scales with that
 MOST_NEAR = 12           # tiles that a search tries
 MOST_WRITTEN = 2048      # unrolled multiply-adds, for all the edges that a tile may be at
-PACK = 1.0               # cycles to pack one element of the other factor
+PACK = 1.0               # cycles to pack one element of the other factor,
+LINE_CYCLES = 0.4        # and to read a cache line of an image that is no window, which no tap before has read
 TURN = 1.0               # cycles to transpose one element of a finished tile,
 APART = 8.0              # plus this for each contiguous piece of the result that a column of the tile is in
 
