@@ -148,6 +148,21 @@ def test_gradients_by_weights_read_the_image_in_place(name: str) -> None:
     assert "direct" in families(by_weights)
 
 
+@pytest.mark.parametrize("batch", [1, 8])
+def test_pixels_of_a_strided_1x1_convolution_fill_vectors(batch: int) -> None:
+    """Though lines are short: the next one follows in the result. Each pixel is read for one tap, for all panels."""
+    assert families(leaf(batch, 256, 14, 14).conv2d(leaf(512, 256, 1, 1), stride=2)) == {"contract"}
+
+
+@pytest.mark.parametrize("channels,size,pitch", [(3, 32, 32), (2, 28, 32), (3, 33, 48), (1, 14, 16)])
+def test_no_vector_is_in_two_lines_of_an_image(channels: int, size: int, pitch: int) -> None:
+    """Where sums are short, padding costs less than storing such a vector element by element."""
+    x = Tensor.zeros(8, channels, size, size).contiguous().realize()
+    w = Tensor.zeros(16, channels, 3, 3).contiguous().realize()
+    kernel = optimize(lower(x.conv2d(w, padding=1).schedule()[0].ast), AVX512)
+    assert f"pitch={pitch}" in kernel.moves[0], kernel.moves
+
+
 def test_a_line_longer_than_a_cache_is_packed() -> None:
     result = leaf(2, 256, 1, 3000).conv2d(leaf(64, 256, 1, 3))
     assert "contract" in families(result) and "direct" not in families(result)

@@ -26,7 +26,7 @@ from glassgrad.compiler.graph.index_algebra import linear
 from glassgrad.compiler.graph.op_arguments import Measure, Param
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import LANE, LOOP, TASK, TILE, For, Kernel, Store, task_loops, walk
+from glassgrad.compiler.lower.loops import LANE, LOOP, TASK, TILE, For, Kernel, Prefetch, Store, task_loops, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.contraction_tilings import of_matrices
 from glassgrad.compiler.optimize.decisions import Decisions
@@ -385,6 +385,27 @@ def test_blocks_of_a_right_factor_that_few_rows_use(m: int, k: int, n: int, name
     x, y = (values.leaf(rng.uniform(-1, 1, shape).astype("float32")) for shape in ((m, k), (k, n)))
     check([matmul(x, y) + 1.0], values, compiler(target, log), f"{m} {k} {n}")
     assert ("k_block=16" in log[0]) is streams, log
+
+
+@pytest.mark.parametrize("k,streams", [(48, False), (768, True)])
+def test_sums_stay_in_memory_only_if_they_are_long(k: int, streams: bool) -> None:
+    """They are cleared before the first block and read after the last one, however few blocks there are."""
+    move = _tiling_of(64, k, (8 << 20) // k, replace(AVX512, l2_bytes=1 << 20))
+    assert ("right=in_place" in move) is streams and ("k_block" in move) is streams, move
+
+
+@pytest.mark.parametrize("n,where", [(784, "in_place"), (6272, "near")])
+def test_a_right_factor_that_is_read_in_place_comes_from_a_near_cache(n: int, where: str) -> None:
+    """Though a panel of either stays in the first-level cache."""
+    move = _tiling_of(64, 64, n, replace(AVX512, l2_bytes=1 << 20, workers=1))
+    assert f"right={where}" in move, move
+
+
+@pytest.mark.parametrize("n,far", [(400, False), (2000, True)])
+def test_a_right_factor_from_far_away_is_prefetched_as_it_is_packed(n: int, far: bool) -> None:
+    kernel = _product(512, 512, n, replace(AVX512, l2_bytes=1 << 20, workers=1))
+    fetched = {s.memory.arg.slot for phase in kernel.phases for s in walk(phase.body) if isinstance(s, Prefetch)}
+    assert "right=near" in kernel.moves[0] and (2 in fetched) is far, (kernel.moves, fetched)
 
 
 def test_fewer_workers_pack_a_right_factor_less_often() -> None:

@@ -16,7 +16,7 @@ from glassgrad.compiler.graph import UOp
 from glassgrad.compiler.graph.index_algebra import add, index, less, multiply
 from glassgrad.compiler.lower.loops import counter, one, ranges_of
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, read_in_place
-from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, of_matrices
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis, of_matrices
 from glassgrad.compiler.optimize.product.recognize import USUAL, Product, count, footprint, stride_along, usual_stride
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling, blocks
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
@@ -33,12 +33,17 @@ class Cut:
     written: int                  # copies of a step in the code, for all the edges a tile may be at
     pieces: int                   # contiguous pieces of the result that a tile's rows are in
 
-    def cycles(self, depth: int, panels: int, vectors: int, lanes: int, repeats: int = 1) -> float:
-        """The estimated cycles of the product: in a step of K, two multiply-adds or loads per cycle; then each tile is
-        transposed into the result; and the other factor is packed, once for all of its `repeats`."""
-        halves = sum([times * (max(n * vectors, n + vectors, 8) + 1) for n, times in self.steps.items()])
+    def cycles(self, depth: int, panels: int, vectors: int, lanes: int, load: float, repeats: int = 1) -> float:
+        """The estimated cycles of the product: in a step of K, two multiply-adds per cycle, or a little under two loads
+        (`load` cycles each); then each tile is transposed into the result; and the other factor is packed, once for all
+        of its `repeats`."""
+        steps = sum([times * (max(n * vectors / 2, (n + vectors) * load, 4) + 0.5) for n, times in self.steps.items()])
         turn = self.count * (self.rows + cpu.APART * self.pieces) * cpu.TURN * vectors * lanes
-        return panels * (halves / 2 + turn + cpu.PACK * depth * vectors * lanes / repeats)
+        return panels * (steps + turn + cpu.PACK * depth * vectors * lanes / repeats)
+
+    def lines(self, step: int) -> float:
+        """The cache lines that a step of K reads, if neighbours along the last loop of M are `step` bytes apart."""
+        return self.rows / self.tiles[-1] * (1 + (self.tiles[-1] - 1) * min(1.0, step / cpu.CACHE_LINE))
 
 
 def cuts(p: Product, edges: Edges, most: int) -> list[Cut]:
@@ -171,14 +176,15 @@ class ImagePlan:
         if taps and 2 * touched * image.dtype.itemsize > target.l2_bytes:
             return None                  # and a line too long to stay in the cache until its next tap reads it
         p = replace(p, k=edges.taps_first(p.k, steps))
+        flat, width, tall, full = flat_axis(p.m, p.epilogue, "m")[0].size, p.m[-1].arg.size, count(p.m), lanes
         if abs(steps[line]) > 1 and wide < lanes:
             lanes = max(cpu.LEAST_LANES, 1 << (wide - 1).bit_length())     # lanes along the image would read apart
-        width = p.m[-1].arg.size
-        tall = count(p.m)
         ideal = depth * tall * wide / (2 * lanes) * math.prod(edges.share(k) for k in edges.bound)
-        packed = ideal * (-(-width // lanes) * lanes / width) + depth * tall      # lanes along the image, and its copy
+        packed = ideal * lanes * -(-flat // full) / flat                        # lanes along the image, and its copy
+        packed += depth * tall * (cpu.APART_CYCLES if width < flat and width % full else cpu.PACK)
         ways: list[tuple[float, int, list[int]]] = []
-        repeats = max(1, count(run_time) // USUAL)
+        repeats, load = max(1, count(run_time) // USUAL), cpu.tile_costs(target.arch).load
+        step = abs(steps[line]) * image.dtype.itemsize
         all_cuts = cuts(p, edges, target.vector_registers - 2)
         for vectors in range(1, min(cpu.MOST_VECTORS, -(-wide // lanes)) + 1):
             panels = -(-wide // (vectors * lanes))
@@ -186,7 +192,9 @@ class ImagePlan:
             for cut in all_cuts:
                 if vectors > 1 and cut.rows > most or cut.written * cut.rows * vectors > cpu.MOST_WRITTEN:
                     continue
-                ways.append((cut.cycles(depth, panels, vectors, lanes, repeats), vectors, cut.tiles))
+                again = panels * cut.count * depth * cut.lines(step) * cpu.LINE_CYCLES        # for each panel
+                cost = cut.cycles(depth, panels, vectors, lanes, load, repeats) + (0 if window or along else again)
+                ways.append((cost, vectors, cut.tiles))
         ways.sort(key=lambda tile: tile[0])
         if not ways or ideal < cpu.LEAST_USE * ways[0][0] or not (window or along) and packed < ways[0][0]:
             return None

@@ -193,9 +193,10 @@ def of_matrices(p: Product) -> bool:
                for factor, own in ((p.left, p.m), (p.right, p.n)))
 
 
-def image_axis(p: Product) -> tuple[FlatAxis, list[UOp]] | None:
+def image_axis(p: Product, lanes: int = 1) -> tuple[FlatAxis, list[UOp]] | None:
     """The last two loops of N as one axis with the pitch of the image they go over: then each tap of a window is one
-    contiguous read at a constant offset. For images that are read many times; refuses (None) anything else."""
+    contiguous read at a constant offset. Or with a pitch of whole vectors of `lanes`, where more padding costs less
+    than stores of vectors that are in two rows. For images that are read many times; refuses (None) anything else."""
     if len(p.n) < 2 or p.right.op is not o.LOAD or len(p.right.src) != 2:
         return None
     rows, columns = p.n[-2:]
@@ -209,6 +210,11 @@ def image_axis(p: Product) -> tuple[FlatAxis, list[UOp]] | None:
     image = [*p.k, rows, columns]                    # one image: in a batch, other channel groups lie in between
     if 2 * footprint(p.right, image) > count(image):
         return None
+    aligned = -(-columns.arg.size // lanes) * lanes
+    stored = cpu.SCATTER_CYCLES * lanes if pitch % lanes else 0
+    in_memory = aligned <= pitch + columns.arg.size              # what is read past the row before last
+    if in_memory and aligned * p.depth < pitch * (p.depth + 2 * stored):        # two multiply-adds a cycle
+        pitch = aligned
     return FlatAxis([rows, columns], (rows.arg.size - 1) * pitch + columns.arg.size, pitch), p.n[:-2]
 
 

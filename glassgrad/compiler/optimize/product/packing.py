@@ -11,8 +11,8 @@ import math
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, divide, divide_up, index, multiply, substitute_index, times
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, For, Statement, Store, around, counter, flat_index,
-                                            left_of, local, nested, one, ranges_of)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, For, Prefetch, Statement, Store, around, counter,
+                                            flat_index, left_of, local, nested, one, ranges_of)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import zero_outside
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
@@ -29,13 +29,14 @@ class PackedFactor:
     """One factor, packed as [outer loops it depends on][panel][k][position in the panel].
 
     Where a `task` counter is given, each task packs only the `panels` it uses, into private memory. Of a sum with a
-    run-time bound (of one loop, in `stops`), only the steps below it are packed.
+    run-time bound (of one loop, in `stops`), only the steps below it are packed. `far`: it is not in the caches of a
+    core, so that the next rows are prefetched.
     """
 
     def __init__(self, name: str, value: UOp, axis: FlatAxis, outer: list[UOp], k: list[UOp], width: int, vectors: int,
-                 panels: int, task: UOp | None = None, stops: dict[UOp, UOp] | None = None):
+                 panels: int, task: UOp | None = None, stops: dict[UOp, UOp] | None = None, far: bool = False):
         self.value, self.axis, self.k, self.width, self.vectors, self.panels = value, axis, k, width, vectors, panels
-        self.task, self.stops = task, stops or {}
+        self.task, self.stops, self.far = task, stops or {}, far
         self.stop = self.stops.get(k[-1])
         self.outer = [r for r in outer if r in ranges_of(value) and task is None]
         self.depth = count(k)
@@ -74,6 +75,7 @@ class PackedFactor:
             body, loops = self.across(spot, store, lanes), self.loops(self.k[:-1])
         else:
             body = moves.wide(For(spot, LOOP, store), self.vectors, lanes, copies=False) if self.width > 1 else store
+            body = [*(self.rows_ahead(reads, spot) if self.far else []), *body]
             loops = self.loops(self.k)
         if self.task is not None:
             body = around(loops, body)
@@ -93,6 +95,16 @@ class PackedFactor:
         if work >= cpu.PACK_WORK:
             return moves.share_out([*self.outer, panel], body, most)
         return nested([*self.outer, panel], body)
+
+    def rows_ahead(self, reads: list[UOp], spot: UOp) -> list[Statement]:
+        """The prefetches of a later row: a panel reads little of each, at distances that no hardware foresees."""
+        found = list[Statement]()
+        for read in reads:
+            later = substitute_index(read.src[1], {self.k[-1]: add(self.k[-1], index(cpu.ROWS_AHEAD))}, {})
+            if stride_along(later, spot) == 1:
+                found += [Prefetch(read.src[0], substitute_index(later, {spot: index(first)}, {}))
+                          for first in range(0, self.width, max(1, cpu.CACHE_LINE // read.dtype.itemsize))]
+        return found
 
     def loops(self, k: list[UOp]) -> list[For]:
         """The loops over counters of K, with nothing in them."""

@@ -30,6 +30,8 @@ MOST_PACKED = 1 << 28    # elements of a packed factor that is much larger than 
 PHASE = 6_000            # cycles of one more barrier between workers
 TASK_BYTES = 192 * 1024  # of the right factor that are worth a task: reading them takes as long as `task_work`
 SHORT_K = 8              # size of K below which writing a result that leaves the caches takes longer than its products
+FEW_STEPS = 32           # of K, up to which writing a result takes about as long as its products
+ROWS_AHEAD = 16          # prefetch distance in rows of a right factor (steps of K): read in place, or packed from afar
 NEAR_K = 2048            # size of K above which panels do not stay in a cache: all tiles do a part of K, then the next
 FEW_PANELS = 16          # of N, up to which the left factor may be read in place, again for each panel
 EVEN_ROWS = 64           # of M with a run-time bound, up to which they are split into panels of balanced height
@@ -40,13 +42,14 @@ MOST_HEIGHTS = 144       # vectors of sums in the tiles of 1, 2, .. rows, which 
 WORKER_TASKS = 6         # per worker, where more tasks would pack more: cores differ in speed
 TASK_SPREAD = 0.5        # of a task, by which the last worker is done later than the average: cores differ in speed
 TASK_CYCLES = 1_500      # to claim a task and begin it
-SUM_CYCLES = 1.0         # to add a vector of sums to memory
+FINISH_CYCLES = 0.25     # to clear an element of sums in memory, and to read it when it is finished
 PACK_CYCLES = 0.25       # to pack one element
 REMOTE_CYCLES = 0.6      # to read a packed element from another core's cache
 AGAIN_CYCLES = 0.8       # to read a packed vector from the second-level cache, once for each panel of rows
 SHARED_CYCLES = 50       # to write a cache line that another core writes too
 PIECE_CYCLES = 200       # to write a piece of a row, of a result that does not stay in a cache
 APART_CYCLES = 2.5       # to store one element of a vector with strided stores
+SCATTER_CYCLES = 1.0     # to store one element of a vector that is in two rows of an image
 NARROW_VECTORS = 4       # of N, below which lanes may go along M instead, though stores are strided then
 LONG_EPILOGUE = 16       # operations per result from which a tile's rows are a loop: unrolling them is no faster
 NEAR_BYTES = 256 * 1024  # from a factor's first line to its last: 64 pages; twice as many cost more than packing
@@ -67,16 +70,17 @@ class TileCosts:
     pack_near: float                     # an element, in the task that reads it
     read_right: tuple[float, float]      # an element of a right factor read in place, beyond the first-level cache
     write_row: tuple[float, float]       # a row of a finished tile, besides its vectors
+    add_sums: float                      # to add a vector of sums to memory
     prefetches_rows: bool                # whether to prefetch the next rows of a left factor that is read in place
     reach: int                           # bytes of one that are read in place as fast as packed: the pages of a TLB
 
 
 TILE_COSTS = {
     "x86_64": TileCosts(0.6, 5.0, (0.3, 0.0), (0.1, 0.1), 0.05, (0.05, 0.12), (0.7, 1.2), (0.5, 1.8), 0.5,
-                        (0.08, 0.12), (0.0, 0.0), True, 1 << 62),
+                        (0.08, 0.12), (0.0, 0.0), 0.5, True, 1 << 62),
     # fitted to 144 tiles of each of 21 products on a Neoverse N1, whose first TLB has 48 pages, for both factors
     "aarch64": TileCosts(0.5, 4.0, (0.5, 0.5), (0.05, 0.1), 0.2, (0.02, 0.05), (1.3, 1.5), (0.7, 1.8), 1.0,
-                         (0.1, 0.15), (4.0, 13.0), False, 96 << 10),
+                         (0.1, 0.15), (4.0, 13.0), 1.0, False, 96 << 10),
 }
 
 
@@ -92,7 +96,7 @@ def fit_sets(lines: int, step: int, ways: int) -> bool:
 
 
 # -- direct: an image read in place ----------------------------------------------------------------------------------
-LEAST_USE = 0.4          # share of the multiply-adds that must be useful: else the lanes belong along another axis
+LEAST_USE = 0.37         # share of the multiply-adds that must be useful: else the lanes belong along another axis
 LEAST_LANES = 4          # of vectors along few channels
 REREAD = 2               # times that each element is read, for a factor to be a window
 FEW_WINDOW_PANELS = 8    # of N, up to which a factor that is no window is read in place too
@@ -104,7 +108,8 @@ MANY_PANELS = 16         # of M, from which such a factor is reread so often tha
 FLOW_CACHES = 1 << 35    # the product of both caches' sizes (32 KB x 1 MB) that FLOW_PITCH is for: it scales with that
 MOST_NEAR = 12           # tiles that a search tries
 MOST_WRITTEN = 2048      # unrolled multiply-adds, for all the edges that a tile may be at
-PACK = 1.0               # cycles to pack one element of the other factor
+PACK = 1.0               # cycles to pack one element of the other factor,
+LINE_CYCLES = 0.4        # and to read a cache line of an image that is no window, which no tap before has read
 TURN = 1.0               # cycles to transpose one element of a finished tile,
 APART = 8.0              # plus this for each contiguous piece of the result that a column of the tile is in
 

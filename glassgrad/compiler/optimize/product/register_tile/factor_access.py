@@ -46,8 +46,12 @@ class FactorAccess(FlatProduct):
 
     @cached_property
     def right_bytes(self) -> int:
-        copies = count(r for r in self.outer if r in ranges_of(self.product.right))
-        return copies * self.depth * self.n.size * self.product.right.dtype.itemsize
+        return count(r for r in self.outer if r in ranges_of(self.product.right)) * self.right_bytes_at_once
+
+    @cached_property
+    def right_bytes_at_once(self) -> int:
+        """The same of one repetition."""
+        return self.depth * self.n.size * self.product.right.dtype.itemsize
 
     def panel_bytes(self, vectors: int) -> int:
         return vectors * self.lanes * self.depth * self.product.right.dtype.itemsize
@@ -77,8 +81,11 @@ class FactorAccess(FlatProduct):
         return None
 
     def right_stays_near(self, vectors: int) -> bool:
-        """Whether a panel of the right factor, read in place, stays in the first-level cache for all of M."""
+        """Whether a panel of the right factor, read in place, stays in the first-level cache for all of M, and comes
+        from the second-level one: from further away, in pieces that are pages apart, it is better packed."""
         if self.why_right_not_along_n() is not None or 2 * self.panel_bytes(vectors) > self.target.l1_bytes:
+            return False
+        if 2 * self.right_bytes_at_once > self.target.l2_bytes:
             return False
         return self.depth * self.right_pitch <= self.costs.reach and cpu.fit_sets(self.depth, self.right_pitch, 8)
 
@@ -101,13 +108,15 @@ class FactorAccess(FlatProduct):
     @cached_property
     def right_streams(self) -> bool:
         """Whether the right factor is read once, in place, in short blocks of K: while all rows are multiplied with one
-        block, the next one is prefetched. The sums go to memory after each block, which costs less than packing where
-        rows are few. If all rows fit one tile nothing is read twice either way, but consecutive lines are fetched
-        faster than those of a narrow panel."""
+        block, the next one is prefetched. The sums go to memory after each block, and are cleared before the first and
+        read after the last one: that costs less than packing where rows are few and sums are long. If all rows fit one
+        tile nothing is read twice either way, but consecutive lines are fetched faster than those of a narrow panel."""
         if self.why_right_not_along_n() is not None or self.product.stops.keys() - {*self.product.k}:
             return False
         uncached = 2 * self.right_bytes > self.target.l2_bytes and self.depth > self.stream_k
-        return uncached and self.m.size * cpu.SUM_CYCLES <= cpu.PACK_CYCLES * self.lanes * self.stream_k
+        again = 1 if cpu.fit_sets(self.stream_k, self.right_pitch, 8) else 2         # else rows are read again, too
+        of_sums = again * self.costs.add_sums / self.stream_k + cpu.FINISH_CYCLES * self.lanes / self.depth
+        return uncached and self.m.size * of_sums <= cpu.PACK_CYCLES * self.lanes
 
     @cached_property
     def right_is_near(self) -> bool:

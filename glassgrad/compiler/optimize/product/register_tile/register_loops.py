@@ -33,7 +33,6 @@ from glassgrad.compiler.optimize.product.register_tile.register_plan import Regi
 from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks, Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 
-ROWS_AHEAD = 16          # prefetch distance in steps of K of a right factor that is read in place
 STEPS_AHEAD = 48         # prefetch distance in steps of K of a packed left factor that each task reads as a whole
 SHORT_LOOP = 9           # taps of a window that are unrolled
 
@@ -79,7 +78,8 @@ class RegisterTile(PanelBlocks):
         self.total = register_over(p.total.arg, p.total.dtype, (self.row, self.over, self.lane))
         self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1, self.panels_m, None, p.stops)
         self.right = PackedFactor("right", p.right, self.n, self.outer, p.k, self.columns, self.vectors,
-                                  self.block_n if near else self.panels_n, self.task_n if near else None, p.stops)
+                                  self.block_n if near else self.panels_n, self.task_n if near else None, p.stops,
+                                  plan.right_bytes > plan.target.l2_bytes)
         self.right_panel = one(self.in_n) if near else self.panel_n
 
     # -- phases ----------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class RegisterTile(PanelBlocks):
         case                                      what is prefetched                      distance
         right near, left in place along k         a line of one of the left's next rows   a panel of M
         right near, left packed                   a line of the left panel                STEPS_AHEAD steps of K
-        right in place                            this panel's row of the right factor    ROWS_AHEAD steps of K
+        right in place                            this panel's row of the right factor    cpu.ROWS_AHEAD steps of K
         """
         if not self.choice.ahead:
             return []
@@ -160,7 +160,7 @@ class RegisterTile(PanelBlocks):
                     for spot in range(0, (together - 1) * self.rows + 1, line)]
         if self.right_in_place:
             step = max(self.lanes, cpu.CACHE_LINE // self.product.right.dtype.itemsize)
-            reads = [self.right_at(add(self.begin_n, index(n)), add(k, index(ROWS_AHEAD + i)))
+            reads = [self.right_at(add(self.begin_n, index(n)), add(k, index(cpu.ROWS_AHEAD + i)))
                      for i in range(together) for n in range(0, self.columns, step)]
             return [Prefetch(read.src[0], read.src[1]) for read in reads]
         return []
@@ -235,13 +235,14 @@ class RegisterTile(PanelBlocks):
 
     def panels(self, body: Callable[[RegisterTile], list[Statement]]) -> list[Statement]:
         """The body for all tiles of a task: panels of N outside, so that each is reused by every panel of M; those of M
-        outside where several of N stay in a cache, packed by the task or few enough: rows are written in order. Panels of M of
-        balanced height (`FlatAxis.balanced`) are one loop per height. Two or more panels have at least half a
-        tile's rows each; a single one may have fewer, and rereads its last row instead of rows past the end."""
+        outside where several of N stay in a cache, packed by the task, or of few steps and for rows longer than a page:
+        rows are written in order. Panels of M of balanced height (`FlatAxis.balanced`) are one loop per height. Two or
+        more panels have at least half a tile's rows each; a single one may have fewer, and rereads its last row instead
+        of rows past the end."""
         if not self.m.balanced or self.end_m is None:
-            block = self.depth * self.block_n * self.columns * self.product.right.dtype.itemsize
-            few = self.choice.right == "in_place" and 2 * block <= self.plan.target.l1_bytes
-            by_rows = self.block_n > 1 and (self.choice.right == "near" or few)
+            row = self.block_n * self.columns * self.product.right.dtype.itemsize
+            few = self.depth <= cpu.FEW_STEPS and row >= cpu.PAGE and 2 * self.depth * row <= self.plan.target.l2_bytes
+            by_rows = self.block_n > 1 and (self.choice.right == "near" or few and self.right_in_place)
             return self.over_m(self.over_n(body(self))) if by_rows else self.over_n(self.over_m(body(self)))
         found, each = list[Statement](), counter("mh", self.block_m)
         first = multiply(one(self.task_m), self.block_m)

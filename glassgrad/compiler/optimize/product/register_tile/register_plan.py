@@ -37,7 +37,8 @@ class RegisterPlan(TileCycles):
         if p.depth < limits.least_k or p.work < limits.least_work or few_rows(p):
             return None
         m, m_out = flat_axis(p.m, p.epilogue, "m")
-        n, n_out = (None if p.stops else image_axis(p)) or flat_axis(p.n, p.epilogue, "n")
+        lanes = target.lanes(p.total.dtype.itemsize)
+        n, n_out = (None if p.stops else image_axis(p, lanes)) or flat_axis(p.n, p.epilogue, "n")
         if p.m[0] in p.stops:
             usual = max(min(m.size, cpu.USUAL_ROWS[cpu.EVEN_ROWS][-1]), m.size // 4)
             m, p = replace(m.with_run_time_bound(p.stops), size=usual, most=m.size), replace(p, stops={})
@@ -123,6 +124,8 @@ class RegisterPlan(TileCycles):
         in_l1 = 2 * self.right_bytes <= self.target.l1_bytes
         soon = self.m.size > cpu.MANY_PANELS * tile.rows or self.right_bytes <= cpu.FLOW_ROWS * cpu.FLOW_PITCH
         ahead = tile.right != "in_place" or not (in_l1 or soon and self.right_flows)      # else the hardware prefetches
+        if tile.right == "in_place" and not self.right_streams:
+            ahead = ahead and self.depth >= 4 * cpu.ROWS_AHEAD               # else too much of it is past the last row
         if tile.right == "near" and tile.left == "in_place":
             ahead = self.costs.prefetches_rows
         known = self.product.k_stop is None and not self.n.pitch                 # how many steps of K are one loop
