@@ -430,3 +430,26 @@ def test_blocks_are_as_large_as_they_may_be() -> None:
     for size in (*range(1, 300), 1024, 4097):
         rows, keys = ScoreBlocks().rows_of(size), ScoreBlocks().keys_of(size)
         assert 1 <= rows <= min(64, size) and 1 <= keys <= min(96, size)
+
+
+@pytest.mark.parametrize("online", [0, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_what_a_mask_hides_is_not_looked_at_and_values_that_are_nan_are_seen(dtype: str, online: int) -> None:
+    q, k, v = arrays((4, 8), (6, 8), (6, 8))
+    mask = np.ones((4, 6), bool)
+    mask[:, 2] = mask[1] = False                 # a key is hidden from all, and all keys from one query
+    hidden = k.copy()
+    hidden[2] = np.nan
+    with Context(ONLINE_SOFTMAX=online):
+        def attended(*given: np.ndarray) -> np.ndarray:
+            query, key, value = (Tensor(x).cast(dtype).realize() for x in given)
+            return query.scaled_dot_product_attention(key, value, Tensor(mask)).float().numpy()
+        plain = attended(q, k, v)
+        np.testing.assert_array_equal(attended(q, hidden, v), plain)
+        assert not plain[1].any()
+        spoilt = q.copy()
+        spoilt[1] = np.inf
+        np.testing.assert_array_equal(attended(spoilt, k, v), plain)
+        far = v.copy()
+        far[2, 3] = np.inf                       # 0 * inf is NaN: in every row, the one that sees nothing too
+        assert np.isnan(attended(q, k, far)[:, 3]).all() and np.isfinite(attended(q, k, far)[:, :3]).all()
