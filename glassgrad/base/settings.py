@@ -51,7 +51,7 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
     Setting("CACHE_DIR", "", "Folder of the disk cache; empty takes the user's cache folder."),
     Setting("CACHE_MB", 1024, "Size in MiB above which the oldest entries of the disk cache are removed."),
     Setting("MEMORY_MB", 0, "Most MiB of tensors on a device, else MemoryLimitError; 0 leaves it to the system."),
-    Setting("POOL_MB", 4096, "Most MiB of freed buffers kept for reuse; `Device[name].empty_cache()` empties it."),
+    Setting("POOL_MB", -1, "Most MiB of freed buffers that each device keeps; -1: 4096 in host memory, all on a GPU."),
     Setting("GUARD_PAGES", 0, "1 puts CPU tensors between forbidden pages, to find stray accesses; 2 to the byte."),
     Setting("DYNAMIC", 1, "0 compiles every new size for itself, even where sizes keep changing."),
     Setting("CHECK_INDEX", 1, "0 stops checking that tensor indices are in range; 2 waits for each check on GPUs too."),
@@ -66,7 +66,7 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
 ]}
 
 # Minimum of each setting that is an amount; switches have none
-LEAST: dict[str, int] = {"BEAM": 0, "BEAM_SECONDS": 0, "THREADS": 0, "CACHE_MB": 0, "MEMORY_MB": 0, "POOL_MB": 0,
+LEAST: dict[str, int] = {"BEAM": 0, "BEAM_SECONDS": 0, "THREADS": 0, "CACHE_MB": 0, "MEMORY_MB": 0, "POOL_MB": -1,
                          "SEED": -1}
 
 # Settings that decide which kernels a graph becomes: part of the key of every cache of kernels

@@ -144,6 +144,7 @@ def _replaced_by_values(roots: Sequence[UOp], value: Callable[[UOp], UOp | None]
     for node in toposort(roots, sources):
         if node in found:
             new[node] = found[node].reshape(node.shape)
-        elif node not in new:
-            new[node] = node.over(tuple([new[s] for s in node.src]))
+        elif node not in new:              # an assigned leaf's own node is not needed: no gradient passes any more
+            src = tuple([new[s] for s in node.src])
+            new[node] = src[0] if node.op is o.DETACH and src[0] is src[-1] and len(src) > 1 else node.over(src)
     return [new[r] for r in roots]

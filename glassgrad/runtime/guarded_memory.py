@@ -55,13 +55,13 @@ class GuardedMemory(HostMemory):
             self._live -= size
             self._pooled += inner
             self._released.append((start, inner + 2 * PAGE))
-        self._trim(settings.POOL_MB * MEBIBYTE)
+        self._trim(self._limit())
 
     def empty_cache(self) -> None:
         """Gives all released blocks back to the system."""
         self._trim(0)
 
-    def _trim(self, limit: int) -> None:
+    def _trim(self, limit: float) -> None:
         with self.lock:
             while self._released and (self._pooled > limit or len(self._released) > _MOST_RELEASED):
                 start, length = self._released.popleft()

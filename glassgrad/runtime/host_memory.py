@@ -143,7 +143,8 @@ class HostMemory(MemoryPool):
     >>> memory.stats()
     Stats(live=0, pooled=0, peak=1048576)
     """
-    on_host = in_parts = is_trimmed = True
+    on_host = in_parts = True
+    most_pooled = 4096 * MEBIBYTE
     small, slab = 64 << 10, SLAB
     nowhere = round_up(ctypes.addressof(_nothing), 64)       # aligned, not null
 

@@ -11,6 +11,7 @@ list, which other threads cannot interrupt: no lock is taken, and nothing is cou
 from __future__ import annotations
 
 import gc
+import math
 import threading
 from bisect import bisect_right, insort
 from collections import Counter
@@ -78,7 +79,7 @@ class MemoryPool:
     small, slab = 0, 0        # blocks up to so many bytes are carved from slabs of so many
     least = 1                 # a smaller request gets a block of so many bytes; the distance of blocks in a slab
     nowhere = 0               # the address of empty blocks, where these need no memory
-    is_trimmed = False        # whether the pool keeps POOL_MB at most
+    most_pooled = math.inf    # bytes of released blocks kept, where POOL_MB does not say: all of a GPU's memory
 
     def __init__(self) -> None:
         self._free: dict[int, list[int]] = {}   # size -> addresses, the last released last
@@ -97,6 +98,9 @@ class MemoryPool:
     def give_back(self, address: int, size: int) -> None:
         """Return bytes of `take` to where they came from."""
         raise Bug(f"{type(self).__name__} has no give_back")
+
+    def wait_for_kernels(self) -> None:
+        """Wait until nothing uses the released blocks, before they are given back; a host's kernels have run."""
 
     def full(self, size: int) -> MemoryLimitError:
         """The error where there is no memory left."""
@@ -133,13 +137,14 @@ class MemoryPool:
             raise Bug("a block of memory was released twice")
         block.address = 0
         if size > self.small:
-            limit = settings.POOL_MB * MEBIBYTE
             with self.lock:
                 self._live -= size
                 self._pooled += size
                 self._order[address] = size      # before it can be taken again, by a finalizer
                 self._free[size].append(address)
-                if self._pooled > limit and self.is_trimmed:
+                limit = self._limit()
+                if self._pooled > limit:
+                    self.wait_for_kernels()
                     self._trim(limit)
         elif size:
             self._free[size].append(address)
@@ -147,6 +152,7 @@ class MemoryPool:
     def empty_cache(self) -> None:
         """Gives all pooled memory back to the system."""
         with self.lock:
+            self.wait_for_kernels()
             self._trim(0)
             for size, slabs in self._slabs.items():
                 self._free_slabs(size, slabs)
@@ -227,7 +233,11 @@ class MemoryPool:
         return MemoryLimitError("there is not enough memory for this tensor", given=given, expected=expected,
                                 fix=fix)
 
-    def _trim(self, limit: int) -> None:
+    def _limit(self) -> float:
+        """Most bytes of released blocks to keep."""
+        return self.most_pooled if settings.POOL_MB < 0 else settings.POOL_MB * MEBIBYTE
+
+    def _trim(self, limit: float) -> None:
         """Gives back the blocks that were released longest ago, until the pool fits."""
         while self._pooled > limit and self._order:
             address = next(iter(self._order))

@@ -296,9 +296,16 @@ def _no_such_class(value: int, pick: Pick, shape: tuple[int, ...], at: list[int]
         where=where)
 
 
-def refuse_stored(index: UOp, numbers: Sequence[int], axis: int, shape: tuple[int, ...], from_end: bool) -> None:
-    """Raise if one of an index's values, which are known already, is out of range."""
-    for position, value in enumerate(numbers):
-        if not (-shape[axis] if from_end else 0) <= value < shape[axis]:
+def refuse_stored(index: UOp, values: Callable[[UOp], Sequence[int]], axis: int, shape: tuple[int, ...],
+                  from_end: bool) -> None:
+    """Raise if one of an index's values, which are known already, is out of range. They are read, by `values`, only
+    where the least and the greatest, found once for each version of the memory, are not in range."""
+    if index.op is not o.BUFFER:
+        return
+    least, (low, high) = -shape[axis] if from_end else 0, limits(index)
+    if least <= low and high < shape[axis]:
+        return
+    for position, value in enumerate(values(index)):
+        if not least <= value < shape[axis]:
             at = coordinates(position, index.shape)
             raise out_of_range(value, axis, shape, at, from_end, _around(user_place(), o.GATHER))

@@ -234,6 +234,8 @@ def value_of(node: UOp, device: str) -> UOp:
     if base.op is o.BUFFER or is_result(base):
         return base
     known = _known(base)
+    if known is None and base.op is o.DETACH:                # a leaf's own node over what was computed on the way
+        known = _known(below_reshapes(base))
     if known is not None and known.device == (base.device or device):
         if registry.kept.rows:
             never_drop(known)

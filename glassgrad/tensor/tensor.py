@@ -270,11 +270,15 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
             bitcast.refuse_bits(self.uop, [n for n, t in leaves if t.requires_grad or none_found])
         for (_, leaf), node in zip(leaves, gradients):
             if node is not None:
-                made = leaf._with(node)
+                made = leaf._with(self._as_grad(node, create_graph))
                 add = leaf.grad is not None and not (was_reset and leaf.requires_grad is None)
                 leaf.grad = leaf.grad + made if add else made
         started_from(self, [leaf.grad for _, leaf in leaves if leaf.requires_grad is True and leaf.grad is not None])
         return self
+
+    def _as_grad(self, node: UOp, create_graph: bool) -> UOp:
+        """What `backward` leaves in `grad` of a gradient: here all of it, which has gradients too."""
+        return node
 
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None,
                  materialize_grads: bool = False) -> list[Tensor]:

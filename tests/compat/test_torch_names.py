@@ -368,6 +368,24 @@ def test_pytorch_reads_what_is_saved_here(tmp_path: Path, weights_only: bool) ->
     assert {name: here[name].tolist() for name in tensors} == {name: t.tolist() for name, t in tensors.items()}
 
 
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_what_backward_leaves_in_grad_has_a_history_only_where_that_is_asked_for(create_graph: bool) -> None:
+    def gradients(torch: Any) -> list[Any]:
+        w, v = torch.tensor([1.0, -2.0], requires_grad=True), torch.tensor([3.0, 0.5], requires_grad=True)
+        (w ** 3).sum().backward(create_graph=create_graph)
+        found = [w.grad.tolist()]
+        first, w.grad = w.grad, None
+        (first * v + w).sum().backward()                      # a penalty on the gradient, written by hand
+        found += [w.grad.tolist(), v.grad.tolist()]
+        torch.autograd.backward([(w * w).sum()], create_graph=create_graph)
+        found.append(w.grad.tolist())                         # added to
+        total, w.grad = w.grad, None
+        (total * v).sum().backward()
+        return found + [None if w.grad is None else w.grad.tolist(), v.grad.tolist()]
+
+    assert gradients(ours) == gradients(theirs)
+
+
 def test_blocks_with_and_without_gradients() -> None:
     x = Tensor([2.0], requires_grad=True)
     assert ours.is_grad_enabled()

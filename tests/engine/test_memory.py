@@ -18,6 +18,7 @@ from benchmarks.unjitted import bytecodes
 from glassgrad.base.errors import Bug, MemoryLimitError
 from glassgrad.base.settings import Context
 from glassgrad.runtime import host_memory as module, memory_pool
+from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 from glassgrad.runtime.host_memory import SLAB, HostMemory
 from glassgrad.runtime.memory_pool import MemoryBlock, Stats, rounded
 
@@ -99,6 +100,23 @@ def test_pool_is_capped_and_keeps_the_latest(memory: HostMemory) -> None:
     with Context(POOL_MB=0):
         memory.release(memory.allocate(7 << 20))
         assert memory.stats().pooled == 0
+
+
+def test_by_default_host_memory_keeps_four_gibibytes_and_a_gpu_all() -> None:
+    class Reserved(HostMemory):                  # addresses alone
+        def take(self, size: int) -> int: return 1 << 40 | size
+        def give_back(self, address: int, size: int) -> None: pass
+
+    class OfGPU(MemoryByHandle):
+        def new_handle(self, size: int) -> int: return size
+
+    for memory, kept in ((Reserved(), 4 << 30), (OfGPU("MINE"), 6 << 30)):
+        for block in [memory.allocate(2 << 30), memory.allocate(1 << 30), memory.allocate(3 << 30)]:
+            memory.release(block)
+        assert memory.stats().pooled == kept
+        with Context(POOL_MB=1024):
+            memory.release(memory.allocate(512 << 20))
+        assert memory.stats().pooled == 512 << 20
 
 
 def test_zero_bytes(memory: HostMemory) -> None:

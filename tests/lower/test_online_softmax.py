@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from glassgrad.compiler.lower.loops import For, counter, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU, Target
+from glassgrad.compiler.schedule import attention_backward
+from glassgrad.compiler.schedule.attention_backward import FactorProduct
 from glassgrad.compiler.schedule.fusion import OF_EACH_ROW
 from glassgrad.compiler.schedule.online_softmax import ONE_PASS
 
@@ -430,3 +433,49 @@ def test_blocks_are_as_large_as_they_may_be() -> None:
     for size in (*range(1, 300), 1024, 4097):
         rows, keys = ScoreBlocks().rows_of(size), ScoreBlocks().keys_of(size)
         assert 1 <= rows <= min(64, size) and 1 <= keys <= min(96, size)
+
+
+@pytest.mark.parametrize("online", [0, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_what_a_mask_hides_is_not_looked_at_and_values_that_are_nan_are_seen(dtype: str, online: int) -> None:
+    q, k, v = arrays((4, 8), (6, 8), (6, 8))
+    mask = np.ones((4, 6), bool)
+    mask[:, 2] = mask[1] = False                 # a key is hidden from all, and all keys from one query
+    hidden = k.copy()
+    hidden[2] = np.nan
+    with Context(ONLINE_SOFTMAX=online):
+        def attended(*given: np.ndarray) -> np.ndarray:
+            query, key, value = (Tensor(x).cast(dtype).realize() for x in given)
+            return query.scaled_dot_product_attention(key, value, Tensor(mask)).float().numpy()
+        plain = attended(q, k, v)
+        np.testing.assert_array_equal(attended(q, hidden, v), plain)
+        assert not plain[1].any()
+        spoilt = q.copy()
+        spoilt[1] = np.inf
+        np.testing.assert_array_equal(attended(spoilt, k, v), plain)
+        far = v.copy()
+        far[2, 3] = np.inf                       # 0 * inf is NaN: in every row, the one that sees nothing too
+        assert np.isnan(attended(q, k, far)[:, 3]).all() and np.isfinite(attended(q, k, far)[:, :3]).all()
+
+
+class _Backwards(set):  # type: ignore[type-arg]
+    def __iter__(self) -> Iterator[UOp]: return iter([*super().__iter__()][::-1])
+    def __and__(self, other: object) -> _Backwards: return _Backwards(super().__and__(other))  # type: ignore[operator]
+    def __rand__(self, other: object) -> _Backwards: return self & other
+
+
+def test_values_of_rows_are_stored_in_one_order_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their order is that of the kernel's arguments. Nodes in a set are in the order of their addresses."""
+    seen: list[list[UOp]] = []
+    real = attention_backward._of_rows
+
+    def of_rows(factor: FactorProduct, numbers: set[UOp]) -> list[UOp]:
+        found = real(factor, numbers)
+        assert real(replace(factor, inside=_Backwards(factor.inside)), _Backwards(numbers)) == found
+        seen.append(found)
+        return found
+    monkeypatch.setattr(attention_backward, "_of_rows", of_rows)
+    q, k, v = (Tensor(x).realize() for x in arrays((2, 40, 8), (2, 50, 8), (2, 50, 8)))
+    out = q.scaled_dot_product_attention(k, v)
+    out.schedule(*out.square().sum().gradient(q, k, v))
+    assert max(map(len, seen)) == 2, "the maximum, and the sum"

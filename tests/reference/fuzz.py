@@ -6,6 +6,7 @@
     ./dev fuzz held                    loops that hold lazy values from step to step, against PyTorch
     ./dev fuzz programs                longer programs with their gradients, against PyTorch
     ./dev fuzz training                models, optimizers and schedules, trained for five steps, against PyTorch
+    ./dev fuzz loops                   training loops with the jit: own steps, evaluation, averages, against PyTorch
     ./dev fuzz sizes                   programs called with other sizes each time, against the NumPy interpreter
     ./dev fuzz lengths                 products, attention, convolutions of other lengths each time, against PyTorch
     ./dev fuzz graphs                  graphs of nodes on CPU, CLANG and PYTHON, against the NumPy interpreter
@@ -31,6 +32,7 @@ import graph_fuzzer
 import held_value_fuzzer
 import jit_fuzzer
 import length_fuzzer
+import loop_fuzzer
 import method_fuzzer
 import size_fuzzer
 import tensor_fuzzer
@@ -59,7 +61,8 @@ def check_lengths(seed: int) -> str:
 KINDS: dict[str, Callable[[int], str]] = {"methods": method_fuzzer.check, "writes": write_fuzzer.check,
                                           "programs": tensor_fuzzer.check, "sizes": size_fuzzer.check,
                                           "lengths": check_lengths, "graphs": check_graph, "jit": jit_fuzzer.check,
-                                          "training": training_fuzzer.check, "held": held_value_fuzzer.check}
+                                          "training": training_fuzzer.check, "loops": loop_fuzzer.check,
+                                          "held": held_value_fuzzer.check}
 
 
 def main() -> int:

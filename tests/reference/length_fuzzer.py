@@ -156,7 +156,7 @@ class LengthProgram:
         if slow or rng.random() < 0.3:
             first = [few[0], few[0] + 1]                     # a length that grows: general kernels at the second call
         lengths = [*first, *[pick(fit) for _ in range(rng.randint(4, 6 if slow else 9))], *first[:2]]
-        if rng.random() < 0.15 and "conv" not in formula:
+        if rng.random() < 0.15 and not re.search("conv|amax", formula):      # nothing is the largest of none
             lengths.insert(rng.randrange(len(lengths) + 1), 0)
         several = any("m" in shape for shape in leaves.values())
         others = [pick((1, 2, 3, 17, 33)) for _ in range(2)] if several else [1]

@@ -79,6 +79,30 @@ def test_copies_larger_than_all_pinned_memory(opened: Opener, monkeypatch: pytes
     assert device.memory.copy_out(block.address, 0) == b"" and len(device.library.pinned) == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("name", ["CUDA", "AMD"])
+def test_a_pool_above_its_limit_gives_memory_back_after_the_kernels(opened: Opener, name: str) -> None:
+    device = opened(name)
+    values = np.arange(1 << 18, dtype="float32")
+    with Context(POOL_MB=1):
+        x = Tensor(values, device=name).realize()
+        y = (x + 1).realize()
+        calls_of(device)
+        del x                                    # the kernel that reads it may not have run
+        assert device.memory.stats().pooled == 1 << 20 and calls_of(device)["free"] == 0, "the pool is full, not above"
+        z = (y * 2).realize()
+        del y                                    # x's memory is z's, and y's is kept
+        assert z.numpy().tolist() == ((values + 1) * 2).tolist()
+        w = (z * 2).realize()
+        made = calls_of(device)
+        assert made["free"] == 0
+        kept = [(w + i).realize() for i in range(3)]
+        calls_of(device)
+        del kept
+        made = calls_of(device)
+        assert device.memory.stats().pooled == 1 << 20 and made["free"] == 2 and made["synchronize"] == 2
+        assert w.numpy().tolist() == ((values + 1) * 4).tolist()
+
+
 @pytest.mark.parametrize("size", [1, 5, 40_000, 600_000])
 def test_an_array_of_values_is_memory_of_its_own(opened: Opener, size: int) -> None:
     opened()

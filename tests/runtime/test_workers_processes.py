@@ -83,6 +83,30 @@ def test_interpreter_exit(ending: str) -> None:
     assert time.monotonic() - start < 60
 
 
+@pytest.mark.parametrize("python", ["this one", "as 3.12"])
+def test_the_first_kernel_may_run_while_the_process_ends(python: str) -> None:
+    """From Python 3.12 on no thread starts then: the calling thread runs all tasks, to the same bits."""
+    done = run_script("""
+        import atexit
+        from glassgrad import Context, Tensor
+        x = Tensor(np.random.default_rng(0).standard_normal((600, 700)).astype(np.float32)).realize()
+        def value():
+            return ((x @ x.T).exp() / 3).sum(0).realize().numpy().tobytes()
+        def late(start=threading.Thread.start):
+            def refused(thread):
+                raise RuntimeError("can't create new thread at interpreter shutdown")
+            if AS_312:
+                threading.Thread.start = refused
+            launch(3)
+            os.write(1, b"same" if value() == before and (counts == 60).all() else b"different")
+            threading.Thread.start = start
+        with Context(THREADS=3):
+            before = value()
+        atexit.register(late)
+    """.replace("AS_312", str(python == "as 3.12")))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "same", "")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no POSIX signals here")
 def test_control_c_arrives_after_the_call_and_the_pool_survives() -> None:
     done = run_script("""

@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch, the reference of gradients and layers, is not installed")
 
+import loop_fuzzer  # noqa: E402
 import method_fuzzer  # noqa: E402
 import training_fuzzer  # noqa: E402
 import write_fuzzer  # noqa: E402
@@ -33,6 +34,21 @@ def test_views_and_writes_in_place_give_what_pytorch_gives(first: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_models_train_as_in_pytorch(seed: int) -> None:
     assert not (report := training_fuzzer.check(seed)), report
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(6))
+def test_training_loops_with_the_jit_do_as_pytorch(seed: int) -> None:
+    assert not (report := loop_fuzzer.check(seed)), report
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_loop_whose_gradients_are_not_cleared_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    from glassgrad.torch import optim
+    monkeypatch.setattr(optim.SGD, "zero_grad", lambda self, set_to_none=True: None)
+    seed = next(seed for seed in range(99) if "o = torch.optim.SGD(p, lr=0.05)" in (
+        program := loop_fuzzer.LoopProgram(seed)).text and program.together and "o.zero_grad()" in program.text)
+    assert ", PyTorch [" in loop_fuzzer.check(seed)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.unjitted import bytecodes
 from glassgrad import Context, GlobalCounters, IndexRangeError, Tensor, Variable, checkpoint, nn, vmap
 from glassgrad.jit import TinyJit
 from glassgrad.tensor import index_range_check
@@ -150,6 +151,21 @@ def test_memory_that_others_write_to_is_looked_at_each_time():
         x[index].sum().item()
     memory[7] = 2
     assert x[index].sum().item() == 2
+
+
+@pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")
+def test_a_longer_index_in_memory_costs_no_more_each_time():
+    x = Tensor.arange(4096).reshape(64, 64)
+    short, long = Tensor([1, 2, 3]).realize(), Tensor(list(range(64)) * 16).realize()
+    for use in (lambda index: x[index], lambda index: x.index_select(0, index)):
+        few, many = [(use(index), bytecodes(lambda use=use, index=index: use(index)))[1] for index in (short, long)]
+        assert many < few + 100
+    long.assign(long + 1)
+    long.realize()
+    with pytest.raises(IndexRangeError, match=r"index 64 on axis 0 of \(64, 64\), at \[63\]"):
+        x[long]
+    with pytest.raises(IndexRangeError, match=r"index -1 on axis 1 of \(64, 64\), at \[0\]"):
+        x.index_select(1, Tensor([-1, 2]).realize())
 
 
 def test_plain_index_tensor():

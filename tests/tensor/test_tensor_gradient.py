@@ -453,3 +453,30 @@ def test_binary_crossentropy_of_a_sigmoid_that_was_rounded_to_one_has_a_gradient
     x = Tensor([7.0, 3.0], dtype="bfloat16", requires_grad=True)
     x.sigmoid().binary_crossentropy(Tensor([0.5, 0.5], dtype="bfloat16"), reduction="sum").backward()
     assert all(0.2 < g < 0.6 for g in x.grad.tolist())              # in exact arithmetic 0.499 and 0.453
+
+
+# -- a leaf shares its node with nothing ---------------------------------------------------------------------
+def _assign(x: Tensor, value: Tensor) -> None: x.assign(value)
+def _add(x: Tensor, value: Tensor) -> None: x.__iadd__(value)
+def _copy(x: Tensor, value: Tensor) -> None: x.copy_(value)
+def _set(x: Tensor, value: Tensor) -> None: x[:] = value
+
+
+@pytest.mark.parametrize("formula", [lambda w: w * 1, lambda w: w * 2, lambda w: w.exp(), lambda w: w.reshape(1, 3)[0],
+                                     lambda w: w.log_softmax(), lambda w: w + 0 * w.sum()])
+@pytest.mark.parametrize("write", [_assign, _add, _copy, _set])
+@pytest.mark.parametrize("earlier", [True, False])
+def test_an_assigned_expression_and_an_equal_one_are_two(write: Any, formula: Any, earlier: bool) -> None:
+    """What an equal expression passes back is no gradient of the tensor that was assigned the other one."""
+    def gradients(equal: Any) -> list[Any]:
+        w, x = Tensor([2.0, -1.0, 0.5]), Tensor([0.0, 0.0, 0.0])
+        y = equal(w) if earlier else None
+        write(x, formula(w))
+        y = y if y is not None else equal(w)
+        (x * 3 + y * 5).sum().backward()
+        assert x.grad is not None and w.grad is not None
+        return [x.grad.tolist(), *w.grad.tolist()]
+
+    got = gradients(formula)
+    assert got[0] == [3.0, 3.0, 3.0]
+    assert got[1:] == pytest.approx(gradients(lambda w: formula(w * 1.0 + w * 0.0))[1:], abs=1e-4)   # another node

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from torch_reference import check, seeded, torch
 
-from glassgrad import DTypeError, InputError, ShapeError, Tensor, dtypes, nn
+from glassgrad import DTypeError, GlobalCounters, InputError, ShapeError, Tensor, Variable, dtypes, nn, vmap
 
 F = torch.nn.functional
 
@@ -104,6 +104,27 @@ def test_divisors_of_the_least_number_of_a_type_are_those_of_numpy(dtype: str) -
     right = np.array([0, least, 6, 1, least, -1, least, least, least], dtype)
     assert Tensor(left).gcd(Tensor(right)).tolist() == np.gcd(left, right).tolist()
     assert Tensor(left).lcm(Tensor(right)).tolist() == torch.tensor(left).lcm(torch.tensor(right)).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64", "uint64"])
+def test_divisors_of_any_count_of_numbers_take_few_kernels(dtype: str, rng: np.random.Generator) -> None:
+    limits = np.iinfo(dtype)
+    for count in (0, 1, 255, 256, 257, 1000):
+        x, y = (rng.integers(limits.min, limits.max, count, dtype, endpoint=True) for _ in range(2))
+        x[count // 2:count // 2 + 20] = y[:20][:len(x[count // 2:count // 2 + 20])] // 3 * 2
+        a, b = Tensor(x, dtype=dtype).realize(), Tensor(y, dtype=dtype).realize()
+        GlobalCounters.reset()
+        np.testing.assert_array_equal(a.gcd(b).realize().numpy(), np.gcd(x, y))
+        assert GlobalCounters.kernel_count <= 6
+
+
+def test_divisors_of_examples_and_of_a_length_known_later() -> None:
+    numbers, x = np.arange(1, 300), Tensor(list(range(1, 300))).realize()
+    length = Variable("n", 1, 299).bind(270)
+    assert x[:length].gcd(36).tolist() == np.gcd(numbers[:270], 36).tolist()
+    assert vmap(lambda row: row.gcd(36))(x.reshape(13, 23)).flatten().tolist() == np.gcd(numbers, 36).tolist()
+    assert vmap(lambda row: row.gcd(x[:13]), in_axes=1)(x.reshape(13, 23)).tolist() == np.gcd(
+        numbers.reshape(13, 23).T, numbers[:13]).tolist()
 
 
 def test_integers() -> None:

@@ -43,11 +43,12 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool
     return tuple(found)
 
 
-def backward(tensors: Any, grad_tensors: Any = None, **options: Any) -> None:
+def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None = None, create_graph: bool = False,
+             **options: Any) -> None:
     """`backward` of each of several values."""
     values = _several(tensors)
     for value, seed in zip(values, [None] * len(values) if grad_tensors is None else _several(grad_tensors)):
-        value.backward(seed)
+        value.backward(seed, create_graph=create_graph)
 
 
 def Variable(data: Tensor, requires_grad: bool = False) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 
 from glassgrad.compat.torch.devices import device as Device
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.checks import REQUIRED, arguments
 from glassgrad.tensor.tensor import Tensor
 from glassgrad.tensor.tensor_base import Self
@@ -26,6 +27,7 @@ class TorchTensor(Tensor):
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a tensor has no {name!r}: " + _INSTEAD.get(name, "docs/api.md says what to use instead"))
 
+    def _as_grad(self, node: UOp, create_graph: bool) -> UOp: return node if create_graph else node.detach()
     def _sum_dtype(self, dtype: DType) -> DType: return dtype if dtype.kind == "f" else dtypes.int64
 
     def max(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None, **spelling: Any) -> Any:

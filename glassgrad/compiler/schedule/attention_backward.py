@@ -259,15 +259,15 @@ def _read_within(some: set[UOp], others: set[UOp], readers: dict[UOp, list[UOp]]
 def _of_rows(factor: FactorProduct, numbers: set[UOp]) -> list[UOp]:
     """The values a factor reads that are computed only from `numbers`, per row: the last before the products."""
     found: dict[UOp, None] = {}
-    for node in factor.inside:
-        for s in node.src:
+    for node in toposort([factor.weights]):
+        for s in node.src if node in factor.inside else ():
             while s.op in (o.EXPAND, o.RESHAPE, o.DETACH) and s not in numbers:
                 s = s.src[0]
-            leaves = {n for n in toposort([s], lambda n: () if n.op in o.REDUCE else n.src)
-                      if not n.src or n.op in o.REDUCE}
-            if s not in factor.inside and not leaves.isdisjoint(numbers):
+            leaves = [n for n in toposort([s], lambda n: () if n.op in o.REDUCE else n.src)
+                      if not n.src or n.op in o.REDUCE]
+            if s not in factor.inside and not numbers.isdisjoint(leaves):
                 alone = all(n in numbers or n.op is o.CONST for n in leaves)
-                found.update(dict.fromkeys([s] if alone else leaves & numbers))
+                found.update(dict.fromkeys([s] if alone else [n for n in leaves if n in numbers]))
     return list(found)
 
 

@@ -89,7 +89,7 @@ def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet],
     if keys is None or rows is None:
         return None
     inside, above, readers = _dependents(products, total, result, varies)
-    row_sums = [n for n in readers[exps] if n.op is o.SUM and n.arg.axes == shift.maximum.arg.axes]
+    row_sums = [n for n in varies if n in readers[exps] and n.op is o.SUM and n.arg.axes == shift.maximum.arg.axes]
     allowed = {scores: {shift.maximum, shift.difference}, exps: {*factors.way, *row_sums},
                **{n: {*shift.between, exps} for n in (shift.maximum, *shift.between)}}
     if values in inside or any(not readers[n] <= readers_allowed for n, readers_allowed in allowed.items()):

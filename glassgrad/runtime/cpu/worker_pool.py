@@ -212,16 +212,25 @@ class WorkerPool:
                 crew = self._crew
                 if crew is None or crew.scratch_bytes < self._scratch_bytes:
                     crew = self._prepare()
-                self._caller = me
-                try:
-                    return self.native.run(crew.address, commands, count)      # type: ignore[no-any-return]
-                finally:
-                    self._caller = 0
+                if crew is not None:
+                    self._caller = me
+                    try:
+                        return self.native.run(crew.address, commands, count)      # type: ignore[no-any-return]
+                    finally:
+                        self._caller = 0
         return self._run_inline(commands, count)
 
-    def _prepare(self) -> _Crew:
+    def _prepare(self) -> _Crew | None:
+        """The threads, started and with enough scratch; None, and a closed pool, where the process is ending: from
+        Python 3.12 on, no thread can be started then."""
         if self._crew is None:
-            self._crew = _Crew(self.native, self.threads, self._inside)
+            try:
+                self._crew = _Crew(self.native, self.threads, self._inside)
+            except DeviceError as refused:
+                if "interpreter shutdown" not in str(refused):
+                    raise
+                self._closed = True
+                return None
         self._crew.grow(self._scratch_bytes)
         return self._crew
 

@@ -177,10 +177,8 @@ class DriverMemory(MemoryPool):
     def give_back(self, address: int, size: int) -> None:
         self.driver.call(self.driver.names.free, ctypes.c_uint64(address))
 
-    def empty_cache(self) -> None:
-        with self.lock:
-            self.driver.call(self.driver.names.synchronize)
-            super().empty_cache()
+    def wait_for_kernels(self) -> None:
+        self.driver.call(self.driver.names.synchronize)
 
     # -- copies ----------------------------------------------------------------------------------------------
     def copy_in(self, address: int, data: Any) -> None:

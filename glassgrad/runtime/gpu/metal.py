@@ -129,9 +129,8 @@ class MetalMemory(MemoryByHandle):
     def free(self, handle: int) -> None:
         self.device.objc.release(handle)
 
-    def empty_cache(self) -> None:
+    def wait_for_kernels(self) -> None:
         self.device.synchronize()
-        super().empty_cache()
 
     def write(self, address: int, view: memoryview) -> None:
         self.device.synchronize()

@@ -57,6 +57,14 @@ def distinct(node: UOp) -> UOp:
     return UOp(o.DETACH, node.dtype, (node,), Leaf())
 
 
+def own_node(node: UOp) -> UOp:
+    """A node of the same value for a leaf that was assigned an expression: an equal expression is another node, and a
+    gradient passes from the leaf to what it was computed from."""
+    if node.dtype.kind != "f" or node.op.kind is o.Kind.LEAF or node.op is o.DETACH:
+        return node
+    return UOp(o.DETACH, node.dtype, (node, node), OwnGradient(lambda g, out, x: (g,)))
+
+
 def distinct_copy(node: UOp) -> UOp:
     """The same value at a unique node, which gradients pass as they pass this one: two tensors that were assigned equal
     expressions are two leaves, and a gradient reaches what both were computed from."""
@@ -216,11 +224,12 @@ def gradients_beside(node: UOp, device: str) -> list[UOp]:
     if node in started:
         roots.add(started[node])
     trained = [t for _, t in leaves_among(toposort(roots)) if t.requires_grad is True]
-    wanted = [t._grad.uop for t in trained if hasattr(t._grad, "uop")]           # else none, or one that is computed
-    wanted += [t.uop for root in roots for t in _alive(registry.gradients.get(root))]
+    grads = [t._grad for t in trained if hasattr(t._grad, "uop")]                # else none, or one that is computed
+    grads += [t for root in roots for t in _alive(registry.gradients.get(root))]
+    wanted = [below_reshapes(t.uop) for t in grads]
     wanted += [value for value, root in started.items() if root in roots]        # the losses, which cost no more now
     return [n for n in dict.fromkeys(wanted) if n is not node and n not in registry.values
-            and n.op is not o.DETACH and n.op.kind not in (o.Kind.MOVEMENT, o.Kind.LEAF)
+            and n.op.kind not in (o.Kind.MOVEMENT, o.Kind.LEAF)
             and (n.device or device) == device]
 
 

@@ -195,6 +195,8 @@ class _Batch(Batched):
     def _recurrent(self, node: UOp) -> UOp:
         """A recurrence of all examples: its step is that of one, batched."""
         what: Recurrence = node.arg
+        if what.item:
+            return self._of_items(node)
         first_constant = what.states + what.sequences
         order = list(dict.fromkeys(n for result in what.results for n in result.toposort()))
         params = {n.arg.slot: n for n in order if n.op is o.PARAM}
@@ -213,6 +215,22 @@ class _Batch(Batched):
         if made is None:
             raise Bug("a batched recurrence is no recurrence")
         return made[what.result].permute((1, 0, *range(2, len(node.shape) + 1)))
+
+    def _of_items(self, node: UOp) -> UOp:
+        """A recurrence of independent items, in which the items of all examples are items."""
+        what: Recurrence = node.arg
+        items, axis = what.results[0].shape[0], 0 if what.last else 1
+        count = self.size * items
+        starts = [self.full(n, n.shape).reshape((count, *n.shape[1:])) for n in node.src[:what.states]]
+        params = {n.arg.slot: n for result in what.item for n in result.toposort() if n.op is o.PARAM}
+        known = {params[i]: UOp(o.PARAM, n.dtype, (), Param(i, n.shape)).reshape((count, 1, *n.shape[1:]))
+                 for i, n in enumerate(starts) if i in params}
+        batch = Batched(count, known)
+        results = tuple([batch.full(n, n.shape).reshape((count, *n.shape[1:]))
+                         for n in what.item if batch.mapped(n) is not None])
+        made = UOp(o.RECURRENCE, node.dtype, (*starts, *node.src[what.states:]), what._replace(results=results))
+        return made.reshape((*node.shape[:axis], self.size, *node.shape[axis:])).permute(
+            (axis, *[a for a in range(len(node.shape) + 1) if a != axis]))
 
     def _linear(self, index: UOp, n: int) -> UOp:
         """Each example's indices, offset to its own rows of the flattened batch."""

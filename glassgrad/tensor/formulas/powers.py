@@ -92,13 +92,13 @@ def reciprocal_root(x: UOp) -> UOp:
 def power_of_size(x: UOp, y: UOp) -> UOp:
     """x^y of float64, x >= 0; 0, infinities and NaN as in C."""
     exponent = y.maximum(-2.0 ** 64).minimum(2.0 ** 64)             # beyond them: 0, 1 or inf; a NaN stays
-    high, low = _log2(x)
-    size = _power_of_two(_add(_product(exponent, high), (exponent * low, const(0.0, x.dtype))))
+    high, low = _log2_as_pair(x)
+    size = _power_of_pair(_add(_product(exponent, high), (exponent * low, const(0.0, x.dtype))))
     at_edge = (y < 0.0).where(x.recip(), y.eq(y).where(x, y))       # of 0, of infinities, of NaN
     return ((x > 0.0) & (x < math.inf)).where(size, at_edge)
 
 
-def _log2(x: UOp) -> Pair:
+def _log2_as_pair(x: UOp) -> Pair:
     """log2(x) of positive numbers: e + log2(m), sqrt(1/2) <= m < sqrt(2), where log2(m) is a series in
     s = (m - 1) / (m + 1)."""
     denormal = x < 2.0 ** -1022
@@ -114,7 +114,7 @@ def _log2(x: UOp) -> Pair:
     return _add((e, const(0.0, x.dtype)), _times(pair, _series(_times(pair, pair), _LOG2_TERMS)))
 
 
-def _power_of_two(t: Pair) -> UOp:
+def _power_of_pair(t: Pair) -> UOp:
     """2^t: 2^n times a series in t - n."""
     high = t[0].maximum(-1100.0).minimum(1030.0)         # beyond them: 0 and inf; a NaN stays
     magic = 1.5 * 2.0 ** 52                              # adding it rounds to integers: its bits then end in n

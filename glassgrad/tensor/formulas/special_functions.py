@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from glassgrad.compiler.graph import UOp, const, dtypes
 from glassgrad.compiler.graph.dtype import largest as greatest
+from glassgrad.compiler.graph.recurrence import steps_of_items
 from glassgrad.tensor.autograd.custom_gradient import gradient_is
-from glassgrad.tensor.formulas import (absolute, as_float, broadcast, in_accumulator, is_infinite, is_nan, logaddexp,
-                                       maximum, pad_axis, part, square)
+from glassgrad.tensor.formulas import (absolute, as_float, broadcast, flatten, in_accumulator, is_infinite, is_nan,
+                                       logaddexp, maximum, pad_axis, part, square)
 from glassgrad.tensor.formulas.bitcast import WORDS
 from glassgrad.tensor.formulas.elementary import erf, exp, log, polynomial, tan
 
@@ -140,12 +141,26 @@ def differences(x: UOp, axis: int, times: int) -> UOp:
     return x
 
 
+_ROW = 256            # numbers whose steps are one task: they stay in the cache
+
+
 def greatest_divisor(x: UOp, y: UOp) -> UOp:
-    """The greatest common divisor of integers, by Euclid: enough steps for the widest numbers of the type. Unsigned,
-    because the least number of a signed type has no absolute value in it."""
-    dtype = x.dtype
-    x, y = (absolute(n).cast(WORDS[dtype.itemsize]) for n in (x, y))
-    for _ in range(math.ceil(x.dtype.bits * 1.4405)):       # Lame: Fibonacci numbers take the longest
-        nothing = y.eq(0)
-        x, y = nothing.where(x, y), nothing.where(0, x % nothing.where(1, y)).contiguous()
-    return x.cast(dtype)
+    """The greatest common divisor of integers, by Stein: halving and subtracting, which vectors do, where division has
+    none. Unsigned, because the least number of a signed type has no absolute value in it."""
+    dtype, shape = x.dtype, x.shape
+    x, y = (flatten(absolute(n).cast(WORDS[dtype.itemsize])) for n in (x, y))
+    bits = x | y
+    unit = bits & (0 - bits)                                 # the largest power of two that divides both
+    is_odd = (y & unit).ne(0)
+    [count], rows = x.shape, -(-x.size // _ROW)
+    start = [n.pad(((0, rows * _ROW - count),)).reshape((rows, _ROW, 1))
+             for n in (is_odd.where(x, y), is_odd.where(y, x), unit)]
+    [_, divisor, _], _ = steps_of_items(_halved, start, 2 * x.dtype.bits)
+    return divisor.reshape((rows * _ROW,)).shrink(((0, count),)).reshape(shape).cast(dtype)
+
+
+def _halved(number: UOp, states: list[UOp]) -> tuple[list[UOp], list[UOp]]:
+    """A step takes a bit of x or of y, until x is 0: y is an odd multiple of the unit, x any multiple."""
+    x, y, unit = states
+    is_odd, less = (x & unit).ne(0), x.minimum(y)
+    return [is_odd.where(x.maximum(y) - less, x) >> 1, is_odd.where(less, y), unit], []

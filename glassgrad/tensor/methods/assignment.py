@@ -19,7 +19,7 @@ from glassgrad.engine.capture import note_replaced
 from glassgrad.engine.in_place import without_history
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.gradient_leaves import (assigned, distinct_copy, has_another_value, hold, is_held,
-                                                       leaf_shared)
+                                                       leaf_shared, own_node)
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.formulas import (add, as_node, ceil, counting, divide, elementary, flatten, in_accumulator, less,
                                        lookup, maximum, mul, replace_part, running as running_total, sub, where)
@@ -130,9 +130,11 @@ class AssignmentMixin(TensorBase):
             node = without_history(node)
         self.uop, self._device = node, new._device
         if leaf or held:
-            # equal values share one node; two leaves do not
+            # equal values share one node; a leaf shares its node with nothing
             if leaf_shared(node, self):
                 self.uop = distinct_copy(node)
+            elif self._requires_grad is not False:
+                self.uop = own_node(node)
             hold(self)
             assigned(self)
         elif node.op is o.BUFFER:

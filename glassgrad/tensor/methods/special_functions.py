@@ -245,7 +245,7 @@ class SpecialFunctionsMixin(TensorBase):
 
     # -- integers --------------------------------------------------------------------------------------------
     def gcd(self, other: Any) -> Self:
-        """The greatest common divisor of integers, by Euclid: enough steps for the widest numbers of the type.
+        """The greatest common divisor of integers, by Stein: enough steps for the widest numbers of the type.
 
         >>> Tensor([12, 7]).gcd(18).tolist()
         [6, 1]

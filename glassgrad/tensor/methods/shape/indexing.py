@@ -145,7 +145,7 @@ class IndexingMixin(TensorBase):
                 shape.append(-(-(stop - start) // abs(step)))
             else:
                 if index_range_check.checking():
-                    index_range_check.refuse_stored(p.uop, running.host_values(p.uop), axis, self.shape, from_end=True)
+                    index_range_check.refuse_stored(p.uop, running.host_values, axis, self.shape, from_end=True)
                 picks.append((len(shape), p.uop))
                 shape.append(n)
             bounds.append((start, stop))
@@ -240,7 +240,7 @@ class IndexingMixin(TensorBase):
         if index.dtype.kind not in "iu" or not self.ndim:
             return self[(slice(None),) * axis + (index,)]
         if index_range_check.checking():
-            index_range_check.refuse_stored(index.uop, running.host_values(index.uop), axis, self.shape, from_end=False)
+            index_range_check.refuse_stored(index.uop, running.host_values, axis, self.shape, from_end=False)
         return self._with(lookup(self.uop, [(axis, index.uop)], from_end=False), index)
 
     def select(self, dim: int = REQUIRED, index: int = REQUIRED, **spelling: Any) -> Self:
