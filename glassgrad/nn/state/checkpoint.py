@@ -90,7 +90,8 @@ def load_checkpoint(path: Readable, model: Any, optimizer: Any = None) -> Checkp
     created = {name: saved.pop(name) for name in list(saved) if name in places and _can_set(places[name])}
     found = compare(_tensors(model, optimizer), saved, strict=True)
     if not found.perfect:
-        raise found.error()
+        raise found._replace(hint=found.hint or "construct the model and the optimizer as they were for this training, "
+                             "or name another file").error()
     put(found)
     for name, tensor in created.items():
         _set(places[name], tensor)
