@@ -492,6 +492,27 @@ def test_the_device_of_a_tensor_is_a_device_of_pytorch() -> None:
     assert next(ours.nn.Linear(2, 2).to(x.device).parameters()).device == cpu
 
 
+@pytest.mark.parametrize("torch", [ours, theirs], ids=["glassgrad", "PyTorch"])
+def test_a_computed_tensor_says_whether_it_leads_to_a_gradient(torch: Any) -> None:
+    """`if loss.requires_grad: loss.backward()` trained nothing: computed tensors answered None."""
+    w, x = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([3.0, 4.0])
+    layer = torch.nn.Linear(2, 2)
+    wanted = [w, w * 2, w[0], w.clone(), (x * w).sum(), layer(x), torch.relu(w)]
+    assert all(t.requires_grad is True for t in wanted)
+    others = [x, x * 2, w.detach(), w > 1, w.detach() * x, torch.Tensor([1.0]), torch.zeros(2)]
+    with torch.no_grad():
+        others += [w * 2]
+        assert not torch.is_grad_enabled()
+    assert all(t.requires_grad is False for t in others) and torch.is_grad_enabled()
+    loss = (w * x).sum()
+    loss.item()
+    if loss.requires_grad:
+        loss.backward()
+    assert w.grad.tolist() == [3.0, 4.0] and x.requires_grad_().requires_grad is True
+    x.requires_grad = False
+    assert (x * 2).requires_grad is False
+
+
 def test_a_script_of_pytorch_runs_as_it_is(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text('''

@@ -49,7 +49,7 @@ def save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = N
     tensors = _tensors(model, optimizer)
     first: dict[UOp, str] = {}
     same = {name: first[tensor.uop] for name, tensor in tensors.items()
-            if tensor.requires_grad is False and first.setdefault(tensor.uop, name) != name}
+            if tensor._requires_grad is False and first.setdefault(tensor.uop, name) != name}
     state = {"step": step, "random": [seed, count], "same": same, "extra": extra,
              "numbers": {place.name: place.value for place in _numbers(optimizer)}}
     try:

@@ -202,7 +202,7 @@ def put(found: Comparison, realize: bool = True, any_type: bool = False) -> None
         for first, *others in waiting.values():
             first.realize(*others)
     for mine, _ in found.fitting.values():
-        if mine.uop.base.op is o.BUFFER and mine.requires_grad is not False:
+        if mine.uop.base.op is o.BUFFER and mine._requires_grad is not False:
             mine.replace(mine._with(_separate_leaf(mine.uop)))
 
 
