@@ -57,6 +57,15 @@ def test_pools_of_16_bits_sum_in_float32(kind: str) -> None:
         np.testing.assert_allclose(found.float().numpy(), wanted.float().numpy(), rtol=1e-2)
 
 
+def test_targets_of_two_classes_may_be_truth_values() -> None:
+    """With logits, truth values as targets ended in an internal error."""
+    x, target = Tensor([0.5, -1.0, 2.0]), Tensor([True, False, True])
+    for name in ("binary_cross_entropy_with_logits", "binary_cross_entropy", "mse_loss", "l1_loss", "huber_loss"):
+        loss = getattr(functional, name)
+        given = x.sigmoid() if name == "binary_cross_entropy" else x
+        assert loss(given, target).item() == loss(given, target.float()).item(), name
+
+
 def test_a_transposed_convolution_may_be_empty() -> None:
     ours = Tensor.ones(1, 1, 2).conv_transpose2d(Tensor.ones(1, 1, 1), padding=1)
     assert ours.shape == (1, 1, 0) and ours.tolist() == [[[]]]
