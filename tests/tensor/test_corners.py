@@ -66,6 +66,12 @@ def test_targets_of_two_classes_may_be_truth_values() -> None:
         assert loss(given, target).item() == loss(given, target.float()).item(), name
 
 
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "fp8e4m3", "float32", "int8", "bool"])
+def test_a_number_of_any_type_says_whether_it_is_zero(kind: str) -> None:
+    """float16 ended in a ValueError of memoryview, and -0.0 of bfloat16 was not zero."""
+    assert [Tensor([n]).cast(kind).is_nonzero() for n in (0.0, -0.0, 1.0)] == [False, False, True]
+
+
 def test_a_transposed_convolution_may_be_empty() -> None:
     ours = Tensor.ones(1, 1, 2).conv_transpose2d(Tensor.ones(1, 1, 1), padding=1)
     assert ours.shape == (1, 1, 0) and ours.tolist() == [[[]]]
