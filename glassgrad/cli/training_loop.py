@@ -7,6 +7,7 @@ was: Ctrl-C lets the step end and saves it; a second Ctrl-C stops at once. Does 
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from glassgrad.base.errors import InputError
 from glassgrad.nn.state import load_checkpoint, save_checkpoint
 from glassgrad.tensor.tensor import Tensor
 
@@ -77,6 +79,10 @@ def train(options: argparse.Namespace, model: Any, optimizer: Any, step: Callabl
     `step(number)` does one step and gives its loss; `report()` says more, every `report_every` steps and at the end.
     """
     first = 0
+    if options.checkpoint and not os.access(options.checkpoint.parent, os.W_OK):
+        raise InputError("the checkpoint cannot be written", given=f"--checkpoint {options.checkpoint}",
+                         expected="a file in a folder that exists and may be written to",
+                         fix=f"make the folder: mkdir -p {options.checkpoint.parent}; or name another file")
     if options.checkpoint and options.checkpoint.exists():
         first = load_checkpoint(options.checkpoint, model, optimizer).step
         print(f"going on from step {first} in {options.checkpoint}")

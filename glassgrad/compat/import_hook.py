@@ -39,20 +39,25 @@ class AliasModule(ModuleType):
             if name == "__all__":
                 return sorted({*names, *[n for s in sources for n in _public(import_module(s))]})
             raise AttributeError(name)
+        full = f"{self.__name__}.{name}"
         if name in names:
             module, _, attribute = names[name].partition(":")
             found = import_module(module)
-            value = getattr(found, attribute) if attribute else found
+            value = self._below(full, getattr(found, attribute) if attribute else found)
             setattr(self, name, value)
             return value
         for source in sources:
             module_found = import_module(source)
             if hasattr(module_found, name):
-                return getattr(module_found, name)     # not cached: the module may rebind it
-        full = f"{self.__name__}.{name}"
+                return self._below(full, getattr(module_found, name))     # not cached: the module may rebind it
         if full in MODULES:
             return import_module(full)
         raise AttributeError(f"{full} has no counterpart in glassgrad: {instead_of(full)}")
+
+    @staticmethod
+    def _below(full: str, value: Any) -> Any:
+        """A module by its name in the other library, so that what it lacks is named and answered as it is there."""
+        return import_module(full) if isinstance(value, ModuleType) and full in MODULES else value
 
     def __dir__(self) -> list[str]:
         return list(self.__all__)

@@ -141,7 +141,7 @@ class Walk:
         kind = type(value)
         if issubclass(kind, (Tensor, list, dict, tuple, deque, set, frozenset)) or _is_small_array(value):
             known = "" if self._weak or issubclass(kind, Tensor) else f"{variable} is {self._constant(value)} or "
-            wanted = f" and {variable}.{WANTED_SLOT} is {value.requires_grad}" if issubclass(kind, Tensor) else ""
+            wanted = f" and {variable}.{WANTED_SLOT} is {value._requires_grad}" if issubclass(kind, Tensor) else ""
             self._unless(f"{known}type({variable}) is {self._constant(kind)}{wanted}")
         elif not self._weak or issubclass(kind, (type, types.ModuleType)):
             self._unless(f"{variable} is {self._constant(value)}")
@@ -303,8 +303,8 @@ def compiled(walk: Walk, bound: Sequence[tuple[Binding, Any]] = (), graded: Sequ
     tensors = [*[walk.variables[id(t)] for t in walk.tensors], *[f"hidden{i}" for i in range(len(hidden))]]
     for i, tensor in enumerate(hidden):
         names[f"found{i}"] = weakref.ref(tensor)
-        lines.append((f"if (hidden{i} := found{i}()) is None or hidden{i}.{WANTED_SLOT} is not {tensor.requires_grad}: "
-                      "raise LookupError", None))
+        lines.append((f"if (hidden{i} := found{i}()) is None or hidden{i}.{WANTED_SLOT} is not "
+                      f"{tensor._requires_grad}: raise LookupError", None))
         why.append("a tensor it uses is gone, or its requires_grad is no longer the same")
     state = [f"{t}.uop" for t in tensors] + [f"{tensors[i]}.{GRADIENT_SLOT}" for i in graded]
     steady = " and ".join([f"{now} is left[{i}]" for i, now in enumerate(state)]) or "True"

@@ -162,7 +162,7 @@ class CapturedCall:
         whole = {result.symbol: result for result in self.results}
         values = {out.place: (whole.get(out.node), out.node) for out in self.outcomes}
         self.values = [(number, *value) for number, value in values.items() if number < self.before]
-        self.given = [(number, result_maker(class_of_results(t)), view_maker(t), t.requires_grad, *values[number])
+        self.given = [(number, result_maker(class_of_results(t)), view_maker(t), t._requires_grad, *values[number])
                       for number, t in enumerate(given, self.before) if number in values]
         self.grads = [(number, grad) for number, grad in self.grads if number not in self.gradients]
         self.viewed = {out.node.base for out in self.outcomes if out.node not in whole}
@@ -186,7 +186,7 @@ class CapturedCall:
         self.in_sight_passing = [passes_gradients(row.tensor, row.node) for row in rows]
         used = {number for number, _, _ in self.earlier}
         self.has_grad = [(i, row.grad is not None) for i, row in enumerate(found)
-                         if row.tensor.requires_grad or row.grad is not row.tensor.grad or i in used]
+                         if row.tensor._requires_grad or row.grad is not row.tensor.grad or i in used]
         self.has_other_grad = [(number, had) for number, had in self.has_grad
                                if not had or number not in self.gradients]
 

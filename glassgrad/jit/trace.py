@@ -108,7 +108,7 @@ class TracedCall:
             source, longest = as_buffer(tensor), tuple(map(most, tensor.shape))
             buffer = Buffer.from_host(source.arg, source.arg.address, longest, tensor.dtype, source.arg.device)
             node = UOp(o.BUFFER, tensor.dtype, (), buffer).shrink([(0, n) for n in tensor.shape])
-            made = class_of_results(tensor)(node, requires_grad=tensor.requires_grad)
+            made = class_of_results(tensor)(node, requires_grad=tensor._requires_grad)
             made.grad = None if tensor.grad is None else tensor.grad.realize()
             self.arguments.append(Argument(tensor, made, tensor.uop, tensor.grad, is_view(tensor),
                                            passes_gradients(tensor, tensor.uop)))
@@ -131,7 +131,7 @@ class TracedCall:
 
     def _reach(self, tensor: Tensor, node: UOp, grad: Tensor | None, path: str) -> ReachedTensor:
         """Record how a tensor that the call can read or change, and its gradient, were before the call."""
-        row = self.reached[id(tensor)] = ReachedTensor(tensor, node, grad, tensor.requires_grad, path)
+        row = self.reached[id(tensor)] = ReachedTensor(tensor, node, grad, tensor._requires_grad, path)
         if grad is not None and id(grad) not in self.reached:
             self._reach(grad, grad.uop, None, f"{path}.grad")
         return row
@@ -182,7 +182,7 @@ class TracedCall:
                     fix="compute it inside the function, or hand in x.detach(); this call went without that gradient")
         for tensor, row in self._touched():
             grad = tensor.grad
-            if grad is not None and grad is not row.grad and is_lazy(grad) and tensor.requires_grad is not True:
+            if grad is not None and grad is not row.grad and is_lazy(grad) and tensor._requires_grad is not True:
                 set_unread_gradient(tensor, RESET if row.is_reset else row.grad)
 
     def _made(self) -> set[int]:
@@ -266,7 +266,8 @@ class TracedCall:
         changed = [row.tensor for row in rows if self._is_changed(row)]
         left = dict.fromkeys([*self.left, *changed, *self._new_grads(), *self.hidden])
         waiting = [t for t in left if is_lazy(t)]
-        trained = {node.base for row in rows if row.tensor.requires_grad is True for node in (row.node, row.tensor.uop)}
+        trained = {node.base for row in rows if row.tensor._requires_grad is True
+                   for node in (row.node, row.tensor.uop)}
         trained |= {self.reached[id(row.stand_in)].node.base for row in self.arguments if row.passes_gradients}
         ends = [t for t in waiting if not self.was_there(t) and (
             _leads_to(t.uop, trained) or passes_gradients(t, t.uop))]
@@ -280,7 +281,7 @@ class TracedCall:
         """Copy the results that are views of an argument which gradients would pass: a view of the stand-in leads to
         no leaf of the caller's, and its gradient would end in silence."""
         trained = {self.reached[id(row.stand_in)].node.base for row in self.arguments
-                   if row.passes_gradients or row.tensor.requires_grad is True}
+                   if row.passes_gradients or row.tensor._requires_grad is True}
         for tensor in self.given:
             if not is_lazy(tensor) and _leads_to(tensor.uop, trained):
                 leave(tensor)
@@ -319,8 +320,8 @@ class TracedCall:
                 assign_node(original, stand_in.uop)
             if stand_in.grad is not grad:
                 original.grad = stand_in.grad
-            if stand_in.requires_grad is not original.requires_grad:
-                original.requires_grad = stand_in.requires_grad
+            if stand_in._requires_grad is not original._requires_grad:
+                original.requires_grad = stand_in._requires_grad
         for binding, now in self.walk.changed():
             way, holder = binding.way, binding.holder
             put = [(binding.name, now)] if way.put else []
@@ -363,11 +364,11 @@ class TracedCall:
         for tensor in self.replaced:
             if self.trace.touched[id(tensor)].views_written:
                 yield f"the function assigns to a tensor of shape {tensor.shape} and then replaces it"
-            if any(other.requires_grad is True and other is not tensor for _, other in leaves_among([tensor.uop])):
+            if any(other._requires_grad is True and other is not tensor for _, other in leaves_among([tensor.uop])):
                 yield f"the function replaces a tensor of shape {tensor.shape} by one that is trained"
         for tensor, _, _, wanted, _ in self.reached.values():
-            if tensor.requires_grad is not wanted:
-                yield f"the function sets requires_grad of a tensor of shape {tensor.shape} to {tensor.requires_grad}"
+            if tensor._requires_grad is not wanted:
+                yield f"the function sets requires_grad of a tensor of shape {tensor.shape} to {tensor._requires_grad}"
         if random.getstate() != dice:
             yield "the function draws numbers from Python's random"
         for length in lengths_in(result):
@@ -456,7 +457,7 @@ def passes_gradients(tensor: Tensor, node: UOp) -> bool:
             return id(node) in registry.jitted.rows
     reached = toposort([node], passes_to)
     return any(map(is_cut_off, reached)) or any(
-        t.requires_grad is True and t is not tensor for _, t in leaves_among(reached))
+        t._requires_grad is True and t is not tensor for _, t in leaves_among(reached))
 
 
 def _is_data(tensor: Tensor) -> bool:

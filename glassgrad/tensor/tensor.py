@@ -230,7 +230,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
 
     def __reduce__(self) -> Any:
         return (_restored, (self.__class__, self.dtype.name, sizes_now(self.shape),
-                            bytes(running.bytes_of(self.uop, self.device)), self.device, self.requires_grad))
+                            bytes(running.bytes_of(self.uop, self.device)), self.device, self._requires_grad))
 
     def __deepcopy__(self, known: dict[int, Any]) -> Self:
         make, parts = self.__reduce__()
@@ -256,7 +256,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         seed = self._seed("backward", gradient)
         order = toposort([self.uop])
         refuse_replaced(self.uop, order)
-        leaves = [(n, t) for n, t in leaves_among(order) if t.dtype.kind == "f" and t.requires_grad is not False]
+        leaves = [(n, t) for n, t in leaves_among(order) if t.dtype.kind == "f" and t._requires_grad is not False]
         was_reset = any(t._grad is RESET for _, t in leaves)
         derive = at_once if calls_are_noted() else deferred          # a message can only name the call of a node
         gradients = derive(self.uop, seed, [n for n, _ in leaves], order)
@@ -267,13 +267,13 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                                 expected="at least one float tensor whose requires_grad is not False, still alive",
                                 fix="compute the value from float tensors, or set x.requires_grad = True")
         if bitcast.floats_were_reread:
-            bitcast.refuse_bits(self.uop, [n for n, t in leaves if t.requires_grad or none_found])
+            bitcast.refuse_bits(self.uop, [n for n, t in leaves if t._requires_grad or none_found])
         for (_, leaf), node in zip(leaves, gradients):
             if node is not None:
                 made = leaf._with(self._as_grad(node, create_graph))
-                add = leaf.grad is not None and not (was_reset and leaf.requires_grad is None)
+                add = leaf.grad is not None and not (was_reset and leaf._requires_grad is None)
                 leaf.grad = leaf.grad + made if add else made
-        started_from(self, [leaf.grad for _, leaf in leaves if leaf.requires_grad is True and leaf.grad is not None])
+        started_from(self, [leaf.grad for _, leaf in leaves if leaf._requires_grad is True and leaf.grad is not None])
         return self
 
     def _as_grad(self, node: UOp, create_graph: bool) -> UOp:

@@ -86,6 +86,28 @@ def test_workers_keep_the_order(workers: int, batch: int) -> None:
 
 
 @on_linux
+class Ragged(data.Dataset):
+    """Examples that are not of one size: arrays, or tuples."""
+
+    def __init__(self, tuples: bool):
+        self.tuples = tuples
+
+    def __getitem__(self, index: int) -> Any:
+        return (1,) * (index + 1) if self.tuples else np.zeros(index + 1)
+
+    def __len__(self) -> int:
+        return 4
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_examples_of_several_sizes_make_no_batch(workers: int) -> None:
+    """NumPy's message said nothing of a batch; of longer tuples the rest was dropped."""
+    with pytest.raises(Exception, match=r"shape \(1,\) of the first, \(2,\) of number 1 of the batch"):
+        list(data.DataLoader(Ragged(False), batch_size=2, num_workers=workers))
+    with pytest.raises(Exception, match="length 1 of the first, 2 of number 1 of the batch"):
+        list(data.DataLoader(Ragged(True), batch_size=2, num_workers=workers))
+
+
 def test_workers_take_what_is_collated_otherwise() -> None:
     def collate(examples: Any) -> Any:
         return {"x": TorchTensor(np.stack([x for x, _ in examples])), "names": [str(y) for _, y in examples],

@@ -457,11 +457,43 @@ def test_mistakes_are_told(call: Any, message: str) -> None:
 
 
 def test_devices_that_are_not_here() -> None:
-    with pytest.raises(DeviceError, match="there is no cuda here"):
+    with pytest.raises(DeviceError, match="there is no cuda here") as caught:
         ours.device("cuda:0")
+    expected = str(caught.value).partition("expected: ")[2].partition("\n")[0]
+    assert "CUDA" not in expected and "CPU" in expected, expected
+    for name in ("meta", "frobnicator:0"):
+        with pytest.raises(DeviceError, match=f'no such device\n  given:    torch.device."{name}"'):
+            ours.device(name)
+    for wrong in (("cpu:1",), ("cpu:one",), ("cpu", 3)):
+        with pytest.raises(DeviceError, match="one device of a kind"):
+            ours.device(*wrong)
+    assert (ours.device("cpu:0").index, ours.device("cpu", 0).index, ours.device("cpu").index) == (0, 0, None)
     with pytest.raises(AttributeError, match="torch.frobnicate has no counterpart"):
         _ = ours.frobnicate
     assert Tensor([1]).to(ours.device("cpu")).tolist() == [1] and not ours.backends.mps.is_available()
+
+
+def test_what_is_missing_below_torch_says_what_to_use(tmp_path: Path) -> None:
+    """`import torch` alone, then `torch.cuda.get_device_name`: the message named our own module."""
+    script = tmp_path / "missing.py"
+    script.write_text('''
+import torch
+for name, said in (("cuda.get_device_name", "`glassgrad devices` names the GPU"), ("profiler", "VIZ=1"),
+                   ("nn.DataParallel", "one device here"), ("nn.functional.foo", "docs/api.md"),
+                   ("utils.data.foo", "docs/api.md"), ("optim.foo", "docs/api.md"), ("backends.foo", "docs/api.md"),
+                   ("fft", "no complex numbers")):
+    place = torch
+    try:
+        for part in name.split("."):
+            place = getattr(place, part)
+        raise AssertionError(name)
+    except AttributeError as error:
+        assert str(error).startswith(f"torch.{name} has no counterpart in glassgrad: ") and said in str(error), error
+assert torch.nn.functional.relu(torch.tensor([-1.0])).item() == 0 and torch.nn.init.zeros_ and torch.cuda.amp.GradScaler
+''')
+    done = subprocess.run([sys.executable, "-m", "glassgrad.compat", "--torch", str(script)], capture_output=True,
+                          text=True, cwd=Path(__file__).resolve().parents[2])
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_device_of_a_tensor_is_a_device_of_pytorch() -> None:
@@ -476,6 +508,27 @@ def test_the_device_of_a_tensor_is_a_device_of_pytorch() -> None:
     moved = [x.to(x.device), ours.zeros(2, device=x.device), x.new_zeros(2), (x * 2).to(cpu), ours.zeros_like(x)]
     assert all(tensor.device == cpu and (x + tensor).device == cpu for tensor in moved)
     assert next(ours.nn.Linear(2, 2).to(x.device).parameters()).device == cpu
+
+
+@pytest.mark.parametrize("torch", [ours, theirs], ids=["glassgrad", "PyTorch"])
+def test_a_computed_tensor_says_whether_it_leads_to_a_gradient(torch: Any) -> None:
+    """`if loss.requires_grad: loss.backward()` trained nothing: computed tensors answered None."""
+    w, x = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([3.0, 4.0])
+    layer = torch.nn.Linear(2, 2)
+    wanted = [w, w * 2, w[0], w.clone(), (x * w).sum(), layer(x), torch.relu(w)]
+    assert all(t.requires_grad is True for t in wanted)
+    others = [x, x * 2, w.detach(), w > 1, w.detach() * x, torch.Tensor([1.0]), torch.zeros(2)]
+    with torch.no_grad():
+        others += [w * 2]
+        assert not torch.is_grad_enabled()
+    assert all(t.requires_grad is False for t in others) and torch.is_grad_enabled()
+    loss = (w * x).sum()
+    loss.item()
+    if loss.requires_grad:
+        loss.backward()
+    assert w.grad.tolist() == [3.0, 4.0] and x.requires_grad_().requires_grad is True
+    x.requires_grad = False
+    assert (x * 2).requires_grad is False
 
 
 def test_a_script_of_pytorch_runs_as_it_is(tmp_path: Path) -> None:

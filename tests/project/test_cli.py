@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glassgrad import Device, DeviceError, cli
+from glassgrad import Device, DeviceError, Tensor, cli
 from glassgrad.cli import demo, doctor, train
 from glassgrad.nn.datasets import files as datafiles
-from glassgrad.nn.state import safe_load
+from glassgrad.nn.state import load_checkpoint, safe_load, save_checkpoint
 from glassgrad.runtime.python.python_device import PythonDevice
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -165,6 +165,19 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(few_images, tmp_
     assert first.keys() == second.keys()
     for name, tensor in first.items():
         assert np.array_equal(tensor.numpy(), second[name].numpy()), name
+
+
+@pytest.mark.slow_on("PYTHON")
+def test_a_checkpoint_that_cannot_be_written_or_is_another_training_is_told_before_the_first_step(
+        few_images, tmp_path, capsys):
+    nowhere, other = tmp_path / "nowhere" / "digits", tmp_path / "other"
+    assert cli.main(["train", "mnist", "--steps", "300", "--checkpoint", str(nowhere)]) == 1
+    assert f"the checkpoint cannot be written\n  given:    --checkpoint {nowhere}\n" in capsys.readouterr().err
+    save_checkpoint(other, [Tensor.zeros(2)])
+    assert cli.main(["train", "mnist", "--steps", "300", "--checkpoint", str(other)]) == 1
+    out, err = capsys.readouterr()
+    assert "fix:      construct the model and the optimizer as they were for this training, or name another file" in err
+    assert "step" not in out and load_checkpoint(other, [Tensor.ones(2)]).step == 0
 
 
 @pytest.mark.slow_on("PYTHON")

@@ -292,3 +292,12 @@ def test_the_workflow_of_public_ci_calls_commands_of_dev():
     assert 'requires-python = ">=3.10"' in (ROOT / "pyproject.toml").read_text()
     assert matrix["python"] == ["3.10", "3.11", "3.12", "3.13", "3.14"]
     assert matrix["os"] == ["ubuntu-latest", "macos-latest", "windows-latest"]
+
+
+def test_a_checkout_on_windows_has_lines_that_a_shell_reads():
+    """Git gives them a carriage return there, unless the repository says otherwise: `set -eu` of ./dev failed."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    found = subprocess.run(["git", "check-attr", "eol", "dev", "tests/render/golden"], cwd=ROOT, capture_output=True,
+                           text=True, check=True)
+    assert found.stdout.splitlines() == ["dev: eol: lf", "tests/render/golden: eol: lf"]

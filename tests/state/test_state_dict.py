@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque, namedtuple
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -157,6 +158,18 @@ def test_types_widen_and_scalars_may_have_an_axis():
                             "b": Tensor([True])})
     assert model["w"].dtype is dtypes.float32 and model["w"].tolist() == [1.5]
     assert model["n"].dtype is dtypes.int64 and model["n"].shape == () and model["n"].item() == 7
+
+
+def test_integers_load_as_a_narrower_type_that_holds_them():
+    """Positions and indices in files of PyTorch's are int64; here they are int32."""
+    model = {"ids": Tensor.arange(4), "none": Tensor([], dtype=dtypes.int32)}
+    load_state_dict(model, {"ids": np.array([3, 2, 1, -7], np.int64), "none": np.array([], np.int64)})
+    assert model["ids"].dtype is dtypes.int32 and model["ids"].tolist() == [3, 2, 1, -7]
+    for strict in (True, False):
+        report = None
+        with pytest.raises(InputError, match=r"ids: int64 \(4,\) for int32") if strict else nullcontext():
+            report = load_state_dict(model, {"ids": np.full(4, 2 ** 40), "none": np.array([], np.int64)}, strict)
+        assert model["ids"].tolist() == [3, 2, 1, -7] and (strict or "ids" in report.mismatched)
 
 
 def test_usual_mistakes_get_the_line_that_mends_them():

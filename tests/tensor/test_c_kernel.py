@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glassgrad import DTypeError, GradientError, InputError, Tensor, TinyJit, c_kernel, dtypes
+from glassgrad import DTypeError, GradientError, InputError, ShapeError, Tensor, TinyJit, c_kernel, dtypes
 from glassgrad.base.errors import GlassgradError
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.runtime.cpu.c_compiler import find_compiler
@@ -93,8 +93,21 @@ def test_other_arguments_than_declared_are_refused():
   given:    a tensor for `double k`
   expected: a number
   fix:      declare a tensor as a pointer and a number as a plain parameter"""
+    with pytest.raises(InputError, match="given:    2 for \\(float \\*out"):
+        square(Tensor([1.0]), 2.5)
     with pytest.raises(InputError, match="2.0 for `const float"):
         c_kernel("void f(float *out, const float *x, const float *y, long long n) {}", "f")(Tensor([1.0]), 2.0)
+
+
+def test_a_shape_that_is_none_is_refused():
+    wrong = c_kernel(SQUARE, "sq", shape="rows")
+    assert said(lambda: wrong(Tensor([1.0]))) == """the C kernel sq needs integers as sizes
+  given:    'rows' of type str
+  expected: ints, such as (2, 3)
+  fix:      write each size as an int"""
+    with pytest.raises(ShapeError, match="the C kernel sq cannot have a negative size"):
+        c_kernel(SQUARE, "sq", shape=(-1,))(Tensor([1.0]))
+    assert c_kernel(SQUARE, "sq", shape=lambda x: x.shape[0])(Tensor([3.0])).tolist() == [9.0]
 
 
 def test_what_cannot_be_read_is_not_checked():

@@ -40,6 +40,38 @@ def test_norms_of_16_bits_are_taken_in_float32(kind: str) -> None:
         np.testing.assert_allclose(found.float().numpy(), wanted.float().numpy(), rtol=1e-2, atol=1e-7)
 
 
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_pools_of_16_bits_sum_in_float32(kind: str) -> None:
+    """The sum of a window of 56 x 56 pixels of 200 is no float16: its mean was infinite."""
+    values = np.full((1, 2, 56, 56), 200.0, np.float32)
+    ours, theirs = Tensor(values).cast(kind), torch.tensor(values).to(getattr(torch, kind))
+    f = torch.nn.functional
+    pairs = [(ours.avg_pool2d(56), f.avg_pool2d(theirs, 56)),
+             (functional.adaptive_avg_pool2d(ours, 1), f.adaptive_avg_pool2d(theirs, 1)),
+             (functional.adaptive_avg_pool2d(ours, (1, 3)), f.adaptive_avg_pool2d(theirs, (1, 3))),
+             (ours.avg_pool2d(56, 1, padding=3, ceil_mode=True, count_include_pad=False),
+              f.avg_pool2d(theirs, 56, 1, padding=3, ceil_mode=True, count_include_pad=False)),
+             (ours.avg_pool2d(56, divisor_override=1000), f.avg_pool2d(theirs, 56, divisor_override=1000))]
+    for found, wanted in pairs:
+        assert found.dtype is getattr(dtypes, kind)
+        np.testing.assert_allclose(found.float().numpy(), wanted.float().numpy(), rtol=1e-2)
+
+
+def test_targets_of_two_classes_may_be_truth_values() -> None:
+    """With logits, truth values as targets ended in an internal error."""
+    x, target = Tensor([0.5, -1.0, 2.0]), Tensor([True, False, True])
+    for name in ("binary_cross_entropy_with_logits", "binary_cross_entropy", "mse_loss", "l1_loss", "huber_loss"):
+        loss = getattr(functional, name)
+        given = x.sigmoid() if name == "binary_cross_entropy" else x
+        assert loss(given, target).item() == loss(given, target.float()).item(), name
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "fp8e4m3", "float32", "int8", "bool"])
+def test_a_number_of_any_type_says_whether_it_is_zero(kind: str) -> None:
+    """float16 ended in a ValueError of memoryview, and -0.0 of bfloat16 was not zero."""
+    assert [Tensor([n]).cast(kind).is_nonzero() for n in (0.0, -0.0, 1.0)] == [False, False, True]
+
+
 def test_a_transposed_convolution_may_be_empty() -> None:
     ours = Tensor.ones(1, 1, 2).conv_transpose2d(Tensor.ones(1, 1, 1), padding=1)
     assert ours.shape == (1, 1, 0) and ours.tolist() == [[[]]]

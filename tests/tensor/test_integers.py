@@ -156,3 +156,15 @@ def test_the_number_0_is_no_divisor_of_integers(call: Callable[[Tensor], Tensor]
         "  expected: a divisor that is not 0",
         "  fix:      check the divisor, or divide as floats, which gives inf and NaN: x.float() // 0"]
     assert (Tensor([1, 2]) / 0).tolist() == [math.inf, math.inf] and (0 // Tensor([1, 2])).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int32", "int64", "uint64"])
+def test_powers_of_integers_beyond_63_and_below_0(kind):
+    """0 ** 64 was 1, and 2 ** -1 of int64 the least integer."""
+    bases, exponents = [0, 1, 2, 4, 0, 3, 0], [64, 100, 64, 65, 0, 4, 1]
+    if kind.startswith("int"):
+        bases, exponents = bases + [0, 1, -1, -1, 2, 3, -2], exponents + [-1, -5, -2, -3, -1, -3, -7]
+    found = Tensor(bases, dtype=kind) ** Tensor(exponents, dtype=kind)
+    wanted = [x ** n if n >= 0 else 0 if x == 0 else int(x ** n) for x, n in zip(bases, exponents)]
+    limit = 2 ** found.dtype.bits
+    assert found.tolist() == [w if abs(w) < limit else 0 for w in wanted]

@@ -191,6 +191,11 @@ truth values cannot be subtracted
   given:    bool - bool
   expected: numbers
   fix:      use x ^ y for their difference, or cast: x.int() - y.int()"""),
+    "shift of truths": (lambda: Tensor([True]) << Tensor([True]), DTypeError, """
+truth values cannot be shifted
+  given:    bool << bool
+  expected: integers
+  fix:      cast: x.int() << y.int()"""),
     "negative of truths": (lambda: -Tensor([True]), DTypeError, """
 truth values have no negative
   given:    -x on bool

@@ -147,6 +147,14 @@ def test_pinv_lstsq_power_trace():
     checked(lambda x: x.diagonal(-1), lambda x: x.diagonal(-1), seeded("d").normal(size=(3, 4)))
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0), (2, 0, 3), (0, 3, 3)])
+def test_an_empty_matrix_has_the_condition_number_0(shape):
+    """It read the first of no singular values: memory behind the tensor."""
+    for order in (None, 2, -2, 1):
+        found, wanted = Tensor.zeros(*shape).cond(order), torch.linalg.cond(torch.zeros(shape), order)
+        assert found.shape == tuple(wanted.shape) and found.tolist() == wanted.tolist()
+
+
 @pytest.mark.parametrize(
     "op,reference",
     [

@@ -27,12 +27,14 @@ class device(str):
         kind, _, number = str(type).partition(":")
         if kind in ("mps", "xpu") or kind == "cuda" and not Device.is_available("CUDA"):
             raise DeviceError(f"there is no {kind} here", given=f'torch.device("{type}")',
-                              expected=f"one of {', '.join(sorted(Device.records))}",
+                              expected=f"one of {', '.join(Device.get_available_devices())}",
                               fix='ask first: torch.device("cuda" if torch.cuda.is_available() else "cpu")')
-        index = int(number) if number else index
-        if index not in (None, 0):
-            raise DeviceError("there is one device of a kind here", given=f'torch.device("{type}"), number {index}',
+        Device.canonicalize(kind, f'torch.device("{type}")')
+        asked = number or index
+        if asked not in ("0", 0, None):
+            raise DeviceError("there is one device of a kind here", given=f'torch.device("{type}"), number {asked}',
                               expected="no number, or 0", fix=f'write torch.device("{kind}")')
+        index = int(number) if number else index
         return cls.named(kind.upper(), index)
 
     @classmethod

@@ -185,7 +185,7 @@ def set_grad_enabled(mode: bool) -> Any:
 
 def is_grad_enabled() -> bool:
     """Whether no `no_grad` block is open here."""
-    return TorchTensor([1.0]).mul(1).requires_grad is not False
+    return TorchTensor([1.0]).mul(1)._requires_grad is not False
 
 
 def compile(model: Any = None, **options: Any) -> Any:

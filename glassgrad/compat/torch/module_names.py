@@ -26,5 +26,13 @@ INSTEAD: dict[str, str] = {
     "torch.onnx": "save the weights with nn.state.safe_save; glassgrad.onnx runs ONNX models",
     "torch.quantization": "cast the weights: x.cast(dtypes.int8)",
     "torch.fx": "x.uop is the graph of a tensor",
+    "torch.cuda": "`glassgrad devices` names the GPU; GlobalCounters has the memory in use",
+    "torch.set_default_device": "DEV=CUDA in the environment, or glassgrad.Device.DEFAULT = \"CUDA\"",
+    "torch.profiler": "DEBUG=2 times each kernel, VIZ=1 draws them (docs/guide/why_is_it_slow.md)",
+    "torch.nn.DataParallel": "a tensor is on one device here; run one process for each",
+    "torch.nn.parallel": "a tensor is on one device here; run one process for each",
+    "torch.hub": "torch.load reads weights; docs/guide/pretrained_weights.md",
+    "torch.fft": "there are no complex numbers here",
+    "torch.sparse": "there are no sparse tensors here; x.gather and x.scatter_add read and write by index",
     "torch": "docs/from_pytorch.md says where things are, docs/api.md lists every name",
 }

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.compat.torch.devices import device as Device
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, dtypes, toposort
+from glassgrad.compiler.graph.gradient import passes_to
+from glassgrad.tensor.autograd.gradient_leaves import leaves_among
 from glassgrad.tensor.checks import REQUIRED, arguments
 from glassgrad.tensor.tensor import Tensor
 from glassgrad.tensor.tensor_base import Self
@@ -50,6 +51,22 @@ class TorchTensor(Tensor):
         if isinstance(axis, int):
             axis, dim = None, axis
         return super().min(axis, keepdim, dim=dim, **spelling)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether `backward` fills `grad` of this tensor, or of one that it was computed from.
+
+        >>> w = TorchTensor([1.0], requires_grad=True)
+        >>> (w * 2).requires_grad, w.detach().requires_grad, TorchTensor([1.0]).requires_grad
+        (True, False, False)
+        """
+        if self._requires_grad is not None or self.uop.dtype.kind != "f":
+            return bool(self._requires_grad)
+        return any(leaf._requires_grad for _, leaf in leaves_among(toposort([self.uop], passes_to)))
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool | None) -> None:
+        Tensor.requires_grad.fset(self, value)  # type: ignore[attr-defined]
 
     @property
     def device(self) -> Device:

@@ -73,7 +73,7 @@ class Module:
         if value.requires_grad:
             kind = "parameter_names"
         elif isinstance(before, Tensor):                # a buffer that is replaced stays one
-            kind = "buffer_names" if before.requires_grad is False and name not in self.parameter_names else ""
+            kind = "buffer_names" if before._requires_grad is False and name not in self.parameter_names else ""
         else:
             kind = "passing_names" if any(module is self for module in _calls.open) else ""
         if kind and name not in getattr(self, kind):
@@ -235,7 +235,7 @@ def _is_parameter(place: ObjectPart) -> bool:
         return False
     known = isinstance(place.holder, Module) and \
         (place.holder.all_are_parameters or place.key in place.holder.parameter_names)
-    return known or place.value.requires_grad is not False
+    return known or place.value._requires_grad is not False
 
 
 # -- containers ----------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ class Optimizer:
                                      expected="each parameter once", fix="leave it out of one of the groups")
                 continue
             known.add(id(tensor))
-            if tensor.requires_grad is False or tensor.dtype.kind != "f":
+            if tensor._requires_grad is False or tensor.dtype.kind != "f":
                 self.buffers.append(tensor if pending.is_computed(tensor) else _kept(tensor))
             else:
                 self.params.append(tensor)

@@ -49,7 +49,7 @@ def save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = N
     tensors = _tensors(model, optimizer)
     first: dict[UOp, str] = {}
     same = {name: first[tensor.uop] for name, tensor in tensors.items()
-            if tensor.requires_grad is False and first.setdefault(tensor.uop, name) != name}
+            if tensor._requires_grad is False and first.setdefault(tensor.uop, name) != name}
     state = {"step": step, "random": [seed, count], "same": same, "extra": extra,
              "numbers": {place.name: place.value for place in _numbers(optimizer)}}
     try:
@@ -90,7 +90,8 @@ def load_checkpoint(path: Readable, model: Any, optimizer: Any = None) -> Checkp
     created = {name: saved.pop(name) for name in list(saved) if name in places and _can_set(places[name])}
     found = compare(_tensors(model, optimizer), saved, strict=True)
     if not found.perfect:
-        raise found.error()
+        raise found._replace(hint=found.hint or "construct the model and the optimizer as they were for this training, "
+                             "or name another file").error()
     put(found)
     for name, tensor in created.items():
         _set(places[name], tensor)

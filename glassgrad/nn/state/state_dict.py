@@ -104,7 +104,7 @@ def compare(own: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool, a
             result.types[name] = f"{type(state[name]).__name__} for {_kind(mine)}"
         elif value.shape != mine.shape and {value.shape, mine.shape} != {(), (1,)}:
             result.shapes[name] = f"{_kind(value)} for {_kind(mine)}"
-        elif not any_type and not _type_fits(value.dtype, mine.dtype, strict):
+        elif not any_type and not _type_fits(value, mine.dtype, strict):
             result.types[name] = f"{_kind(value)} for {_kind(mine)}"
         else:
             result.fitting[name] = (mine, value)
@@ -118,12 +118,17 @@ def _kind(tensor: Tensor) -> str:
     return f"{tensor.dtype.name} {tensor.shape}"
 
 
-def _type_fits(given: DType, own: DType, strict: bool) -> bool:
-    """Whether a type can be loaded as another: floats as floats, integers as integers; if strict, without loss."""
-    if given is own:
+def _type_fits(value: Tensor, own: DType, strict: bool) -> bool:
+    """Whether a value can be loaded as another type: floats as floats, if strict without loss; integers that fit, as
+    indices of PyTorch's, which are int64, do."""
+    given = value.dtype
+    integers = given.kind in "iu" and own.kind in "iu"
+    if given is own or (integers or given.kind == own.kind) and promote(given, own) is own:
         return True
-    same = given.kind == own.kind or given.kind in "iu" and own.kind in "iu"
-    return same and (not strict or promote(given, own) is own)
+    if integers:
+        low, high = (bound.item() for bound in value.aminmax()) if 0 not in value.shape else (0, 0)
+        return own.min <= low and high <= own.max
+    return given.kind == own.kind and not strict
 
 
 def _as_tensor(value: Any) -> Tensor | None:
@@ -197,7 +202,7 @@ def put(found: Comparison, realize: bool = True, any_type: bool = False) -> None
         for first, *others in waiting.values():
             first.realize(*others)
     for mine, _ in found.fitting.values():
-        if mine.uop.base.op is o.BUFFER and mine.requires_grad is not False:
+        if mine.uop.base.op is o.BUFFER and mine._requires_grad is not False:
             mine.replace(mine._with(_separate_leaf(mine.uop)))
 
 

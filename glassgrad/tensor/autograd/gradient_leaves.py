@@ -143,7 +143,7 @@ def still_a_leaf(tensor: Any, earlier: UOp) -> None:
 def has_another_value(tensor: Any, earlier: UOp) -> None:
     """Record that a tensor was given a new value: what was computed from the earlier one has lost its leaf."""
     note_written(tensor, earlier)
-    if tensor.requires_grad is True and tensor.uop is not earlier and any(
+    if tensor._requires_grad is True and tensor.uop is not earlier and any(
             t is tensor for t in _alive(registry.leaves_of(earlier))):
         registry.add(registry.replaced, earlier, tensor)
 
@@ -223,7 +223,7 @@ def gradients_beside(node: UOp, device: str) -> list[UOp]:
     roots = {n.src[1] for n in below if n.op is o.GRADIENT and n not in registry.values}
     if node in started:
         roots.add(started[node])
-    trained = [t for _, t in leaves_among(toposort(roots)) if t.requires_grad is True]
+    trained = [t for _, t in leaves_among(toposort(roots)) if t._requires_grad is True]
     grads = [t._grad for t in trained if hasattr(t._grad, "uop")]                # else none, or one that is computed
     grads += [t for root in roots for t in _alive(registry.gradients.get(root))]
     wanted = [below_reshapes(t.uop) for t in grads]
@@ -270,6 +270,6 @@ def settle(tensor: Any) -> None:
     """Move an assigned tensor whose value is known to its memory, unless a gradient passes it: else the expressions of
     all its earlier values would be kept."""
     node = tensor.uop
-    if recording() is None and not any(t is not tensor and t.requires_grad is not False
+    if recording() is None and not any(t is not tensor and t._requires_grad is not False
                                        for _, t in leaves_among(toposort([node], passes_to))):
         tensor.realize()

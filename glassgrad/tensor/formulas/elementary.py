@@ -268,12 +268,16 @@ def product_power(x: UOp, n: int) -> UOp:
 
 
 def integer_power(x: UOp, n: UOp) -> UOp:
-    """x^n for integers: beyond n = 63 every base but 0, 1 and -1 has long overflowed."""
-    result = const(1, x.dtype)
+    """x^n for integers: beyond n = 63 every base but 0, 1 and -1 has long overflowed, the even ones to 0. Where n is
+    negative, 1 / x^-n rounded toward 0."""
+    result, square = const(1, x.dtype), x
     for bit in range(6):
-        result = (n & (1 << bit)).ne(0).where(result * x, result)
-        x = x * x
-    return result
+        result = (n & (1 << bit)).ne(0).where(result * square, result)
+        square = square * square
+    to_zero = (n > 63) & (x & 1).eq(0)
+    if n.dtype.kind == "i":
+        to_zero = to_zero | (n < 0) & (x.eq(1) | x.eq(-1)).logical_not()
+    return to_zero.where(0, result)
 
 
 def _power_gradient(g: UOp, z: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp | None]:

@@ -39,6 +39,7 @@ from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.autograd.function import custom_gradient
+from glassgrad.tensor.checks import sizes
 from glassgrad.tensor.kernels.c_signature import check_arguments, check_result, number_for, parameters_of
 from glassgrad.tensor.tensor_base import TensorBase
 
@@ -70,18 +71,20 @@ def c_kernel(source: str, name: str, backward: Callable[..., Any] | None = None,
                              expected="at least one Tensor", fix="pass its values as a tensor: Tensor([1.0])")
         first = tensors[0]
         function = _function(source, name, first.device, tuple(not isinstance(a, TensorBase) for a in args))
-        parameters = declared if declared is not None else [None] * (len(args) + 2)
-        numbers = [None if isinstance(a, TensorBase) else number_for(name, p, a) for p, a in zip(parameters[1:], args)]
         kind = first.dtype
         if declared is not None:
             check_arguments(name, declared, args)
             kind = declared[0].dtype or kind
+        parameters = declared if declared is not None else [None] * (len(args) + 2)
+        numbers = [None if isinstance(a, TensorBase) else number_for(name, p, a) for p, a in zip(parameters[1:], args)]
         if dtype is not None:
             kind = dtype_by_name(dtype)
             if declared is not None:
                 check_result(name, declared[0], kind)
-        sizes = first.shape if shape is None else tuple(shape(*args) if callable(shape) else shape)
-        elements = functools.reduce(lambda n, m: n * m, sizes, 1)
+        result_shape = first.shape
+        if shape is not None:
+            result_shape = sizes((shape(*args) if callable(shape) else shape,), f"the C kernel {name}")
+        elements = functools.reduce(lambda n, m: n * m, result_shape, 1)
         count = number_for(name, parameters[-1], elements)
 
         def launch(addresses: Sequence[int]) -> None:
@@ -89,7 +92,7 @@ def c_kernel(source: str, name: str, backward: Callable[..., Any] | None = None,
             function(next(pointers), *[next(pointers) if n is None else n for n in numbers], count)
 
         key = (source, name, tuple(None if isinstance(a, TensorBase) else a for a in args))
-        [value] = launch_on(tensors, UserCall(name, key, launch), [(sizes, kind)])
+        [value] = launch_on(tensors, UserCall(name, key, launch), [(result_shape, kind)])
         return first._with(value if backward is not None else without_gradient(value, name, tensors))
 
     run.__name__, run.__doc__ = name, f"The C kernel {name}."

@@ -147,7 +147,7 @@ class PredicatesMixin(TensorBase):
         if self.numel() != 1:
             raise ShapeError("several values are not one truth", given=f"a tensor of shape {self.shape}",
                              expected="1 element", fix="ask x.any() or x.all()")
-        return bool(running.number_in(self.uop.reshape(()), self.device))
+        return bool(running.number_in(self.uop.reshape(()).cast(dtypes.bool), self.device))
 
     def is_same_size(self, other: Self) -> bool:
         """Whether both have one shape.

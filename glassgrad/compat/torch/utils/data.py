@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from glassgrad.base.errors import InputError
+from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compat.torch.creation import Generator, multinomial, randint, randperm, tensor
 from glassgrad.compat.torch.torch_tensor import TorchTensor
 from glassgrad.compat.torch.utils.batch_transport import HostValues
@@ -222,14 +222,25 @@ def _collated(batch: Sequence[Any]) -> Any:
     if isinstance(first, (bool, int, float)):
         return HostValues(list(batch), dtypes.float64 if isinstance(first, float) else None)     # as PyTorch has it
     if hasattr(first, "__array_interface__"):
+        _same_for_all(batch, np.shape, "shape")
         return HostValues(np.stack(batch))
     if isinstance(first, Mapping):
         return {key: _collated([example[key] for example in batch]) for key in first}
-    if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*(_collated(part) for part in zip(*batch)))
     if isinstance(first, (list, tuple)):
-        return [_collated(part) for part in zip(*batch)]
+        _same_for_all(batch, len, "length")
+        parts = [_collated(part) for part in zip(*batch)]
+        return type(first)(*parts) if hasattr(first, "_fields") else parts
     return list(batch)
+
+
+def _same_for_all(batch: Sequence[Any], measure: Callable[[Any], Any], what: str) -> None:
+    first = measure(batch[0])
+    for number, example in enumerate(batch):
+        if measure(example) != first:
+            raise ShapeError(f"examples that differ in {what} make no batch",
+                             given=f"{what} {first} of the first, {measure(example)} of number {number} of the batch",
+                             expected=f"one {what}", fix="pad them in __getitem__, or in a collate_fn: "
+                             "DataLoader(.., collate_fn=function), with nn.utils.pad_sequence")
 
 
 def _collect(dataset: Any, collate: Callable[[list[Any]], Any] | None, indices: Sequence[Any]) -> Any:

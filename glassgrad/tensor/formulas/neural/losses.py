@@ -94,6 +94,7 @@ def _of_probabilities(x: UOp, target: UOp) -> UOp:
 
 def binary_cross_entropy_logits(x: UOp, target: UOp, pos_weight: UOp | None = None) -> UOp:
     """`binary_cross_entropy` of sigmoid(x), without overflow."""
+    target = as_float(target)
     weight = target if pos_weight is None else mul(target, pos_weight)
     return -(mul(weight, log_sigmoid(x)) + (1 - target) * log_sigmoid(-as_float(x)))
 

@@ -55,21 +55,22 @@ def _ceil_pair(n: int, pair: tuple[int, int], k: int, s: int, d: int) -> tuple[i
 
 # -- pools over windows --------------------------------------------------------------------------------------
 def mean_pool(x: UOp, options: PoolOptions, count_padding: bool = True, divisor: float | None = None) -> UOp:
-    """The mean of each window."""
+    """The mean of each window, whose sum may be too large for the type."""
     x = as_float(x)
     padded, windows = options.padded("avg_pool2d", x, 0)
     seen, rank = windows.seen(padded), windows.rank
-    sums = total(seen, windows.taps(seen))
+    wide = x.dtype.accumulator
+    sums = total(seen.cast(wide), windows.taps(seen))
     if divisor is not None:
-        return divide(sums, divisor)
+        return divide(sums, divisor).cast(x.dtype)
     if count_padding and not options.ceil_mode:
-        return divide(sums, math.prod(seen.shape[len(seen.shape) - rank:]))
+        return divide(sums, math.prod(seen.shape[len(seen.shape) - rank:])).cast(x.dtype)
     # what ceil_mode added at the end never counts; the padding itself may
     space, pairs = x.shape[len(x.shape) - rank:], space_padding(options.padding, rank)
     starts, ends = zip(*((0, b + n + a) if count_padding else (b, b + n) for n, (b, a) in zip(space, pairs)))
-    ones = full(tuple(end - start for start, end in zip(starts, ends)), 1, x.dtype)
+    ones = full(tuple(end - start for start, end in zip(starts, ends)), 1, wide)
     counted = windows.seen(ones.pad([(start, n - end) for start, end, n in zip(starts, ends, padded.shape[-rank:])]))
-    return divide(sums, total(counted, tuple(range(rank, 2 * rank))))
+    return divide(sums, total(counted, tuple(range(rank, 2 * rank)))).cast(x.dtype)
 
 
 def max_pool(x: UOp, options: PoolOptions, with_indices: bool = False) -> tuple[UOp, UOp | None]:
@@ -113,11 +114,12 @@ def adaptive_mean(x: UOp, sizes: tuple[int, ...]) -> UOp:
     if all(n % m == 0 for n, m in zip(space, sizes)):
         return mean_pool(x, PoolOptions(tuple(n // m for n, m in zip(space, sizes))))
     x = as_float(x)
+    means = x.cast(x.dtype.accumulator)
     for i, count in enumerate(sizes):
         axis = len(x.shape) - rank + i
-        found, inside, lengths = _parts(x, axis, count)
-        x = total(inside.where(found, 0), axis + 1) / lengths.cast(x.dtype)
-    return x
+        found, inside, lengths = _parts(means, axis, count)
+        means = total(inside.where(found, 0), axis + 1) / lengths.cast(means.dtype)
+    return means.cast(x.dtype)
 
 
 def adaptive_max(x: UOp, sizes: tuple[int, ...]) -> tuple[UOp, UOp]:

@@ -9,8 +9,8 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtype_by_name, full, ops as o, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
-from glassgrad.tensor.formulas import (absolute, add, at, cat, divide, flatten, largest, less, maximum, mul, norm, roll,
-                                       running, smallest, squeeze, sub, sum_dtype, total, unsqueeze)
+from glassgrad.tensor.formulas import (absolute, add, as_float, at, cat, divide, flatten, largest, less, maximum, mul,
+                                       norm, roll, running, smallest, squeeze, sub, sum_dtype, total, unsqueeze)
 from glassgrad.tensor.formulas.linalg import factorizations as factors, products
 from glassgrad.tensor.formulas.linalg.factorizations import inverted, of_matrices, singular_values, solved
 from glassgrad.tensor.methods import (REQUIRED, Axis, Operand, Self, TensorBase, arguments, cannot_take, computed,
@@ -264,13 +264,15 @@ class ProductsMixin(TensorBase):
         return self._with(_matrix_norm(self._as(dtype), ord, _pair("matrix_norm", dim), keepdim))
 
     def cond(self, p: float | str | None = None) -> Self:
-        """The condition number: the matrix' norm times that of its inverse.
+        """The condition number: the matrix' norm times that of its inverse; 0 of an empty matrix.
 
         >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).cond().item()
         2.0
         """
         x = self.uop
         p = p if p is None or isinstance(p, str) else of_kind("float", "cond", p=p)
+        if len(x.shape) > 1 and 0 in x.shape[-2:]:
+            return self._with(total(as_float(x), (-2, -1)))
         if p in (None, 2, -2):
             s = singular_values(x, what="cond")[1]
             first, last = at(s, -1, 0), at(s, -1, -1)
