@@ -92,8 +92,18 @@ def progress(holder: Any) -> tuple[Any, ...]:
     return (length_hint(holder, -1), repr(holder))
 
 
+def iterated(iterator: Any) -> tuple[Any, ...]:
+    """What a built-in iterator (list_iterator, zip, map) iterates over, where it can be asked."""
+    try:
+        parts = iterator.__reduce__()
+    except TypeError:                    # a generator
+        return ()
+    return tuple(parts[1]) if isinstance(parts, tuple) else ()
+
+
 # what expressions may name besides the holder and the name
-expression_names = {"GONE": GONE, "array_content": array_content, "progress": progress, "current_state": current_state}
+expression_names = {"GONE": GONE, "array_content": array_content, "progress": progress, "iterated": iterated,
+                    "current_state": current_state}
 
 
 class Way:
@@ -126,6 +136,7 @@ CELL = Way("{0}.cell_contents", object.__setattr__)            # a variable of a
 ATTRIBUTE = Way("getattr({0}, {1})", object.__setattr__)       # of a function, or of an object with slots
 CLASS_ENTRY = Way("{0}.__dict__[{1}]", type.__setattr__)       # an attribute of a class, no descriptor called
 CONTEXT = Way("{0}.get(GONE)")                                 # the value of a context variable
+PART = Way("{1}")                                              # its name is an expression of the holder
 SIZE = Way("len({0})", kept=int)
 CONTENT = Way("{0}", kept=copy)                                # all entries of a set, or of a long list or dict
 ARRAY = Way("array_content({0})", kept=tuple)
@@ -135,15 +146,12 @@ ENVIRONMENT = Way("current_state()", kept=lambda state: state)
 
 
 class Binding(NamedTuple):
-    """Where a value was found: `way` reads it again, `path` is how the user would write it, `source` is the expression
-    of the holder in the generated function, and `text` that of the value."""
+    """Where a value was found: `way` reads it again from its holder, `path` is how the user would write it."""
     way: Way
     holder: Any
     name: Any
     value: Any
     path: str
-    source: str
-    text: str
 
 
 # -- nests -------------------------------------------------------------------------------------------------------------
