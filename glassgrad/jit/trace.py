@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import random
+import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from operator import setitem
 from typing import Any, NamedTuple
@@ -69,6 +70,7 @@ class TracedCall:
                  symbols: SymbolNames, any_size: bool = False):
         """`objects` are those among the arguments, and `instance` is the `self` of a method. With `any_size`, kernels
         compiled for any size may run, and the trace cannot be replayed."""
+        self.named: list[weakref.ref[Tensor]] = []       # to tensors out of sight; their names are these
         self.symbols = symbols                   # the variables that the arguments bring, numbered
         walk = self.walk = Walk(function, objects, instance)
         self.in_sight = {id(t) for t in walk.tensors}
@@ -141,6 +143,13 @@ class TracedCall:
         row = self.reached.get(id(tensor))
         return f"tensor {[*map(id, self.given)].index(id(tensor))}" if row is None else row.path
 
+    def name_of(self, tensor: Tensor) -> str:
+        """The name of a tensor out of sight, used as its path. It is that of the weak reference which all share, so that
+        no other tensor gets it while the reference lives."""
+        reference = weakref.ref(tensor)
+        self.named.append(reference)
+        return f"a tensor out of sight at {id(reference):#x}"
+
     # -- what the call changed -----------------------------------------------------------------------------------------
     def _touched(self) -> list[tuple[Tensor, TouchedTensor]]:
         """The live tensors that the call gave a value or a gradient."""
@@ -197,7 +206,7 @@ class TracedCall:
             earlier = row.node or tensor.uop
             changed = row.node is not None and not follows(tensor) or tensor.grad is not row.grad
             if changed and id(tensor) not in made and id(tensor) not in self.reached:
-                self._reach(tensor, earlier, row.grad, name_of(tensor))
+                self._reach(tensor, earlier, row.grad, self.name_of(tensor))
 
     def used(self) -> list[Tensor]:
         """The tensors that were there before the call and that a replay needs: sources, changed ones, results. Others
@@ -409,7 +418,7 @@ class TracedCall:
         for base in dict.fromkeys([*bases, *[out.node.base for out in self.outcomes()]]):
             if base not in self.made:
                 found = before.get(base, [])
-                found += [self._reach(t, t.uop, t.grad, name_of(t)) for t in read.get(base) or leaves((base,))]
+                found += [self._reach(t, t.uop, t.grad, self.name_of(t)) for t in read.get(base) or leaves((base,))]
                 if found:
                     self.sources[base] = found
                     continue
@@ -420,11 +429,6 @@ class TracedCall:
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------
-def name_of(tensor: Tensor) -> str:
-    """The name of a tensor out of sight, used as its path."""
-    return f"a tensor out of sight at {id(tensor):#x}"
-
-
 def is_lazy(tensor: Tensor) -> bool:
     """Whether a tensor's values are not in memory."""
     return tensor.uop.base.op is not o.BUFFER
