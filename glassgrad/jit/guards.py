@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
 from glassgrad.jit.plain_values import (ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY, ENVIRONMENT, GONE,
-                                        ITEM, MEMBER, MISSING, PART, PLAIN, PROGRESS, SIZE, Binding, Increment, Way,
+                                        HAS_GRADIENT, ITEM, MEMBER, MISSING, PART, PLAIN, PROGRESS, SIZE, Binding, Increment, Way,
                                         expression_names, is_array, is_plain, iterated, same)
 from glassgrad.tensor.jit_access import GRADIENT_SLOT, WANTED_SLOT
 from glassgrad.tensor.tensor import Tensor
@@ -67,9 +67,11 @@ class Walk:
         self._named: set[str] = set()                    # names that occur in the code of functions
         self._waiting: list[tuple[Any, str]] = []        # (object, path)
         self._unnamed: dict[str, list[tuple[Any, str]]] = {}      # the same of attributes that no code names yet
-        for thing, path in [(function, "the function"), *[(o, type(o).__name__) for o in (*objects, instance)]]:
-            if thing is not None:
-                self._part(None, "", thing, path)
+        self._part(None, "", function, "the function")
+        for thing in objects:
+            self._part(None, "", thing, type(thing).__name__)
+        if instance is not None:
+            self._part(None, "instance", instance, type(instance).__name__)
         self._visit_waiting()
         if len(self.bindings) > MOST_BINDINGS:
             raise JitError("this function can see too much to be watched",
@@ -88,6 +90,17 @@ class Walk:
                 if not same(now, binding.value):
                     yield binding, now
 
+    def include(self, way: Way, holder: Any, name: Any, tensor: Tensor, path: str = "") -> None:
+        """Add a tensor that the walk does not find by itself, to be found and compared by each call."""
+        self.bindings.append(Binding(way, holder, name, tensor, path))
+        if id(tensor) not in self.number:
+            self.number[id(tensor)] = len(self.bindings) - 1
+            self.tensors.append(tensor)
+
+    def include_whether(self, tensor: Tensor, has_gradient: bool) -> None:
+        """Let each call compare whether a tensor has a gradient."""
+        self.bindings.append(Binding(HAS_GRADIENT, tensor, "", has_gradient, "whether a tensor has a gradient"))
+
     def _add(self, way: Way, holder: Any, name: Any, path: str, used: str | None = None) -> None:
         """Add a binding, and visit its value later. If its name, `used`, occurs in no code, it is visited last."""
         key = (id(holder), name if way.kept is None else way)
@@ -104,7 +117,7 @@ class Walk:
 
     def _hold(self, holder: Any, text: str, value: Any) -> None:
         """Add a read-only part of an object (the cell of a variable), which needs no comparison. `text` is an expression
-        of its holder, {0}; without a holder, it stays the object that it is."""
+        of its holder, {0}; if it is empty, the part stays the object that it is."""
         if id(value) not in self.number:
             self.number[id(value)] = len(self.bindings)
             self.bindings.append(Binding(PART, holder, text, value, ""))
@@ -245,34 +258,29 @@ class Stale(Exception):
     """A replay does not fit this call: the message says what has changed that the trace relied on."""
 
 
-def compiled(walk: Walk, bound: Sequence[tuple[Binding, Any]] = (), graded: Sequence[int] = (),
-             hidden: Sequence[Tensor] = ()) -> Callable[[Any, Sequence[Any]], tuple[list[Tensor], bool, list[Any]]]:
-    """A function of a call's `self` and of what the last call left, that compares everything that a walk found, and
-    raises `Stale` if something has changed. It returns the tensors; whether their nodes, and the gradients of those
-    that are `graded`, by number, are what the last call left; and the holders of the names that each call binds
-    (`bound`, with what it binds them to). `hidden` are further tensors, which it refers to weakly."""
+def compiled(walk: Walk, bound: Sequence[tuple[Binding, Any]] = (), kept: int = 0, graded: Sequence[int] = ()) -> \
+        Callable[[Any, Sequence[Any], Sequence[Any]], tuple[list[Tensor], bool, list[Any]]]:
+    """A function of a call's `self`, of its arguments and of what the last call left, that compares everything that a
+    walk found, and raises `Stale` if something has changed. It returns the tensors; whether the nodes of the first
+    `kept` of them, and the gradients of those that are `graded`, by number, are what the last call left; and the
+    holders of the names that each call binds (`bound`, with what it binds them to)."""
     names: dict[str, Any] = {"same": same, "MISSING": MISSING, "Stale": Stale, **expression_names}
     counters = {id(b) for b, value in bound if isinstance(value, Increment)}
     lines, why = list[str](), list[str]()                  # the function, and what `Stale` says in each of its lines
     for number, b in enumerate(walk.bindings):
         lines += _comparison(walk, number, id(b) in counters, names)
         why += [f"{b.path} is no longer {_shown(b.value)}"] * (len(lines) - len(why))
-    tensors = [*[f"x{walk.number[id(t)]}" for t in walk.tensors], *[f"hidden{i}" for i in range(len(hidden))]]
-    for i, tensor in enumerate(hidden):
-        found = _constant(weakref.ref(tensor), names)
-        lines.append(f"if (hidden{i} := {found}()) is None or hidden{i}.{WANTED_SLOT} is not {tensor.requires_grad}: "
-                     "raise LookupError")
-        why.append("a tensor it uses is gone, or its requires_grad is no longer the same")
-    state = [f"{t}.uop" for t in tensors] + [f"{tensors[i]}.{GRADIENT_SLOT}" for i in graded]
+    tensors = [f"x{walk.number[id(t)]}" for t in walk.tensors]
+    state = [f"{t}.uop" for t in tensors[:kept]] + [f"{tensors[i]}.{GRADIENT_SLOT}" for i in graded]
     steady = " and ".join([f"{now} is left[{i}]" for i, now in enumerate(state)]) or "True"
     holders = ", ".join([f"x{walk.number[id(b.holder)]}" for b, _ in bound])
     lines.append(f"return [{', '.join(tensors)}], {steady}, [{holders}]")
-    text = ("def check(instance, left):\n    try:\n        " + "\n        ".join(lines) + "\n"
+    text = ("def check(instance, arguments, left):\n    try:\n        " + "\n        ".join(lines) + "\n"
             "    except MISSING as error:\n"
             "        raise Stale(why[error.__traceback__.tb_lineno - 3]) from None\n")
     names["why"] = why
     exec(compile(text, "<guards>", "exec"), names)
-    check: Callable[[Any, Sequence[Any]], Any] = names["check"]
+    check: Callable[[Any, Sequence[Any], Sequence[Any]], Any] = names["check"]
     return check
 
 
@@ -282,9 +290,7 @@ def _comparison(walk: Walk, number: int, is_counter: bool, names: dict[str, Any]
     way, holder, name, value, _ = walk.bindings[number]
     source = f"x{walk.number.get(id(holder))}"
     if way is PART:
-        start = "instance" if value is walk.instance else \
-            _constant(value, names) if holder is None else name.format(source)
-        yield f"x{number} = {start}"
+        yield f"x{number} = {name.format(source) or _constant(value, names)}"
         return
     text = way.expression.format(source, repr(name) if type(name) in (str, int) else _constant(name, names))
     if is_counter:

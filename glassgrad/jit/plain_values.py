@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.settings import current_state
 from glassgrad.compiler.graph.symbolic import Length, Symbol, replaced
-from glassgrad.tensor.jit_access import wants_gradient
+from glassgrad.tensor.jit_access import has_gradient, wants_gradient
 from glassgrad.tensor.tensor import Tensor
 
 SymbolNames = dict[Symbol, Symbol]       # variables of a trace, and what they are in a call; or their numbers
@@ -103,7 +103,7 @@ def iterated(iterator: Any) -> tuple[Any, ...]:
 
 # what expressions may name besides the holder and the name
 expression_names = {"GONE": GONE, "array_content": array_content, "progress": progress, "iterated": iterated,
-                    "current_state": current_state}
+                    "current_state": current_state, "has_gradient": has_gradient}
 
 
 class Way:
@@ -137,6 +137,10 @@ ATTRIBUTE = Way("getattr({0}, {1})", object.__setattr__)       # of a function, 
 CLASS_ENTRY = Way("{0}.__dict__[{1}]", type.__setattr__)       # an attribute of a class, no descriptor called
 CONTEXT = Way("{0}.get(GONE)")                                 # the value of a context variable
 PART = Way("{1}")                                              # its name is an expression of the holder
+WEAKLY = Way("{1}()")                                          # its name is a weak reference
+ARGUMENT = Way("arguments[{1}]")                               # of the call
+GRADIENT = Way("{0}.grad")
+HAS_GRADIENT = Way("has_gradient({0})", kept=bool)
 SIZE = Way("len({0})", kept=int)
 CONTENT = Way("{0}", kept=copy)                                # all entries of a set, or of a long list or dict
 ARRAY = Way("array_content({0})", kept=tuple)

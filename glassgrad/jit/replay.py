@@ -8,6 +8,7 @@ from the trace alone is worked out when the capture is made, and a call only com
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Collection, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
@@ -20,27 +21,25 @@ from glassgrad.engine.capture import RunCheck, Trace
 from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.jit.guards import Stale, compiled
-from glassgrad.jit.plain_values import Increment, SymbolNames, TensorNumber, mapped, tensors_of
+from glassgrad.jit.plain_values import (ARGUMENT, GRADIENT, PART, WEAKLY, Increment, SymbolNames, TensorNumber, mapped,
+                                        tensors_of)
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, same_view,
                                          substituted, symbol_of)
 from glassgrad.jit.trace import Outcome, TracedCall, as_buffer, passes_gradients
 from glassgrad.runtime.devices import Device
-from glassgrad.tensor.autograd.gradient_leaves import RESET
 from glassgrad.tensor.formulas.random_numbers import streams
-from glassgrad.tensor.jit_access import assign_node, result_maker, unread_gradient, view_maker
+from glassgrad.tensor.jit_access import assign_node, has_gradient, result_maker, view_maker
 from glassgrad.tensor.memory.storage import is_shared, is_view, leave, shares_with, sharing, storage_of
 from glassgrad.tensor.realize_and_read import computed_bytes
 from glassgrad.tensor.tensor import Tensor, class_of_results
-
-_OTHERS_GIVEN = "which of its own tensors it is handed is no longer the same"
 
 
 class CapturedCall:
     """A trace as a replay: what to compare before it, what to bind after it.
 
-    Tensors are numbered, in this order: those in sight, those out of sight that the call uses, the arguments that the
-    function does not see by itself, gradients that the call finds and uses, and those that the call makes. `found` is
-    the list of all of them at a call."""
+    Tensors are numbered, in this order: those in sight, those out of sight that the call uses, gradients of these that
+    it uses, the arguments that the function does not see by itself, their gradients, and those that the call makes.
+    `found` is the list of all of them at a call."""
 
     def __init__(self, traced: TracedCall):
         flags, late = traced.trace.flags, _late_checks(traced.trace)
@@ -56,22 +55,29 @@ class CapturedCall:
         self._watch(traced)
         self._find_numbers(traced)
         self._find_checks(flags, late, symbols)
-        self.check = compiled(traced.walk, traced.bound, list(self.gradients), traced.out_of_sight())
+        self.check = compiled(traced.walk, traced.bound, self.own, list(self.gradients))
         self.settings: State | None = None        # those that the replay was prepared under
 
     def _number_tensors(self, traced: TracedCall) -> dict[int, int]:
         """Number all tensors; the numbers are returned by the tensors' ids."""
-        tensors = [*traced.walk.tensors, *traced.out_of_sight()]
-        self.in_sight, self.own = len(traced.walk.tensors), len(tensors)       # those in sight, and all but arguments
-        numbers = {id(t): i for i, t in enumerate([*tensors, *[row.stand_in for row in traced.arguments]])}
-        # gradients that the call finds: the numbers of tensor and gradient; the node, if the call computes it
-        self.earlier: list[tuple[int, int, UOp | None]] = []
-        for tensor, grad in traced.gradients_used():
-            node = traced.reached[id(grad)].node
-            number = numbers.setdefault(id(grad), len(numbers))
-            self.earlier.append((numbers[id(tensor)], number, node if node.base.op is not o.BUFFER else None))
-        self.before, self.unmade = len(numbers), [None] * len(traced.given)    # tensors that were there, and new ones
-        numbers |= {id(t): i for i, t in enumerate(traced.given, self.before)}
+        walk, gradients = traced.walk, traced.gradients_used()
+        given = {id(row.stand_in) for row in traced.arguments}
+        self.in_sight = len(walk.tensors)
+        for tensor in traced.out_of_sight():
+            walk.include(WEAKLY, None, weakref.ref(tensor), tensor, "a tensor out of sight")
+        for tensor, grad in [(t, grad) for t, grad in gradients if id(t) not in given]:
+            walk.include(GRADIENT, tensor, "", grad, "the gradient of a tensor")
+        self.own = len(walk.tensors)             # those in sight, those out of sight, and their gradients
+        for i, tensor in enumerate(traced.handed):
+            if id(tensor) in given:
+                walk.include(PART, None, f"arguments[{i}]", tensor)
+            else:
+                walk.include(ARGUMENT, None, i, tensor, "which of its own tensors it is handed")
+        self.others = len(walk.tensors)          # and the arguments that the function does not see by itself
+        for tensor, grad in [(t, grad) for t, grad in gradients if id(t) in given]:
+            walk.include(GRADIENT, tensor, "", grad, "the gradient of a tensor")
+        self.before, self.unmade = len(walk.tensors), [None] * len(traced.given)     # and the latter's gradients; new ones
+        numbers = {id(t): i for i, t in enumerate([*walk.tensors, *traced.given])}
         self.itself = {i: numbers[id(tensor)] for i, tensor in traced.itself.items()}
         return numbers
 
@@ -113,8 +119,10 @@ class CapturedCall:
         self.bound = [(b._replace(holder=None, value=None), nest) for (b, _), nest in zip(traced.bound, put)]
         self.grads = [(numbers[id(t)], None if grad is None else numbers[id(grad)]) for t, grad in traced.grads]
         # where the next call finds the tensors that this one puts somewhere: (number of the one before, its number)
-        self.put = [(numbers[id(was)], numbers[id(t)]) for b, value in traced.bound
-                    for was, t in zip(tensors_of(b.value), tensors_of(value))]
+        put_there = [pair for b, value in traced.bound for pair in zip(tensors_of(b.value), tensors_of(value))]
+        put_there += [(traced.reached[id(t)].grad, grad) for t, grad in traced.grads if grad is not None]
+        self.put = [(numbers[id(was)], numbers[id(t)]) for was, t in put_there if numbers.get(id(was), self.own) < self.own]
+        self.summed = {numbers[id(t)] for t, _ in traced.gradients_used()}     # whose gradients are added to
         left = [numbers[id(t)] for t in traced.left]
         # gradients that the call makes and leaves nowhere else, with the numbers of their tensors
         self.only_gradients = {grad: number for number, grad in self.grads
@@ -138,7 +146,6 @@ class CapturedCall:
         `fresh` are the symbols of new values that one outcome has; a weight among all `bases` has a view, and keeps its
         value."""
         whole = self.replay.at_once
-        summed = {number for number, _, _ in self.earlier}                     # gradients that are added to
         replaced = {number for number, _ in self.put}
         found: dict[Outcome, ResultInPlace] = {}
         for out in [out for out in self.outcomes if out.node.base in fresh]:
@@ -149,7 +156,7 @@ class CapturedCall:
                     and (part.source is weight.symbol if part is not None else whole and self.replay.waits(view)
                          and self.replay.rewrites(weight.symbol, view)):
                 found[out] = ResultInPlace(view, out.place, weight, view, part)
-            elif owner is not None and whole and not view.symbolic and owner not in summed \
+            elif owner is not None and whole and not view.symbolic and owner not in self.summed \
                     and self.replay.waits(view.base):
                 found[out] = ResultInPlace(view.base, owner, None, view)
         self.outcomes = [out for out in self.outcomes if out not in found]
@@ -175,8 +182,7 @@ class CapturedCall:
 
     def _watch(self, traced: TracedCall) -> None:
         """Record what each call compares: the tensors' nodes, which are lazy, and which have a gradient already."""
-        tensors = [*traced.walk.tensors, *traced.out_of_sight(), *[row.stand_in for row in traced.arguments]]
-        found = [traced.reached[id(t)] for t in tensors]
+        found = [traced.reached[id(t)] for t in traced.walk.tensors]
         rows = found[:self.own]
         lazy, self.sharing = {id(row.tensor) for row in traced.lazy_read}, traced.sharing
         self.lazy = {i for i, row in enumerate(rows) if id(row.tensor) in lazy}
@@ -184,11 +190,13 @@ class CapturedCall:
         self.seen: list[Any] = [*[row.node for row in rows], *self.gradients.values()]
         # whether gradients would flow on from each
         self.in_sight_passing = [passes_gradients(row.tensor, row.node) for row in rows]
-        used = {number for number, _, _ in self.earlier}
-        self.has_grad = [(i, row.grad is not None) for i, row in enumerate(found)
-                         if row.tensor.requires_grad or row.grad is not row.tensor.grad or i in used]
-        self.has_other_grad = [(number, had) for number, had in self.has_grad
-                               if not had or number not in self.gradients]
+        self.graded: list[int] = []              # tensors that have a gradient, which is written in place
+        for i, row in enumerate(found):
+            if (row.tensor.requires_grad or row.grad is not row.tensor.grad) and i not in self.summed:
+                if row.grad is not None and i in self.gradients:
+                    self.graded.append(i)
+                else:
+                    traced.walk.include_whether(row.tensor, row.grad is not None)
 
     def _find_numbers(self, traced: TracedCall) -> None:
         """Find the scalars that each call writes for the kernels: cells (some count random streams) and lengths."""
@@ -216,7 +224,9 @@ class CapturedCall:
             raise Stale("there is a new random seed")
         if not steady and sharing(found[:self.in_sight]) != self.sharing:
             raise Stale("which of its tensors are views of others is no longer the same")
-        for number, tensor in enumerate(() if steady else found):
+        if not steady and not all(has_gradient(found[number]) for number in self.graded):
+            raise Stale("a gradient was reset")
+        for number, tensor in enumerate(() if steady else found[:self.own]):
             then = self.seen[number]
             if tensor.uop is then:
                 continue
@@ -229,19 +239,6 @@ class CapturedCall:
             if weight is not None:
                 self._follow(weight, found)
             self.seen[number] = tensor.uop
-
-    def _find_gradients(self, found: list[Any], steady: bool) -> None:
-        """Add the gradients that the call uses; raise `Stale` if they are not where they were."""
-        for number, had in self.has_other_grad if steady else self.has_grad:
-            grad = unread_gradient(found[number])
-            if (grad is not None and grad is not RESET) is not had:
-                raise Stale("a gradient was reset" if had else "a gradient was there already")
-        for owner, number, lazy in self.earlier:
-            grad = found[owner].grad
-            if number == len(found):
-                found.append(grad)
-            if grad is not found[number] or lazy is not None and grad.uop is not lazy:
-                raise Stale("a gradient it uses was replaced by something else")
 
     def _follow(self, weight: Weight, found: list[Tensor]) -> None:
         """Bind a weight to the buffer that its tensors hold now; raise `Stale` unless they are the same views of it."""
@@ -262,28 +259,18 @@ class CapturedCall:
             if not answer.holds(lambda symbol: value_of(self.names[symbol])):
                 raise Stale(f"{answer} is no longer {'true' if answer.answer else 'false'}")
 
-    def _without_own(self, tensors: list[Tensor], found: list[Tensor]) -> list[Tensor]:
-        """The arguments that the function does not see by itself; raise `Stale` if the others are not the trace's."""
-        if any(found[number] is not tensors[i] for i, number in self.itself.items()):
-            raise Stale(_OTHERS_GIVEN)
-        return [tensor for i, tensor in enumerate(tensors) if i not in self.itself]
-
     # -- replaying -----------------------------------------------------------------------------------------------------
     def call(self, instance: Any, tensors: list[Tensor], symbols: Collection[Symbol], settings: State) -> Any:
         """Everything the function does, for these arguments; raises `Stale` if it may do something else by now.
         `symbols` are the variables with their values, in the order of the arguments."""
-        found, steady, holders = self.check(instance, self.seen)
+        found, steady, holders = self.check(instance, tensors, self.seen)
         if symbols:
             self._take_symbols(symbols)
         if not steady or self.seed is not None:
             self._compare(found, steady)
-        if self.itself:
-            tensors = self._without_own(tensors, found)
-        found += tensors
-        if self.has_other_grad or not steady:
-            self._find_gradients(found, steady)
-        if (self.own or self.earlier) and len({*found}) < len(found):     # arguments alone are told apart by the form
-            raise Stale("two of its tensors are one" if len({*found[:self.own]}) < self.own else _OTHERS_GIVEN)
+        if self.own and len({*found}) < len(found):            # arguments alone are told apart by the form
+            raise Stale("two of its tensors are one")
+        tensors = found[self.own:self.others]
         for weight in self.shared:
             self._follow(weight, found)
         if settings is not self.settings:

@@ -115,6 +115,7 @@ class TracedCall:
             self.arguments.append(Argument(tensor, made, tensor.uop, tensor.grad, is_view(tensor),
                                            passes_gradients(tensor, tensor.uop)))
         stand_ins = {id(row.tensor): row.stand_in for row in self.arguments}
+        self.handed = [stand_ins.get(id(t), t) for t in dict.fromkeys(tensors_of((args, kwargs)))]      # what f is handed
         return mapped([args, kwargs], lambda t: stand_ins.get(id(t), t))
 
     def _reach_all(self) -> None:
