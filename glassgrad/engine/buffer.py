@@ -135,6 +135,9 @@ class Buffer:
 
     def is_free(self, *mine: Any) -> bool:
         """Whether nothing but `mine` can read the contents: they may then be written over."""
+        if len(self.readers) == 1:                      # nearly always: the tensor that got the value
+            thing = self.readers[0]()
+            return thing is None or any([thing is own for own in mine]) or not self._is_read_by(thing)
         return all(any(thing is own for own in mine) for thing in self.live_readers())
 
     def _is_read_by(self, thing: Any) -> bool:

@@ -68,8 +68,8 @@ def facts_of(traced: TracedCall) -> Iterator[Fact]:
     yield Fact(mapped(traced.form, form, others=form), "the function returned {}, then {}".format)
     changed = [*traced.changed, *[t for t, _ in traced.grads]]
     yield Fact([traced.path(t) for t in changed], "other tensors are changed".format)
-    views = [(out, normalize([out.node])) for out in traced.outcomes()]
-    yield Fact([(traced.path(out.place), view.key, _inputs(traced, view, names)) for out, view in views],
+    views = [(tensor, normalize([node])) for tensor, node in traced.outcomes().items()]
+    yield Fact([(traced.path(tensor), view.key, _inputs(traced, view, names)) for tensor, view in views],
                "its values go elsewhere".format)
 
 

@@ -290,7 +290,10 @@ def _comparison(walk: Walk, number: int, is_counter: bool, names: dict[str, Any]
     way, holder, name, value, _ = walk.bindings[number]
     source = f"x{walk.number.get(id(holder))}"
     if way is PART:
-        yield f"x{number} = {name.format(source) or _constant(value, names)}"
+        if name:
+            yield f"x{number} = {name.format(source)}"
+        else:
+            names[f"x{number}"] = value
         return
     text = way.expression.format(source, repr(name) if type(name) in (str, int) else _constant(name, names))
     if is_counter:

@@ -25,7 +25,7 @@ from glassgrad.jit.plain_values import (ARGUMENT, GRADIENT, PART, WEAKLY, Increm
                                         tensors_of)
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, same_view,
                                          substituted, symbol_of)
-from glassgrad.jit.trace import Outcome, TracedCall, as_buffer, passes_gradients
+from glassgrad.jit.trace import TracedCall, as_buffer, passes_gradients
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.jit_access import assign_node, has_gradient, result_maker, view_maker
@@ -82,14 +82,14 @@ class CapturedCall:
         return numbers
 
     def _make_symbols(self, traced: TracedCall, late: Collection[UOp],
-                      numbers: Mapping[int, int]) -> tuple[dict[UOp, UOp], list[Outcome]]:
+                      numbers: Mapping[int, int]) -> tuple[dict[UOp, UOp], dict[int, UOp]]:
         """Make a symbol for each buffer that is bound at each call: of arguments, sources, results and `late` checks.
-        Return them, and the outcomes over them."""
+        Return them, and the values that the call leaves over them, by the tensors' numbers."""
         outcomes = traced.outcomes()
         arguments = [traced.reached[id(row.stand_in)].node.base for row in traced.arguments]
         # where an outcome is only a reshape of a result, that gets its shape: then the tensor's node is the BUFFER
-        shapes = {out.node.base: out.node.shape for out in reversed(outcomes)
-                  if out.node.base in traced.fresh and is_whole(out.node) and not out.node.symbolic}
+        shapes = {node.base: node.shape for node in reversed(outcomes.values())
+                  if node.base in traced.fresh and is_whole(node) and not node.symbolic}
         symbols = {b: symbol_of(b, shapes.get(b, b.shape))
                    for b in dict.fromkeys((*arguments, *traced.sources, *traced.fresh, *late))}
         as_traced = {b: symbol.reshape(b.shape) for b, symbol in symbols.items()}
@@ -97,9 +97,8 @@ class CapturedCall:
         self.inputs = [symbols[node] for node in arguments]
         self.addresses = [0] * len(arguments)              # of the arguments at the last call
         self.passing = [row.passes_gradients for row in traced.arguments]
-        return symbols, [Outcome(numbers[id(place)], symbols[node.base]
-                                 if is_whole(node) and node.shape == shapes.get(node.base) else
-                                 substituted(node, as_traced, {})) for place, node in outcomes]
+        return symbols, {numbers[id(tensor)]: symbols[node.base] if is_whole(node) and node.shape == shapes.get(node.base)
+                         else substituted(node, as_traced, {}) for tensor, node in outcomes.items()}
 
     def _find_weights(self, traced: TracedCall, symbols: Mapping[UOp, UOp], numbers: Mapping[int, int]) -> None:
         """Find the tensors that hold each buffer that is read and is no argument's."""
@@ -130,7 +129,7 @@ class CapturedCall:
 
     def _place_results(self, traced: TracedCall, symbols: Mapping[UOp, UOp]) -> None:
         """Choose which results are written in place."""
-        bases = [out.node.base for out in self.outcomes]
+        bases = [node.base for node in self.outcomes.values()]
         in_place = self._find_in_place({symbols[b] for b in traced.fresh if bases.count(symbols[b]) == 1}, {*bases})
         self.in_place = ResultsInPlace(self.replay, in_place)
         self.gradients = {row.place: row.gradient for row in in_place if row.weight is None}
@@ -147,19 +146,20 @@ class CapturedCall:
         value."""
         whole = self.replay.at_once
         replaced = {number for number, _ in self.put}
-        found: dict[Outcome, ResultInPlace] = {}
-        for out in [out for out in self.outcomes if out.node.base in fresh]:
-            view, weight, part = out.node, self.by_number.get(out.place), self.replay.updates.get(out.node)
-            owner = self.only_gradients.get(out.place)
+        found: dict[int, ResultInPlace] = {}
+        for number, view in [(number, node) for number, node in self.outcomes.items() if node.base in fresh]:
+            weight, part = self.by_number.get(number), self.replay.updates.get(view)
+            owner = self.only_gradients.get(number)
             if weight is not None and not weight.pinned and weight.symbol not in bases \
-                    and weight.node.op is o.BUFFER and same_view(view, weight.node) and out.place not in replaced \
+                    and weight.node.op is o.BUFFER and same_view(view, weight.node) and number not in replaced \
                     and (part.source is weight.symbol if part is not None else whole and self.replay.waits(view)
                          and self.replay.rewrites(weight.symbol, view)):
-                found[out] = ResultInPlace(view, out.place, weight, view, part)
+                found[number] = ResultInPlace(view, number, weight, view, part)
             elif owner is not None and whole and not view.symbolic and owner not in self.summed \
                     and self.replay.waits(view.base):
-                found[out] = ResultInPlace(view.base, owner, None, view)
-        self.outcomes = [out for out in self.outcomes if out not in found]
+                found[number] = ResultInPlace(view.base, owner, None, view)
+        for number in found:
+            del self.outcomes[number]
         self.replay.stays([row.symbol for row in found.values()])
         return list(found.values())
 
@@ -167,12 +167,13 @@ class CapturedCall:
         """Sort the outcomes by kind, each with the `Result` whose whole buffer it is, if any. `given` are the tensors
         that a call makes."""
         whole = {result.symbol: result for result in self.results}
-        values = {out.place: (whole.get(out.node), out.node) for out in self.outcomes}
-        self.values = [(number, *value) for number, value in values.items() if number < self.before]
-        self.given = [(number, result_maker(class_of_results(t)), view_maker(t), t.requires_grad, *values[number])
-                      for number, t in enumerate(given, self.before) if number in values]
+        values = {number: (whole.get(node), node) for number, node in self.outcomes.items()}
+        made = {number: (result_maker(class_of_results(t)) if number in values and values[number][0] else view_maker(t),
+                         t.requires_grad) for number, t in enumerate(given, self.before)}
+        # what each call leaves: the number of the tensor, its value, and how it is made, if the call makes it
+        self.left = [(number, *value, *made.get(number, (None, None))) for number, value in values.items()]
         self.grads = [(number, grad) for number, grad in self.grads if number not in self.gradients]
-        self.viewed = {out.node.base for out in self.outcomes if out.node not in whole}
+        self.viewed = {node.base for node in self.outcomes.values() if node not in whole}
         # what the next call will find in the tensors in sight: their values, or those of tensors put in their place
         self.expected: list[tuple[int, Result, Weight | None]] = []
         for number, left in [*[(number, number) for number in values if number < self.own], *self.put]:
@@ -328,17 +329,22 @@ class CapturedCall:
             leave(found[number])
         if self.in_place.disturbed or self.in_place.counted:
             self.in_place.end(found, self.seen)
-        if self.values or self.expected:
-            self._assign(found, bases)
         found += self.unmade
-        for number, make, make_view, requires_grad, result, view in self.given:
-            if result is None:
-                made = make_view(substituted(view, bases, self.names))
+        for number, result, view, make, requires_grad in self.left:
+            node = substituted(view, bases, self.names) if result is None else result.node
+            if make is not None:
+                found[number] = made = make(node)
+                if requires_grad is not None:
+                    made.requires_grad = requires_grad
+            elif result is None or is_shared(found[number]):
+                assign_node(found[number], node)
             else:
-                made = make(result.node)
-            if requires_grad is not None:
-                made.requires_grad = requires_grad
-            found[number] = made
+                result.give_to(found[number])
+        for number, result, weight in self.expected:
+            self.seen[number] = node = result.node
+            if weight is not None:
+                weight.node = node
+                self.replay.bind(weight.symbol, node.arg.address)
         if self.grads or holders:
             self._put(found, holders)
         nest = self.returned
@@ -369,21 +375,6 @@ class CapturedCall:
         read = partial(_values, self._bases(arguments, self.checked), self.names)
         for number, (_, numbers, flag) in zip(taken, self.late):
             numbers.expect(number, partial(flag.settle, read=read, late=True))
-
-    def _assign(self, found: list[Tensor], bases: dict[UOp, UOp]) -> None:
-        """Give the tensors that the function gives values theirs. `bases` are the buffers of this call, needed where a
-        value is a view."""
-        for number, result, left in self.values:
-            tensor = found[number]
-            if result is not None and not is_shared(tensor):
-                result.give_to(tensor)
-            else:
-                assign_node(tensor, substituted(left, bases, self.names) if result is None else result.node)
-        for number, result, weight in self.expected:
-            self.seen[number] = node = result.node
-            if weight is not None:
-                weight.node = node
-                self.replay.bind(weight.symbol, node.arg.address)
 
     def _put(self, found: list[Tensor], holders: list[Any]) -> None:
         """Leave the gradients that the function leaves, and bind the names that it binds."""

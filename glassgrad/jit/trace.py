@@ -57,12 +57,6 @@ class Argument(NamedTuple):
     passes_gradients: bool                   # whether gradients would flow on from it
 
 
-class Outcome(NamedTuple):
-    """A value that a call leaves in a tensor (`place`) that was there or that the call makes."""
-    place: Any
-    node: UOp
-
-
 class TracedCall:
     """A call that ran as it is, with everything that is needed to run it again."""
 
@@ -312,9 +306,9 @@ class TracedCall:
         """The new tensors that the call returns or puts somewhere, each once."""
         return [t for t in dict.fromkeys(self.left) if id(t) not in self.reached]
 
-    def outcomes(self) -> list[Outcome]:
-        """All values that the call leaves."""
-        return [Outcome(t, t.uop) for t in (*self.changed, *self.given)]
+    def outcomes(self) -> dict[Tensor, UOp]:
+        """All values that the call leaves in tensors that were there or that it makes."""
+        return {t: t.uop for t in (*self.changed, *self.given)}
 
     def _hand_back(self) -> dict[int, Tensor]:
         """Do to the arguments what was done to their stand-ins, and put them where the function put those. Lazy tensors
@@ -416,7 +410,7 @@ class TracedCall:
         self.sources: dict[UOp, list[ReachedTensor]] = {}
         self.data: dict[UOp, tuple[str, bytes]] = {}
         bases = [node.base for rec in self.trace.records for node in rec.normal.buffers]
-        for base in dict.fromkeys([*bases, *[out.node.base for out in self.outcomes()]]):
+        for base in dict.fromkeys([*bases, *[node.base for node in self.outcomes().values()]]):
             if base not in self.made:
                 found = before.get(base, [])
                 found += [self._reach(t, t.uop, t.grad, self.name_of(t)) for t in read.get(base) or leaves((base,))]
@@ -426,7 +420,7 @@ class TracedCall:
                 self.data[base] = (str(line_of(base.arg.place)), bytes(base.arg.copy_out()))
                 if base not in self.trace.data and base not in self.below_lazy:
                     self.unseen.append(f"the function reads a tensor of shape {base.shape} that it does not see")
-        self.fresh = [base for base in dict.fromkeys(out.node.base for out in self.outcomes()) if base in self.made]
+        self.fresh = [base for base in dict.fromkeys(node.base for node in self.outcomes().values()) if base in self.made]
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------
