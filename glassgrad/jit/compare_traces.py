@@ -33,7 +33,7 @@ class TraceWork:
     def __init__(self, traced: TracedCall, facts: Sequence[Fact]):
         self.values = [fact.value for fact in facts]
         self.state = traced.state
-        self.itself = {i: traced.path(t) for i, t in traced.itself.items()}
+        self.itself = traced.itself
         self.sources = [{row.path for row in rows} for rows in traced.sources.values()]
         self.arguments = {traced.name_of(row.tensor) for row in traced.arguments}        # may be freed between calls
         self._named = traced.named               # while it has these, no other tensors get their names

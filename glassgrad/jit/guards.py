@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
 from glassgrad.jit.plain_values import (ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY, ENVIRONMENT, GONE,
-                                        HAS_GRADIENT, ITEM, MEMBER, MISSING, PART, PLAIN, PROGRESS, SIZE, Binding, Increment, Way,
+                                        ITEM, MEMBER, MISSING, PART, PLAIN, PROGRESS, SIZE, Binding, Increment, Way,
                                         expression_names, is_array, is_plain, iterated, same)
 from glassgrad.tensor.jit_access import GRADIENT_SLOT, WANTED_SLOT
 from glassgrad.tensor.tensor import Tensor
@@ -90,16 +90,10 @@ class Walk:
                 if not same(now, binding.value):
                     yield binding, now
 
-    def include(self, way: Way, holder: Any, name: Any, tensor: Tensor, path: str = "") -> None:
-        """Add a tensor that the walk does not find by itself, to be found and compared by each call."""
-        self.bindings.append(Binding(way, holder, name, tensor, path))
-        if id(tensor) not in self.number:
-            self.number[id(tensor)] = len(self.bindings) - 1
-            self.tensors.append(tensor)
-
-    def include_whether(self, tensor: Tensor, has_gradient: bool) -> None:
-        """Let each call compare whether a tensor has a gradient."""
-        self.bindings.append(Binding(HAS_GRADIENT, tensor, "", has_gradient, "whether a tensor has a gradient"))
+    def include(self, way: Way, holder: Any, name: Any, value: Any, path: str) -> None:
+        """Let each call find, and compare, one more value: a tensor that the function does not see by itself."""
+        self.number.setdefault(id(value), len(self.bindings))
+        self.bindings.append(Binding(way, holder, name, value, path))
 
     def _add(self, way: Way, holder: Any, name: Any, path: str, used: str | None = None) -> None:
         """Add a binding, and visit its value later. If its name, `used`, occurs in no code, it is visited last."""
@@ -116,11 +110,10 @@ class Walk:
             self._visit_later(value, path, used)
 
     def _hold(self, holder: Any, text: str, value: Any) -> None:
-        """Add a read-only part of an object (the cell of a variable), which needs no comparison. `text` is an expression
-        of its holder, {0}; if it is empty, the part stays the object that it is."""
+        """Add a read-only part of an object (the cell of a variable), which needs no comparison. `text` is an
+        expression of its holder, {0}; if it is empty, the part stays the object that it is."""
         if id(value) not in self.number:
-            self.number[id(value)] = len(self.bindings)
-            self.bindings.append(Binding(PART, holder, text, value, ""))
+            self.include(PART, holder, text, value, "")
 
     def _part(self, holder: Any, text: str, value: Any, path: str) -> None:
         """Visit such a part."""
@@ -258,23 +251,25 @@ class Stale(Exception):
     """A replay does not fit this call: the message says what has changed that the trace relied on."""
 
 
-def compiled(walk: Walk, bound: Sequence[tuple[Binding, Any]] = (), kept: int = 0, graded: Sequence[int] = ()) -> \
+def compiled(walk: Walk, tensors: Sequence[Tensor] = (), own: int = 0, graded: Sequence[int] = (),
+             bound: Sequence[tuple[Binding, Any]] = ()) -> \
         Callable[[Any, Sequence[Any], Sequence[Any]], tuple[list[Tensor], bool, list[Any]]]:
     """A function of a call's `self`, of its arguments and of what the last call left, that compares everything that a
-    walk found, and raises `Stale` if something has changed. It returns the tensors; whether the nodes of the first
-    `kept` of them, and the gradients of those that are `graded`, by number, are what the last call left; and the
-    holders of the names that each call binds (`bound`, with what it binds them to)."""
+    walk found, and raises `Stale` if something has changed. It returns what stands for the `tensors` in this call;
+    whether the nodes of the function's `own`, the first so many, and the gradients of those that are `graded`, by
+    number, are what the last call left; and the holders of the names that each call binds (`bound`, with what it binds
+    them to)."""
     names: dict[str, Any] = {"same": same, "MISSING": MISSING, "Stale": Stale, **expression_names}
     counters = {id(b) for b, value in bound if isinstance(value, Increment)}
     lines, why = list[str](), list[str]()                  # the function, and what `Stale` says in each of its lines
     for number, b in enumerate(walk.bindings):
         lines += _comparison(walk, number, id(b) in counters, names)
         why += [f"{b.path} is no longer {_shown(b.value)}"] * (len(lines) - len(why))
-    tensors = [f"x{walk.number[id(t)]}" for t in walk.tensors]
-    state = [f"{t}.uop" for t in tensors[:kept]] + [f"{tensors[i]}.{GRADIENT_SLOT}" for i in graded]
+    found = [f"x{walk.number[id(t)]}" for t in tensors]
+    state = [f"{t}.uop" for t in found[:own]] + [f"{found[i]}.{GRADIENT_SLOT}" for i in graded]
     steady = " and ".join([f"{now} is left[{i}]" for i, now in enumerate(state)]) or "True"
     holders = ", ".join([f"x{walk.number[id(b.holder)]}" for b, _ in bound])
-    lines.append(f"return [{', '.join(tensors)}], {steady}, [{holders}]")
+    lines.append(f"return [{', '.join(found)}], {steady}, [{holders}]")
     text = ("def check(instance, arguments, left):\n    try:\n        " + "\n        ".join(lines) + "\n"
             "    except MISSING as error:\n"
             "        raise Stale(why[error.__traceback__.tb_lineno - 3]) from None\n")
@@ -289,13 +284,11 @@ def _comparison(walk: Walk, number: int, is_counter: bool, names: dict[str, Any]
     that they name. Of a counter the type is compared."""
     way, holder, name, value, _ = walk.bindings[number]
     source = f"x{walk.number.get(id(holder))}"
-    if way is PART:
-        if name:
-            yield f"x{number} = {name.format(source)}"
-        else:
-            names[f"x{number}"] = value
+    if way is PART and not name:
+        names[f"x{number}"] = value
         return
-    text = way.expression.format(source, repr(name) if type(name) in (str, int) else _constant(name, names))
+    shown = repr(name) if type(name) in (str, int) else _constant(name, names)
+    text = name.format(source) if way is PART else way.expression.format(source, shown)
     if is_counter:
         test = f"type({text}) is {type(value).__name__}"
     elif value is GONE:
@@ -309,6 +302,8 @@ def _comparison(walk: Walk, number: int, is_counter: bool, names: dict[str, Any]
         test = f"{text} is x{walk.number[id(value)]}"
     else:
         yield f"x{number} = {text}"
+        if way is PART:
+            return
         test = _recognition(value, f"x{number}", walk.instance is not None, names)
     yield f"if not ({test}): raise LookupError"
 

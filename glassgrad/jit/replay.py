@@ -21,8 +21,8 @@ from glassgrad.engine.capture import RunCheck, Trace
 from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.jit.guards import Stale, compiled
-from glassgrad.jit.plain_values import (ARGUMENT, GRADIENT, PART, WEAKLY, Increment, SymbolNames, TensorNumber, mapped,
-                                        tensors_of)
+from glassgrad.jit.plain_values import (GRADIENT, HAS_GRADIENT, PART, WEAKLY, Increment, SymbolNames, TensorNumber,
+                                        mapped, tensors_of)
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, same_view,
                                          substituted, symbol_of)
 from glassgrad.jit.trace import TracedCall, as_buffer, passes_gradients
@@ -37,13 +37,14 @@ from glassgrad.tensor.tensor import Tensor, class_of_results
 class CapturedCall:
     """A trace as a replay: what to compare before it, what to bind after it.
 
-    Tensors are numbered, in this order: those in sight, those out of sight that the call uses, gradients of these that
-    it uses, the arguments that the function does not see by itself, their gradients, and those that the call makes.
-    `found` is the list of all of them at a call."""
+    Tensors are numbered, in this order: those in sight, those out of sight and the gradients that the call uses (up to
+    here its `own`), the arguments that it does not see by itself, and those that it makes. `found` is the list of all
+    of them at a call."""
 
     def __init__(self, traced: TracedCall):
         flags, late = traced.trace.flags, _late_checks(traced.trace)
-        numbers = self._number_tensors(traced)
+        tensors = self._find_tensors(traced)
+        numbers = {id(t): i for i, t in enumerate([*tensors, *traced.given])}
         symbols, self.outcomes = self._make_symbols(traced, late, numbers)
         self._find_weights(traced, symbols, numbers)
         self._find_assigned(traced, numbers)
@@ -52,34 +53,26 @@ class CapturedCall:
             self.replay.check(flags)
         self._place_results(traced, symbols)
         self._sort_outcomes(traced.given)
-        self._watch(traced)
+        self._watch(traced, tensors)
         self._find_numbers(traced)
         self._find_checks(flags, late, symbols)
-        self.check = compiled(traced.walk, traced.bound, self.own, list(self.gradients))
+        self.check = compiled(traced.walk, tensors, self.own, list(self.gradients), traced.bound)
         self.settings: State | None = None        # those that the replay was prepared under
 
-    def _number_tensors(self, traced: TracedCall) -> dict[int, int]:
-        """Number all tensors; the numbers are returned by the tensors' ids."""
-        walk, gradients = traced.walk, traced.gradients_used()
-        given = {id(row.stand_in) for row in traced.arguments}
-        self.in_sight = len(walk.tensors)
-        for tensor in traced.out_of_sight():
-            walk.include(WEAKLY, None, weakref.ref(tensor), tensor, "a tensor out of sight")
-        for tensor, grad in [(t, grad) for t, grad in gradients if id(t) not in given]:
-            walk.include(GRADIENT, tensor, "", grad, "the gradient of a tensor")
-        self.own = len(walk.tensors)             # those in sight, those out of sight, and their gradients
+    def _find_tensors(self, traced: TracedCall) -> list[Tensor]:
+        """The tensors that were there before the call, by number. Each call finds what stands for them by then."""
+        walk, hidden, gradients = traced.walk, traced.out_of_sight(), traced.gradients_used()
         for i, tensor in enumerate(traced.handed):
-            if id(tensor) in given:
-                walk.include(PART, None, f"arguments[{i}]", tensor)
-            else:
-                walk.include(ARGUMENT, None, i, tensor, "which of its own tensors it is handed")
-        self.others = len(walk.tensors)          # and the arguments that the function does not see by itself
-        for tensor, grad in [(t, grad) for t, grad in gradients if id(t) in given]:
+            walk.include(PART, None, f"arguments[{i}]", tensor, "which of its own tensors it is handed")
+        for tensor in hidden:
+            walk.include(WEAKLY, None, weakref.ref(tensor), tensor, "a tensor out of sight")
+        for tensor, grad in gradients:
             walk.include(GRADIENT, tensor, "", grad, "the gradient of a tensor")
-        self.before, self.unmade = len(walk.tensors), [None] * len(traced.given)     # and the latter's gradients; new ones
-        numbers = {id(t): i for i, t in enumerate([*walk.tensors, *traced.given])}
-        self.itself = {i: numbers[id(tensor)] for i, tensor in traced.itself.items()}
-        return numbers
+        own = dict.fromkeys([*walk.tensors, *hidden, *[grad for _, grad in gradients]])      # some may be in sight
+        tensors = [*own, *[row.stand_in for row in traced.arguments]]
+        self.in_sight, self.own, self.before = len(walk.tensors), len(own), len(tensors)
+        self.unmade, self.itself = [None] * len(traced.given), traced.itself
+        return tensors
 
     def _make_symbols(self, traced: TracedCall, late: Collection[UOp],
                       numbers: Mapping[int, int]) -> tuple[dict[UOp, UOp], dict[int, UOp]]:
@@ -97,8 +90,9 @@ class CapturedCall:
         self.inputs = [symbols[node] for node in arguments]
         self.addresses = [0] * len(arguments)              # of the arguments at the last call
         self.passing = [row.passes_gradients for row in traced.arguments]
-        return symbols, {numbers[id(tensor)]: symbols[node.base] if is_whole(node) and node.shape == shapes.get(node.base)
-                         else substituted(node, as_traced, {}) for tensor, node in outcomes.items()}
+        wholes = {tensor for tensor, node in outcomes.items() if is_whole(node) and node.shape == shapes.get(node.base)}
+        return symbols, {numbers[id(tensor)]: symbols[node.base] if tensor in wholes else
+                         substituted(node, as_traced, {}) for tensor, node in outcomes.items()}
 
     def _find_weights(self, traced: TracedCall, symbols: Mapping[UOp, UOp], numbers: Mapping[int, int]) -> None:
         """Find the tensors that hold each buffer that is read and is no argument's."""
@@ -120,7 +114,8 @@ class CapturedCall:
         # where the next call finds the tensors that this one puts somewhere: (number of the one before, its number)
         put_there = [pair for b, value in traced.bound for pair in zip(tensors_of(b.value), tensors_of(value))]
         put_there += [(traced.reached[id(t)].grad, grad) for t, grad in traced.grads if grad is not None]
-        self.put = [(numbers[id(was)], numbers[id(t)]) for was, t in put_there if numbers.get(id(was), self.own) < self.own]
+        self.put = [(numbers[id(was)], numbers[id(t)]) for was, t in put_there
+                    if numbers.get(id(was), self.own) < self.own]
         self.summed = {numbers[id(t)] for t, _ in traced.gradients_used()}     # whose gradients are added to
         left = [numbers[id(t)] for t in traced.left]
         # gradients that the call makes and leaves nowhere else, with the numbers of their tensors
@@ -181,9 +176,9 @@ class CapturedCall:
             if found is not None and (weight is None or not weight.pinned and same_view(found.symbol, weight.node)):
                 self.expected.append((number, found, weight))
 
-    def _watch(self, traced: TracedCall) -> None:
+    def _watch(self, traced: TracedCall, tensors: Sequence[Tensor]) -> None:
         """Record what each call compares: the tensors' nodes, which are lazy, and which have a gradient already."""
-        found = [traced.reached[id(t)] for t in traced.walk.tensors]
+        found = [traced.reached[id(t)] for t in tensors]
         rows = found[:self.own]
         lazy, self.sharing = {id(row.tensor) for row in traced.lazy_read}, traced.sharing
         self.lazy = {i for i, row in enumerate(rows) if id(row.tensor) in lazy}
@@ -191,13 +186,12 @@ class CapturedCall:
         self.seen: list[Any] = [*[row.node for row in rows], *self.gradients.values()]
         # whether gradients would flow on from each
         self.in_sight_passing = [passes_gradients(row.tensor, row.node) for row in rows]
-        self.graded: list[int] = []              # tensors that have a gradient, which is written in place
-        for i, row in enumerate(found):
-            if (row.tensor.requires_grad or row.grad is not row.tensor.grad) and i not in self.summed:
-                if row.grad is not None and i in self.gradients:
-                    self.graded.append(i)
-                else:
-                    traced.walk.include_whether(row.tensor, row.grad is not None)
+        asked = {i: row for i, row in enumerate(found) if row.tensor.requires_grad or row.grad is not row.tensor.grad}
+        # those whose gradient is written in place, so that it is there as long as it is the one that the last call left
+        self.graded = [i for i, row in asked.items() if i in self.gradients and row.grad is not None]
+        for i in asked.keys() - {*self.graded, *self.summed}:
+            had = asked[i].grad is not None
+            traced.walk.include(HAS_GRADIENT, asked[i].tensor, "", had, "whether a tensor has a gradient")
 
     def _find_numbers(self, traced: TracedCall) -> None:
         """Find the scalars that each call writes for the kernels: cells (some count random streams) and lengths."""
@@ -271,7 +265,7 @@ class CapturedCall:
             self._compare(found, steady)
         if self.own and len({*found}) < len(found):            # arguments alone are told apart by the form
             raise Stale("two of its tensors are one")
-        tensors = found[self.own:self.others]
+        tensors = found[self.own:]
         for weight in self.shared:
             self._follow(weight, found)
         if settings is not self.settings:

@@ -95,12 +95,9 @@ class TracedCall:
     def _with_stand_ins(self, args: Any, kwargs: Any) -> Any:
         """The arguments, with a tensor in place of each over the same memory, but with a separate BUFFER: its uses are
         told apart from all others. An argument that the function sees by itself stands for itself."""
-        self.itself: dict[int, Tensor] = {}      # arguments, by number, that the function sees by itself
-        self.arguments: list[Argument] = []      # the others
-        for number, tensor in enumerate(dict.fromkeys(tensors_of((args, kwargs)))):
-            if id(tensor) in self.in_sight:
-                self.itself[number] = tensor
-                continue
+        handed = dict.fromkeys(tensors_of((args, kwargs)))
+        self.arguments: list[Argument] = []
+        for tensor in [t for t in handed if id(t) not in self.in_sight]:
             source, longest = as_buffer(tensor), tuple(map(most, tensor.shape))
             buffer = Buffer.from_host(source.arg, source.arg.address, longest, tensor.dtype, source.arg.device)
             node = UOp(o.BUFFER, tensor.dtype, (), buffer).shrink([(0, n) for n in tensor.shape])
@@ -109,7 +106,7 @@ class TracedCall:
             self.arguments.append(Argument(tensor, made, tensor.uop, tensor.grad, is_view(tensor),
                                            passes_gradients(tensor, tensor.uop)))
         stand_ins = {id(row.tensor): row.stand_in for row in self.arguments}
-        self.handed = [stand_ins.get(id(t), t) for t in dict.fromkeys(tensors_of((args, kwargs)))]      # what f is handed
+        self.handed = [stand_ins.get(id(t), t) for t in handed]
         return mapped([args, kwargs], lambda t: stand_ins.get(id(t), t))
 
     def _reach_all(self) -> None:
@@ -139,8 +136,8 @@ class TracedCall:
         return f"tensor {[*map(id, self.given)].index(id(tensor))}" if row is None else row.path
 
     def name_of(self, tensor: Tensor) -> str:
-        """The name of a tensor out of sight, used as its path. It is that of the weak reference which all share, so that
-        no other tensor gets it while the reference lives."""
+        """The name of a tensor out of sight, used as its path. It is that of the weak reference which all share, so
+        that no other tensor gets it while the reference lives."""
         reference = weakref.ref(tensor)
         self.named.append(reference)
         return f"a tensor out of sight at {id(reference):#x}"
@@ -306,6 +303,11 @@ class TracedCall:
         """The new tensors that the call returns or puts somewhere, each once."""
         return [t for t in dict.fromkeys(self.left) if id(t) not in self.reached]
 
+    @property
+    def itself(self) -> list[str]:
+        """Which of its arguments the function also sees by itself: the path of each."""
+        return [self.path(t) for t in self.handed]
+
     def outcomes(self) -> dict[Tensor, UOp]:
         """All values that the call leaves in tensors that were there or that it makes."""
         return {t: t.uop for t in (*self.changed, *self.given)}
@@ -420,7 +422,8 @@ class TracedCall:
                 self.data[base] = (str(line_of(base.arg.place)), bytes(base.arg.copy_out()))
                 if base not in self.trace.data and base not in self.below_lazy:
                     self.unseen.append(f"the function reads a tensor of shape {base.shape} that it does not see")
-        self.fresh = [base for base in dict.fromkeys(node.base for node in self.outcomes().values()) if base in self.made]
+        left = dict.fromkeys(node.base for node in self.outcomes().values())
+        self.fresh = [base for base in left if base in self.made]
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------
