@@ -58,8 +58,7 @@ class Walk:
 
     def __init__(self, function: Any, objects: Sequence[Any] = (), instance: Any = None):
         self.bindings: list[Binding] = []
-        self.tensors: list[Tensor] = []
-        self.paths: list[str] = []                       # of the tensors
+        self.tensors: dict[Tensor, str] = {}             # with their paths
         self.read: set[str] = set()                      # names that code it may run reads, other than to increment
         self.instance = instance                         # what leads to it must not be kept alive
         self.number: dict[int, int] = {}                 # of the binding of each object visited or waiting, by id
@@ -140,8 +139,7 @@ class Walk:
     def _visit(self, thing: Any, path: str) -> None:
         kind = type(thing)
         if issubclass(kind, Tensor):
-            self.tensors.append(thing)
-            self.paths.append(path)
+            self.tensors[thing] = path
         elif kind is types.FunctionType:
             self._visit_function(thing)
         elif kind in _PARTS:

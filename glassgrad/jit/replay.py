@@ -61,7 +61,7 @@ class CapturedCall:
 
     def _find_tensors(self, traced: TracedCall) -> list[Tensor]:
         """The tensors that were there before the call, by number. Each call finds what stands for them by then."""
-        walk, hidden, gradients = traced.walk, traced.out_of_sight(), traced.gradients_used()
+        walk, (hidden, gradients) = traced.walk, traced.used()
         for i, tensor in enumerate(traced.handed):
             walk.include(PART, None, f"arguments[{i}]", tensor, "which of its own tensors it is handed")
         for tensor in hidden:
@@ -71,6 +71,8 @@ class CapturedCall:
         own = dict.fromkeys([*walk.tensors, *hidden, *[grad for _, grad in gradients]])      # some may be in sight
         tensors = [*own, *[row.stand_in for row in traced.arguments]]
         self.in_sight, self.own, self.before = len(walk.tensors), len(own), len(tensors)
+        owners = {id(tensor) for tensor, _ in gradients}
+        self.summed = {i for i, t in enumerate(tensors) if id(t) in owners}        # their gradients are added to
         self.unmade, self.itself = [None] * len(traced.given), traced.itself
         return tensors
 
@@ -116,7 +118,6 @@ class CapturedCall:
         put_there += [(traced.reached[id(t)].grad, grad) for t, grad in traced.grads if grad is not None]
         self.put = [(numbers[id(was)], numbers[id(t)]) for was, t in put_there
                     if numbers.get(id(was), self.own) < self.own]
-        self.summed = {numbers[id(t)] for t, _ in traced.gradients_used()}     # whose gradients are added to
         left = [numbers[id(t)] for t in traced.left]
         # gradients that the call makes and leaves nowhere else, with the numbers of their tensors
         self.only_gradients = {grad: number for number, grad in self.grads

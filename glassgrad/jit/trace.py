@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import random
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from operator import setitem
 from typing import Any, NamedTuple
 
@@ -116,7 +116,7 @@ class TracedCall:
             hold(tensor)
         self.trace.touched.clear()
         self.reached: dict[int, ReachedTensor] = {}        # by id
-        for tensor, path in zip(self.walk.tensors, self.walk.paths):
+        for tensor, path in self.walk.tensors.items():
             self._reach(tensor, tensor.uop, tensor.grad, path)
         for i, row in enumerate(self.arguments):
             self._reach(row.stand_in, row.stand_in.uop, row.stand_in.grad, f"argument {i}")
@@ -200,30 +200,21 @@ class TracedCall:
             if changed and id(tensor) not in made and id(tensor) not in self.reached:
                 self._reach(tensor, earlier, row.grad, self.name_of(tensor))
 
-    def used(self) -> list[Tensor]:
-        """The tensors that were there before the call and that a replay needs: sources, changed ones, results. Others
-        may be freed."""
+    def used(self) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+        """The tensors out of sight and the gradients, each behind its tensor, that were there before the call and that
+        a replay needs: sources, changed ones, results. Others may be freed."""
         read = [row.tensor for rows in (*self.sources.values(), self.lazy_read) for row in rows]
-        tensors = [*read, *self.changed, *[t for t, _ in self.grads], *self.left]
-        wanted = {*map(id, tensors)}
-        tensors += [row.tensor for row in self.reached.values() if id(row.grad) in wanted]
-        return [t for t in dict.fromkeys(tensors) if self.was_there(t)]
-
-    def out_of_sight(self) -> list[Tensor]:
-        """Those of them that the walk does not see, and that are not the gradient of another."""
-        found = {*self.in_sight, *[id(row.grad) for row in self.reached.values()]}
-        return [t for t in self.used() if id(t) not in found]
+        used = {id(t) for t in (*read, *self.changed, *[t for t, _ in self.grads], *self.left)}
+        rows = [row for row in self.reached.values() if not used.isdisjoint((id(row.tensor), id(row.grad)))]
+        gradients = [(row.tensor, row.grad) for row in rows if row.grad is not None and id(row.grad) in used]
+        apart = self.in_sight | {id(grad) for _, grad in gradients} | {id(row.stand_in) for row in self.arguments}
+        return [row.tensor for row in rows if id(row.tensor) not in apart], gradients
 
     @property
     def renewed(self) -> set[UOp]:
         """The buffers of weights and gradients that the call gives another value."""
         tensors = {*map(id, self.changed), *[id(self.reached[id(t)].grad) for t, _ in self.grads]}
         return {node for node, rows in self.sources.items() if any(id(row.tensor) in tensors for row in rows)}
-
-    def gradients_used(self) -> list[tuple[Tensor, Tensor]]:
-        """Those of them that are the gradient of a tensor: that tensor, and the gradient."""
-        used = {*map(id, self.used())}
-        return [(t, grad) for t, _, grad, _, _ in self.reached.values() if grad is not None and id(grad) in used]
 
     def _sort_changes(self) -> tuple[list[tuple[Binding, Any]], list[str]]:
         """The changes of values that the function sees: names bound to other tensors or to incremented numbers, and, in
@@ -467,7 +458,7 @@ def _is_data(tensor: Tensor) -> bool:
         any(n.op is o.BUFFER for n in tensor.uop.toposort())
 
 
-def _realize_fresh(tensors: list[Tensor]) -> None:
+def _realize_fresh(tensors: Iterable[Tensor]) -> None:
     """Compute weights that were made and not yet read (`nn.Linear(3, 2)`), or each call would draw them again."""
     fresh = [t for t in tensors if is_lazy(t) and is_held(t) and not any(n.op is o.BUFFER for n in t.uop.toposort())]
     for device in dict.fromkeys(t.device for t in fresh):
