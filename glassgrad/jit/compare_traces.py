@@ -73,12 +73,12 @@ def facts_of(traced: TracedCall) -> Iterator[Fact]:
                "its values go elsewhere".format)
 
 
-def _other_graph(order: Sequence[UOp], then: Sequence[Any], now: Sequence[Any]) -> str:
+def _other_graph(order: Collection[UOp], then: Sequence[Any], now: Sequence[Any]) -> str:
     where = [f", first at {node.line}" for node, new, old in zip(order, now, then) if new != old and node.line]
     return "another graph is computed" + "".join(where[:1])
 
 
-def _other_number(order: Sequence[UOp], x: UOp, then: Any, now: Any) -> str:
+def _other_number(order: Collection[UOp], x: UOp, then: Any, now: Any) -> str:
     user = next((n for n in order if x in n.src), x)
     return f"the number {then} became {now}, written at {user.line or 'an unknown line'}"
 

@@ -7,9 +7,11 @@ and arrays are guarded by value, lists and dicts by content, other objects by id
 path, so another one in the same place is read by the next call. Attributes that the code names come first; the rest is
 visited while there are fewer than `MOST_BINDINGS` values. Libraries' code is taken to stay as it is.
 
-`compiled` writes the comparison of all values as one Python function, which each call runs. Measured on the 58 values
-of `benchmarks/dispatch.py`, both in the same minute: 2.5 us so, 10.2 us by a loop over the same list, of 19 us that a
-call took. It never holds the `self` of a method, nor what leads to it: it starts from the `self` of each call.
+The walk gives one list of bindings, to which a capture adds what the function does not see by itself: arguments,
+tensors out of sight, gradients. `compiled` writes the comparison of all of them as one Python function, which each call
+runs, and which finds all tensors of the call. Measured on the 58 values of `benchmarks/dispatch.py`, both in the same
+minute: 2.5 us so, 10.2 us by a loop over the same list, of 19 us that a call took. It never holds the `self` of a
+method, nor what leads to it: it starts from the `self` of each call.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
 from glassgrad.jit.plain_values import (ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY, ENVIRONMENT, GONE,
-                                        ITEM, MEMBER, MISSING, PART, PLAIN, PROGRESS, SIZE, Binding, Increment, Way,
-                                        expression_names, is_array, is_plain, iterated, same)
+                                        HAS_GRADIENT, ITEM, MEMBER, MISSING, PART, PLAIN, PROGRESS, SIZE, Binding,
+                                        Increment, Way, expression_names, is_array, is_plain, iterated, same)
 from glassgrad.tensor.jit_access import GRADIENT_SLOT, WANTED_SLOT
 from glassgrad.tensor.tensor import Tensor
 
@@ -72,7 +74,7 @@ class Walk:
         if instance is not None:
             self._part(None, "instance", instance, type(instance).__name__)
         self._visit_waiting()
-        if len(self.bindings) > MOST_BINDINGS:
+        if len(self._known) > MOST_BINDINGS:
             raise JitError("this function can see too much to be watched",
                            given=f"more than {MOST_BINDINGS} values in its closure, globals and objects",
                            expected="a function that sees its model and little else",
@@ -129,7 +131,7 @@ class Walk:
 
     def _visit_waiting(self, all_names: bool = False) -> None:
         """Visit the queued objects; with `all_names`, also those whose names occur in no code."""
-        while len(self.bindings) <= MOST_BINDINGS:
+        while len(self._known) <= MOST_BINDINGS:
             if all_names and self._unnamed and not self._waiting:
                 self._waiting = self._unnamed.popitem()[1]
             if not self._waiting:
@@ -293,7 +295,8 @@ def _comparison(walk: Walk, number: int, is_counter: bool, names: dict[str, Any]
         test = f"{_constant(way, names)}.read({source}, {name!r}) is GONE"
     elif way.kept is not None or is_plain(value):
         kept = _constant(value, names)
-        exact = way is SIZE or isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
+        of_texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
+        exact = of_texts or way in (SIZE, HAS_GRADIENT)              # equal only if the types are
         quickly = f"{text} == {kept} or " if exact else f"{text} is {kept} or " if way.kept is None else ""
         test = f"{quickly}same({text}, {kept})"
     elif walk.number[id(value)] != number:

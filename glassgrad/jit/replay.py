@@ -114,10 +114,10 @@ class CapturedCall:
         self.bound = [(b._replace(holder=None, value=None), nest) for (b, _), nest in zip(traced.bound, put)]
         self.grads = [(numbers[id(t)], None if grad is None else numbers[id(grad)]) for t, grad in traced.grads]
         # where the next call finds the tensors that this one puts somewhere: (number of the one before, its number)
-        put_there = [pair for b, value in traced.bound for pair in zip(tensors_of(b.value), tensors_of(value))]
-        put_there += [(traced.reached[id(t)].grad, grad) for t, grad in traced.grads if grad is not None]
-        self.put = [(numbers[id(was)], numbers[id(t)]) for was, t in put_there
-                    if numbers.get(id(was), self.own) < self.own]
+        nests = [*[(b.value, value) for b, value in traced.bound],
+                 *[(traced.reached[id(t)].grad, grad) for t, grad in traced.grads]]
+        pairs = [pair for before, after in nests for pair in zip(tensors_of(before), tensors_of(after))]
+        self.put = [(numbers[id(was)], numbers[id(t)]) for was, t in pairs if numbers.get(id(was), self.own) < self.own]
         left = [numbers[id(t)] for t in traced.left]
         # gradients that the call makes and leaves nowhere else, with the numbers of their tensors
         self.only_gradients = {grad: number for number, grad in self.grads
@@ -264,9 +264,11 @@ class CapturedCall:
             self._take_symbols(symbols)
         if not steady or self.seed is not None:
             self._compare(found, steady)
-        if self.own and len({*found}) < len(found):            # arguments alone are told apart by the form
-            raise Stale("two of its tensors are one")
-        tensors = found[self.own:]
+        if self.own:                                           # arguments alone are told apart by the form
+            if len({*found}) < len(found):
+                raise Stale("two of its tensors are one")
+            if len(found) < self.own + len(tensors):
+                tensors = found[self.own:]                     # some of them are the function's own
         for weight in self.shared:
             self._follow(weight, found)
         if settings is not self.settings:
