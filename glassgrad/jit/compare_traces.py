@@ -62,12 +62,9 @@ def facts_of(traced: TracedCall) -> Iterator[Fact]:
     inputs = [_inputs(traced, record.normal, names) for record in records]
     yield Fact([buffers for buffers, _ in inputs], "other tensors, or other parts of them, are used".format)
     yield Fact([lengths for _, lengths in inputs], "other lengths are used".format)
-    assigned = [*[(b.path, value) for b, value in traced.bound],
-                *[(f"{traced.path(t)}.grad", grad) for t, grad in traced.grads]]
-    yield Fact({path: mapped(value, form, others=form) for path, value in assigned}, "it assigns {}, then {}".format)
+    yield Fact({b.path: mapped(value, form, others=form) for b, value in traced.bound}, "it assigns {}, then {}".format)
     yield Fact(mapped(traced.form, form, others=form), "the function returned {}, then {}".format)
-    changed = [*traced.changed, *[t for t, _ in traced.grads]]
-    yield Fact([traced.path(t) for t in changed], "other tensors are changed".format)
+    yield Fact([traced.path(t) for t in traced.changed], "other tensors are changed".format)
     views = [(tensor, normalize([node])) for tensor, node in traced.outcomes().items()]
     yield Fact([(traced.path(tensor), view.key, _inputs(traced, view, names)) for tensor, view in views],
                "its values go elsewhere".format)

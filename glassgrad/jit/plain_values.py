@@ -138,7 +138,7 @@ CLASS_ENTRY = Way("{0}.__dict__[{1}]", type.__setattr__)       # an attribute of
 CONTEXT = Way("{0}.get(GONE)")                                 # the value of a context variable
 PART = Way("{1}")                                              # its name is an expression of the holder
 WEAKLY = Way("{1}()")                                          # its name is a weak reference
-GRADIENT = Way("{0}.grad")
+GRADIENT = Way("{0}.grad", lambda tensor, _, gradient: setattr(tensor, "grad", gradient))
 HAS_GRADIENT = Way("has_gradient({0})", kept=bool)
 SIZE = Way("len({0})", kept=int)
 CONTENT = Way("{0}", kept=copy)                                # all entries of a set, or of a long list or dict

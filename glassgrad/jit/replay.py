@@ -21,8 +21,8 @@ from glassgrad.engine.capture import RunCheck, Trace
 from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.jit.guards import Stale, compiled
-from glassgrad.jit.plain_values import (GRADIENT, HAS_GRADIENT, PART, WEAKLY, Increment, SymbolNames, TensorNumber,
-                                        mapped, tensors_of)
+from glassgrad.jit.plain_values import (GRADIENT, HAS_GRADIENT, PART, WEAKLY, Binding, Increment, SymbolNames,
+                                        TensorNumber, mapped, tensors_of)
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, same_view,
                                          substituted, symbol_of)
 from glassgrad.jit.trace import TracedCall, as_buffer, passes_gradients
@@ -47,7 +47,7 @@ class CapturedCall:
         numbers = {id(t): i for i, t in enumerate([*tensors, *traced.given])}
         symbols, self.outcomes = self._make_symbols(traced, late, numbers)
         self._find_weights(traced, symbols, numbers)
-        self._find_assigned(traced, numbers)
+        put = self._find_assigned(traced, numbers)
         self.replay = Replay(traced.trace, symbols, traced.renewed)
         if flags and not late and self.replay.at_once:
             self.replay.check(flags)
@@ -56,7 +56,10 @@ class CapturedCall:
         self._watch(traced, tensors)
         self._find_numbers(traced)
         self._find_checks(flags, late, symbols)
-        self.check = compiled(traced.walk, tensors, self.own, list(self.gradients), traced.bound)
+        bound = [(b, nest) for b, nest in put
+                 if b.way is not GRADIENT or numbers[id(b.holder)] not in self.gradients]
+        self.check = compiled(traced.walk, tensors, self.own, list(self.gradients), bound)
+        self.bound = [(b.way, b.name, nest) for b, nest in bound]      # what each call puts where; not the holders
         self.settings: State | None = None        # those that the replay was prepared under
 
     def _find_tensors(self, traced: TracedCall) -> list[Tensor]:
@@ -105,23 +108,21 @@ class CapturedCall:
                           if len(w.holders) == 1 and w.holders[0] < self.own and not w.node.symbolic}
         self.shared = [w for w in self.weights if w not in self.by_number.values()]
 
-    def _find_assigned(self, traced: TracedCall, numbers: Mapping[int, int]) -> None:
-        """Find what each call assigns, puts and returns, with numbers for tensors."""
+    def _find_assigned(self, traced: TracedCall, numbers: Mapping[int, int]) -> list[tuple[Binding, Any]]:
+        """Find what each call assigns, returns and puts somewhere, with numbers for tensors. The last is returned."""
         self.replaced = [numbers[id(t)] for t in traced.replaced]
         self.written = {numbers[id(t)] for t in traced.changed}.difference(self.replaced)
-        self.returned, *put = [mapped(nest, lambda t: TensorNumber(numbers[id(t)]))
-                               for nest in (traced.form, *[value for _, value in traced.bound])]
-        self.bound = [(b._replace(holder=None, value=None), nest) for (b, _), nest in zip(traced.bound, put)]
-        self.grads = [(numbers[id(t)], None if grad is None else numbers[id(grad)]) for t, grad in traced.grads]
+        self.returned, *nests = [mapped(nest, lambda t: TensorNumber(numbers[id(t)]))
+                                 for nest in (traced.form, *[value for _, value in traced.bound])]
+        put = [(b, nest) for (b, _), nest in zip(traced.bound, nests)]
+        graded = [(numbers[id(b.holder)], nest) for b, nest in put if b.way is GRADIENT and nest is not None]
         # where the next call finds the tensors that this one puts somewhere: (number of the one before, its number)
-        nests = [*[(b.value, value) for b, value in traced.bound],
-                 *[(traced.reached[id(t)].grad, grad) for t, grad in traced.grads]]
-        pairs = [pair for before, after in nests for pair in zip(tensors_of(before), tensors_of(after))]
+        pairs = [pair for b, value in traced.bound for pair in zip(tensors_of(b.value), tensors_of(value))]
         self.put = [(numbers[id(was)], numbers[id(t)]) for was, t in pairs if numbers.get(id(was), self.own) < self.own]
         left = [numbers[id(t)] for t in traced.left]
         # gradients that the call makes and leaves nowhere else, with the numbers of their tensors
-        self.only_gradients = {grad: number for number, grad in self.grads
-                               if grad is not None and left.count(grad) == 1 and number < self.own}
+        self.only_gradients = {grad: number for number, grad in graded if left.count(grad) == 1 and number < self.own}
+        return put
 
     def _place_results(self, traced: TracedCall, symbols: Mapping[UOp, UOp]) -> None:
         """Choose which results are written in place."""
@@ -168,7 +169,6 @@ class CapturedCall:
                          t.requires_grad) for number, t in enumerate(given, self.before)}
         # what each call leaves: the number of the tensor, its value, and how it is made, if the call makes it
         self.left = [(number, *value, *made.get(number, (None, None))) for number, value in values.items()]
-        self.grads = [(number, grad) for number, grad in self.grads if number not in self.gradients]
         self.viewed = {node.base for node in self.outcomes.values() if node not in whole}
         # what the next call will find in the tensors in sight: their values, or those of tensors put in their place
         self.expected: list[tuple[int, Result, Weight | None]] = []
@@ -342,8 +342,10 @@ class CapturedCall:
             if weight is not None:
                 weight.node = node
                 self.replay.bind(weight.symbol, node.arg.address)
-        if self.grads or holders:
-            self._put(found, holders)
+        if holders:
+            for holder, (way, name, nest) in zip(holders, self.bound):
+                way.put(holder, name, way.read(holder, name) + nest.by if nest.__class__ is Increment else
+                        mapped(nest, found.__getitem__, TensorNumber))
         nest = self.returned
         return found[nest] if nest.__class__ is TensorNumber else mapped(nest, found.__getitem__, TensorNumber)
 
@@ -372,15 +374,6 @@ class CapturedCall:
         read = partial(_values, self._bases(arguments, self.checked), self.names)
         for number, (_, numbers, flag) in zip(taken, self.late):
             numbers.expect(number, partial(flag.settle, read=read, late=True))
-
-    def _put(self, found: list[Tensor], holders: list[Any]) -> None:
-        """Leave the gradients that the function leaves, and bind the names that it binds."""
-        for number, grad in self.grads:
-            found[number].grad = None if grad is None else found[grad]
-        for (binding, nest), holder in zip(self.bound, holders):
-            way, name = binding.way, binding.name
-            way.put(holder, name, way.read(holder, name) + nest.by if nest.__class__ is Increment else
-                    mapped(nest, found.__getitem__, TensorNumber))
 
 
 def _values(present: Mapping[UOp, UOp], names: SymbolNames, nodes: Sequence[UOp]) -> list[Any]:

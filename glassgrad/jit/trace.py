@@ -25,8 +25,8 @@ from glassgrad.engine.capture import TouchedTensor, record
 from glassgrad.engine.realize import below_reshapes
 from glassgrad.engine.registry import registry
 from glassgrad.jit.guards import Walk
-from glassgrad.jit.plain_values import (ATTRIBUTE, CELL, MEMBER, PLAIN, SIZE, Binding, Increment, SymbolNames, is_nest,
-                                        mapped, tensors_of)
+from glassgrad.jit.plain_values import (ATTRIBUTE, CELL, GRADIENT, MEMBER, PLAIN, SIZE, Binding, Increment, SymbolNames,
+                                        is_nest, mapped, tensors_of)
 from glassgrad.tensor.autograd.gradient_leaves import RESET, cut_off, hold, holders, is_cut_off, is_held, leaves_among
 from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
 from glassgrad.tensor.formulas.random_numbers import streams
@@ -158,14 +158,16 @@ class TracedCall:
         return touched is not None and (touched.node is not None or row.tensor.uop is not row.node)
 
     def _find_changes(self, result: Any) -> list[str]:
-        """Find what the call put where: gradients, names that it bound, the tensors that it leaves there or returns
+        """Find what the call put where: names and gradients that it bound, the tensors that it leaves there or returns
         (`left`), and those out of sight (`hidden`). Returned are changes that a replay cannot repeat, in words."""
         self._drop_unread_gradients()
         self._add_out_of_sight()
-        self.grads = [(t, t.grad) for t, _, grad, _, _ in self.reached.values()
-                      if t.grad is not grad and id(t) in self.trace.touched]
+        self.given_gradients = [row for row in self.reached.values()
+                       if row.tensor.grad is not row.grad and id(row.tensor) in self.trace.touched]
         self.bound, faults = self._sort_changes()
-        nests = [result, *[value for _, value in self.bound], *[grad for _, grad in self.grads]]
+        self.bound += [(Binding(GRADIENT, row.tensor, "", row.grad, f"{row.path}.grad"), row.tensor.grad)
+                       for row in self.given_gradients]
+        nests = [result, *[value for _, value in self.bound]]
         self.left = [t for nest in nests for t in tensors_of(nest)]
         self.hidden = self._find_hidden()
         return faults
@@ -204,7 +206,7 @@ class TracedCall:
         """The tensors out of sight and the gradients, each behind its tensor, that were there before the call and that
         a replay needs: sources, changed ones, results. Others may be freed."""
         read = [row.tensor for rows in (*self.sources.values(), self.lazy_read) for row in rows]
-        used = {id(t) for t in (*read, *self.changed, *[t for t, _ in self.grads], *self.left)}
+        used = {id(t) for t in (*read, *self.changed, *[row.tensor for row in self.given_gradients], *self.left)}
         rows = [row for row in self.reached.values() if not used.isdisjoint((id(row.tensor), id(row.grad)))]
         gradients = [(row.tensor, row.grad) for row in rows if row.grad is not None and id(row.grad) in used]
         apart = self.in_sight | {id(grad) for _, grad in gradients} | {id(row.stand_in) for row in self.arguments}
@@ -213,7 +215,7 @@ class TracedCall:
     @property
     def renewed(self) -> set[UOp]:
         """The buffers of weights and gradients that the call gives another value."""
-        tensors = {*map(id, self.changed), *[id(self.reached[id(t)].grad) for t, _ in self.grads]}
+        tensors = {*map(id, self.changed), *[id(row.grad) for row in self.given_gradients]}
         return {node for node, rows in self.sources.items() if any(id(row.tensor) in tensors for row in rows)}
 
     def _sort_changes(self) -> tuple[list[tuple[Binding, Any]], list[str]]:
