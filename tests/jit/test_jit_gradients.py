@@ -11,6 +11,7 @@ import pytest
 from glassgrad import GlobalCounters, Tensor, nn
 from glassgrad.base.errors import JitError
 from glassgrad.jit import TinyJit
+from glassgrad.jit.replay import CapturedCall
 
 
 def trained(jit: bool, argument: Callable[[Tensor], Tensor]) -> list[Any]:
@@ -170,3 +171,48 @@ def test_a_gradient_that_is_changed_in_place() -> None:
             seen.append((w.grad.tolist(), kept is w.grad))
         return seen
     assert run(TinyJit) == run(lambda function: function)
+
+
+@pytest.mark.parametrize("held", ["nothing", "the gradient", "its array", "a view of it", "an expression of it"])
+def test_a_gradient_that_one_jitted_call_leaves_and_another_changes(held: str) -> None:
+    """The second call writes it in place, unless the program holds what would change with it."""
+    holding: dict[str, Callable[[Any], Any]] = {
+        "nothing": lambda g: None, "the gradient": lambda g: g, "its array": lambda g: g.numpy(),
+        "a view of it": lambda g: g[1:], "an expression of it": lambda g: g * 2}
+
+    def run(wrap: Callable[..., Any]) -> list[Any]:
+        w = Tensor([1.0, 2.0], requires_grad=True).realize()
+
+        @wrap
+        def step(x: Tensor) -> None:
+            w.grad = None
+            (w * w * x).sum().backward()
+
+        @wrap
+        def halve() -> None:
+            w.grad.assign(w.grad * 0.5)
+        seen, kept = [], []
+        for call in range(10):
+            step(Tensor([1.0, call]).realize())
+            if call in (3, 5, 6, 8):
+                kept.append(holding[held](w.grad))
+            halve()
+            seen.append(w.grad.tolist())
+        return [seen, [None if k is None else np.asarray(k.numpy() if isinstance(k, Tensor) else k).tolist()
+                       for k in kept]]
+    assert run(TinyJit) == run(lambda function: function)
+
+
+def test_gradients_that_add_up_are_replayed_without_following_them_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, x = Tensor([1.0, 2.0], requires_grad=True).realize(), Tensor([3.0, 4.0]).realize()
+
+    @TinyJit
+    def step() -> None:
+        (w * x).sum().backward()
+    for _ in range(5):
+        step()
+    compared: list[Any] = []
+    monkeypatch.setattr(CapturedCall, "_compare", lambda self, found, steady: compared.append(steady))
+    for _ in range(3):
+        step()
+    assert not compared and w.grad is not None and w.grad.tolist() == [24.0, 32.0]
