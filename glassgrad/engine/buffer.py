@@ -133,13 +133,9 @@ class Buffer:
             self.readers.append(None)        # to the old list, as in `_drop_dead`
             self.readers = []
 
-    def is_free(self, mine: Any = None) -> bool:
+    def is_free(self, *mine: Any) -> bool:
         """Whether nothing but `mine` can read the contents: they may then be written over."""
-        readers = self.readers
-        if len(readers) == 1:                           # nearly always: the tensor that got the value
-            thing = readers[0]()
-            return thing is None or thing is mine or not self._is_read_by(thing)
-        return all(thing is mine for thing in self.live_readers())
+        return all(any(thing is own for own in mine) for thing in self.live_readers())
 
     def _is_read_by(self, thing: Any) -> bool:
         node = getattr(thing, "uop", None)              # of a tensor; nodes and arrays read what they always did

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.settings import current_state
 from glassgrad.compiler.graph.symbolic import Length, Symbol, replaced
-from glassgrad.tensor.jit_access import has_gradient, wants_gradient
+from glassgrad.tensor.autograd.gradient_leaves import RESET
+from glassgrad.tensor.jit_access import unread_gradient, wants_gradient
 from glassgrad.tensor.tensor import Tensor
 
 SymbolNames = dict[Symbol, Symbol]       # variables of a trace, and what they are in a call; or their numbers
@@ -99,6 +100,11 @@ def iterated(iterator: Any) -> tuple[Any, ...]:
     except TypeError:                    # a generator
         return ()
     return tuple(parts[1]) if isinstance(parts, tuple) else ()
+
+
+def has_gradient(tensor: Tensor) -> bool:
+    """Whether a tensor has a gradient, read or not."""
+    return unread_gradient(tensor) is not None and unread_gradient(tensor) is not RESET
 
 
 # what expressions may name besides the holder and the name

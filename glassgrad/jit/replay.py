@@ -22,13 +22,13 @@ from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.jit.guards import Stale, compiled
 from glassgrad.jit.plain_values import (GRADIENT, HAS_GRADIENT, PART, WEAKLY, Binding, Increment, SymbolNames,
-                                        TensorNumber, mapped, tensors_of)
+                                        TensorNumber, has_gradient, mapped, tensors_of)
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, same_view,
                                          substituted, symbol_of)
 from glassgrad.jit.trace import TracedCall, as_buffer, passes_gradients
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.formulas.random_numbers import streams
-from glassgrad.tensor.jit_access import assign_node, has_gradient, result_maker, view_maker
+from glassgrad.tensor.jit_access import assign_node, result_maker, view_maker
 from glassgrad.tensor.memory.storage import is_shared, is_view, leave, shares_with, sharing, storage_of
 from glassgrad.tensor.realize_and_read import computed_bytes
 from glassgrad.tensor.tensor import Tensor, class_of_results

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from glassgrad.compiler.graph import UOp
-from glassgrad.tensor.autograd.gradient_leaves import RESET, is_held
+from glassgrad.tensor.autograd.gradient_leaves import is_held
 from glassgrad.tensor.tensor import Tensor, class_of_results
 
 GRADIENT_SLOT = "_grad"          # the attribute with what `unread_gradient` returns, for generated code
@@ -24,11 +24,6 @@ def unread_gradient(tensor: Tensor) -> Any:
     """The content of a tensor's gradient slot, without making a tensor of it: a tensor, None, RESET, or an
     UnreadGradient (autograd/gradient_leaves.py)."""
     return tensor._grad
-
-
-def has_gradient(tensor: Tensor) -> bool:
-    """Whether a tensor has a gradient, read or not."""
-    return tensor._grad is not None and tensor._grad is not RESET
 
 
 def set_unread_gradient(tensor: Tensor, gradient: Any) -> None:
