@@ -21,7 +21,7 @@ from glassgrad.base.errors import JitError
 from glassgrad.base.settings import current_state, settings
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.jit.compare_traces import TraceWork, difference, narrow
+from glassgrad.jit.compare_traces import TraceWork, difference, facts_of, narrow
 from glassgrad.jit.guards import Stale
 from glassgrad.jit.plain_values import SymbolNames, describe
 from glassgrad.jit.replay import CapturedCall
@@ -240,9 +240,10 @@ class _Combination:
         """Run the function itself; once two runs were the same work, later calls are replays."""
         any_size = self.is_one_of_many and not self.traces
         traced = TracedCall(function, self.objects, instance, args, kwargs, symbols, any_size)
-        work = TraceWork(traced)
+        facts = list(facts_of(traced))
+        work = TraceWork(traced, facts)
         alike = [earlier for earlier in self.traces if earlier.itself == work.itself]
-        differences = [difference(traced, work, earlier) for earlier in alike]
+        differences = [difference(facts, earlier) for earlier in alike]
         if "" in differences:
             if traced.faults:
                 self._forget(alike)

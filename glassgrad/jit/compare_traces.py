@@ -1,89 +1,93 @@
 """Whether two calls of a function were the same work. In: traces. Out: `TraceWork`, and the difference in words.
 
 A capture is made of two traces that agree: the same graphs and constants, buffers that come from the same tensors, and
-the same outcomes. Does not know replays.
+the same outcomes. The work of a call is a list of facts, which two calls have in the same order, so that one loop
+compares them. Does not know replays.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any
+from operator import eq
+from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import Length, UOp
 from glassgrad.engine.schedule_key import NormalizedGraph, normalize, scalar_bytes
 from glassgrad.jit.plain_values import PLAIN, mapped
-from glassgrad.jit.trace import TracedCall, name_of
+from glassgrad.jit.trace import TracedCall
 from glassgrad.tensor.tensor import Tensor
 
 
+class Fact(NamedTuple):
+    """One fact about a call's work: a value without memory, what to say if the value was another one before, and
+    whether two values are the same work."""
+    value: Any
+    words: Callable[[Any, Any], str]             # of the value then, and the value now
+    equal: Callable[[Any, Any], bool] = eq
+
+
 class TraceWork:
-    """The work of a call, to be compared with another's: graphs, constants, sources and outcomes, but no memory."""
+    """The work of a call, to be compared with that of later ones. It keeps neither tensors nor graphs alive."""
 
-    def __init__(self, traced: TracedCall):
-        records, form, names = traced.trace.records, partial(_form, traced), _names(traced)
-        self.graphs = [record.normal.key for record in records]
-        self.constants = [[c.arg for c in record.normal.constants] for record in records]
-        self.sources = [{row.path for row in rows} for rows in traced.sources.values()]
-        self.data = list(traced.data.values())
-        self.out_of_sight = {traced.path(t): weakref.ref(t) for t in traced.out_of_sight()}
+    def __init__(self, traced: TracedCall, facts: Sequence[Fact]):
+        self.values = [fact.value for fact in facts]
         self.state = traced.state
-        self.itself = {i: traced.path(t) for i, t in traced.itself.items()}
-        self.changed = [traced.path(t) for t in (*traced.changed, *[t for t, _ in traced.grads])]
-        self.arguments = {name_of(row.tensor) for row in traced.arguments}        # these may be freed between calls
-        inputs = [_inputs(traced, record.normal, names) for record in records]
-        views = [(out, normalize([out.node])) for out in traced.outcomes()]
-        outcomes = [(traced.path(out.place), view.key, _inputs(traced, view, names)) for out, view in views]
-        assigned = [*[(b.path, value) for b, value in traced.bound],
-                    *[(f"{traced.path(t)}.grad", grad) for t, grad in traced.grads]]
-        self.compared = {          # by ==; the key is the message for a difference, formatted with (then, now)
-            "other tensors, or other parts of them, are used": [buffers for buffers, _ in inputs],
-            "other lengths are used": [lengths for _, lengths in inputs],
-            "it assigns {}, then {}": {path: mapped(value, form, others=form) for path, value in assigned},
-            "the function returned {}, then {}": mapped(traced.form, form, others=form),
-            "other tensors are changed": self.changed,
-            "its values go elsewhere": outcomes}
-
-    def gone(self) -> set[str]:
-        """The paths of tensors out of sight that were freed: a new tensor may have got the same path."""
-        return {path for path, reference in self.out_of_sight.items() if reference() is None}
+        self.itself = traced.itself
+        self.sources = [{row.path for row in rows} for rows in traced.sources.values()]
+        self.arguments = {traced.name_of(row.tensor) for row in traced.arguments}        # may be freed between calls
+        self._named = traced.named               # while it has these, no other tensors get their names
 
 
-def difference(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> str:
-    """Why a trace, whose work is `mine`, differs from an earlier one, `theirs`; empty if it does not."""
-    if len(mine.graphs) != len(theirs.graphs):
-        return f"{len(theirs.graphs)} realizes in one call, {len(mine.graphs)} in the next"
-    for number, ran in enumerate(traced.trace.records):
-        if mine.graphs[number] != theirs.graphs[number]:
-            rows = zip(ran.normal.order, ran.normal.key, theirs.graphs[number])
-            where = [f", first at {node.line}" for node, now, then in rows if now != then and node.line]
-            return "another graph is computed" + "".join(where[:1])
-        for x, was in zip(ran.normal.constants, theirs.constants[number]):
-            if scalar_bytes(x.arg, x.dtype) != scalar_bytes(was, x.dtype):
-                user = next((n for n in ran.normal.order if x in n.src), x)
-                return f"the number {was} became {x.arg}, written at {user.line or 'an unknown line'}"
-    gone = theirs.gone()
-    for now, then in zip(mine.sources, theirs.sources):
+def difference(facts: Sequence[Fact], earlier: TraceWork) -> str:
+    """Why the work of a call, given as facts, differs from that of an earlier one; empty if it does not."""
+    rows = zip(facts, earlier.values)
+    return next((now.words(then, now.value) for now, then in rows if not now.equal(then, now.value)), "")
+
+
+def facts_of(traced: TracedCall) -> Iterator[Fact]:
+    """The facts about a call's work. If one differs from another call's, those after it may be of other kinds."""
+    records, form, names = traced.trace.records, partial(_form, traced), _names(traced)
+    yield Fact(len(records), "{} realizes in one call, {} in the next".format)
+    for normal in [record.normal for record in records]:
+        yield Fact(normal.key, partial(_other_graph, normal.order))
+        for x in normal.constants:
+            yield Fact(x.arg, partial(_other_number, normal.order, x), partial(_same_bits, x))
+    yield Fact(len(traced.sources), "other tensors are used".format)
+    for rows in traced.sources.values():
         # at least one tensor must hold it in both; others may have held it in one trace only (`w.detach()`)
-        if now.isdisjoint(then - gone):
-            return "other tensors are used"
-    for made, was in zip(mine.data, theirs.data):
-        if made != was:
-            return f"a tensor made inside from plain data changed its values, made at {made[0]}"
-    if not gone.isdisjoint(mine.changed):
-        return "other tensors are changed"
-    for words, now in mine.compared.items():
-        if now != theirs.compared[words]:
-            return words.format(theirs.compared[words], now)
-    return ""
+        yield Fact({row.path for row in rows}, "other tensors are used".format, lambda then, now: bool(then & now))
+    for made in traced.data.values():
+        yield Fact(made, f"a tensor made inside from plain data changed its values, made at {made[0]}".format)
+    inputs = [_inputs(traced, record.normal, names) for record in records]
+    yield Fact([buffers for buffers, _ in inputs], "other tensors, or other parts of them, are used".format)
+    yield Fact([lengths for _, lengths in inputs], "other lengths are used".format)
+    yield Fact({b.path: mapped(value, form, others=form) for b, value in traced.bound}, "it assigns {}, then {}".format)
+    yield Fact(mapped(traced.form, form, others=form), "the function returned {}, then {}".format)
+    yield Fact([traced.path(t) for t in traced.changed], "other tensors are changed".format)
+    views = [(tensor, normalize([node])) for tensor, node in traced.outcomes().items()]
+    yield Fact([(traced.path(tensor), view.key, _inputs(traced, view, names)) for tensor, view in views],
+               "its values go elsewhere".format)
+
+
+def _other_graph(order: Collection[UOp], then: Sequence[Any], now: Sequence[Any]) -> str:
+    where = [f", first at {node.line}" for node, new, old in zip(order, now, then) if new != old and node.line]
+    return "another graph is computed" + "".join(where[:1])
+
+
+def _other_number(order: Collection[UOp], x: UOp, then: Any, now: Any) -> str:
+    user = next((n for n in order if x in n.src), x)
+    return f"the number {then} became {now}, written at {user.line or 'an unknown line'}"
+
+
+def _same_bits(x: UOp, then: Any, now: Any) -> bool:
+    return scalar_bytes(then, x.dtype) == scalar_bytes(now, x.dtype)
 
 
 def narrow(traced: TracedCall, theirs: TraceWork) -> None:
     """Keep, of the tensors that held a buffer in a trace, those that held it in the equal earlier trace too."""
-    dropped = theirs.gone() | theirs.arguments
     for rows, earlier in zip(traced.sources.values(), theirs.sources):
-        rows[:] = [row for row in rows if row.path in earlier - dropped] or rows
+        rows[:] = [row for row in rows if row.path in earlier - theirs.arguments] or rows
 
 
 def _names(traced: TracedCall) -> dict[UOp, tuple[str, int]]:

@@ -7,9 +7,11 @@ and arrays are guarded by value, lists and dicts by content, other objects by id
 path, so another one in the same place is read by the next call. Attributes that the code names come first; the rest is
 visited while there are fewer than `MOST_BINDINGS` values. Libraries' code is taken to stay as it is.
 
-`compiled` writes the comparison of all values as one Python function, which each call runs. Measured on the 58 values
-of `benchmarks/dispatch.py`, both in the same minute: 2.5 us so, 10.2 us by a loop over the same list, of 19 us that a
-call took. It never holds the `self` of a method, nor what leads to it: it starts from the `self` of each call.
+The walk gives one list of bindings, to which a capture adds what the function does not see by itself: arguments,
+tensors out of sight, gradients. `compiled` writes the comparison of all of them as one Python function, which each call
+runs, and which finds all tensors of the call. Measured on the 58 values of `benchmarks/dispatch.py`, both in the same
+minute: 2.5 us so, 10.2 us by a loop over the same list, of 19 us that a call took. It never holds the `self` of a
+method, nor what leads to it: it starts from the `self` of each call.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
 from glassgrad.jit.plain_values import (ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY, ENVIRONMENT, GONE,
-                                        ITEM, MEMBER, MISSING, PLAIN, PROGRESS, SIZE, Binding, Increment, Way,
-                                        expression_names, is_array, is_plain, same)
+                                        HAS_GRADIENT, ITEM, MEMBER, MISSING, PART, PLAIN, PROGRESS, SIZE, Binding,
+                                        Increment, Way, expression_names, is_array, is_plain, iterated, same)
 from glassgrad.tensor.jit_access import GRADIENT_SLOT, WANTED_SLOT
 from glassgrad.tensor.tensor import Tensor
 
@@ -54,27 +56,25 @@ _PARTS: dict[type, tuple[str, ...]] = {
 
 
 class Walk:
-    """Every value that a function can see, and the text of a function that compares all of them."""
+    """Every value that a function can see, as one list of bindings: what holds a value comes before it."""
 
     def __init__(self, function: Any, objects: Sequence[Any] = (), instance: Any = None):
         self.bindings: list[Binding] = []
-        self.tensors: list[Tensor] = []
-        self.paths: list[str] = []                       # of the tensors
+        self.tensors: dict[Tensor, str] = {}             # with their paths
         self.read: set[str] = set()                      # names that code it may run reads, other than to increment
-        self.lines: list[tuple[str, Binding | None]] = []      # of the generated function, and the binding each is for
-        self.constants: dict[str, Any] = {"same": same, "MISSING": MISSING, **expression_names}
-        self._weak = instance is not None                # what leads to the `self` of a method must not be kept alive
-        self.variables: dict[int, str] = {}              # of each object visited or waiting, by id
+        self.instance = instance                         # what leads to it must not be kept alive
+        self.number: dict[int, int] = {}                 # of the binding of each object visited or waiting, by id
         self._known: set[tuple[int, Any]] = set()        # (holder, name): holders are held by the bindings
         self._named: set[str] = set()                    # names that occur in the code of functions
-        self._waiting: list[tuple[Any, str, str]] = []   # (object, path, variable)
-        self._unnamed: dict[str, list[tuple[Any, str, str]]] = {}      # the same of attributes that no code names yet
-        for thing, path in [(function, "the function"), *[(o, type(o).__name__) for o in objects]]:
-            self._visit_later(thing, path, self._constant(thing))
+        self._waiting: list[tuple[Any, str]] = []        # (object, path)
+        self._unnamed: dict[str, list[tuple[Any, str]]] = {}      # the same of attributes that no code names yet
+        self._part(None, "", function, "the function")
+        for thing in objects:
+            self._part(None, "", thing, type(thing).__name__)
         if instance is not None:
-            self._visit_later(instance, type(instance).__name__, "instance")
+            self._part(None, "instance", instance, type(instance).__name__)
         self._visit_waiting()
-        if len(self.bindings) > MOST_BINDINGS:
+        if len(self._known) > MOST_BINDINGS:
             raise JitError("this function can see too much to be watched",
                            given=f"more than {MOST_BINDINGS} values in its closure, globals and objects",
                            expected="a function that sees its model and little else",
@@ -86,33 +86,18 @@ class Walk:
     def changed(self) -> Iterator[tuple[Binding, Any]]:
         """The bindings whose value has changed since the walk, each with its value now."""
         for binding in self.bindings:
-            now = binding.way.read(binding.holder, binding.name)
-            if not same(now, binding.value):
-                yield binding, now
+            if binding.way is not PART:
+                now = binding.way.read(binding.holder, binding.name)
+                if not same(now, binding.value):
+                    yield binding, now
 
-    # -- the generated function ----------------------------------------------------------------------------------------
-    def _constant(self, value: Any) -> str:
-        """A name for an object in the generated function."""
-        name = f"k{len(self.constants)}"
-        self.constants[name] = value
-        return name
+    def include(self, way: Way, holder: Any, name: Any, value: Any, path: str) -> None:
+        """Let each call find, and compare, one more value: a tensor that the function does not see by itself."""
+        self.number.setdefault(id(value), len(self.bindings))
+        self.bindings.append(Binding(way, holder, name, value, path))
 
-    def _variable(self, value: Any, text: str) -> str:
-        """Add a variable to the generated function for an object; `text` is the expression that reads it."""
-        name = self.variables[id(value)] = f"x{len(self.lines)}"
-        self._line(f"{name} = {text}")
-        return name
-
-    def _line(self, text: str) -> None:
-        self.lines.append((text, self.bindings[-1] if self.bindings else None))
-
-    def _unless(self, test: str) -> None:
-        """Add a line: the latest binding has changed unless a test holds."""
-        self._line(f"if not ({test}): raise LookupError")
-
-    def _add(self, way: Way, holder: Any, name: Any, source: str, path: str, used: str | None = None) -> None:
-        """Add a binding, and visit its value later; `source` is the expression of its holder. If its name, `used`,
-        occurs in no code, it is visited last."""
+    def _add(self, way: Way, holder: Any, name: Any, path: str, used: str | None = None) -> None:
+        """Add a binding, and visit its value later. If its name, `used`, occurs in no code, it is visited last."""
         key = (id(holder), name if way.kept is None else way)
         if key in self._known:                              # two functions see one global
             return
@@ -120,90 +105,67 @@ class Walk:
         value = way.read(holder, name)
         if way.kept is not None and value is not GONE:
             value = way.kept(value)
-        text = way.expression.format(source, repr(name) if type(name) in (str, int) else self._constant(name))
-        self.bindings.append(Binding(way, holder, name, value, path, source, text))
-        if value is GONE:
-            self._unless(f"{self._constant(way)}.read({source}, {name!r}) is GONE")
-        elif way.kept is not None or is_plain(value):
-            kept = self._constant(value)
-            exact = way is SIZE or isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
-            quickly = f"{text} == {kept} or " if exact else f"{text} is {kept} or " if way.kept is None else ""
-            self._unless(f"{quickly}same({text}, {kept})")
-        elif id(value) in self.variables:
-            self._unless(f"{text} is {self.variables[id(value)]}")
-        else:
-            variable = self._variable(value, text)
-            self._recognize(value, variable)
-            self._visit_later(value, path, variable, used)
+        self.bindings.append(Binding(way, holder, name, value, path))
+        if not (way.kept is not None or value is GONE or is_plain(value) or id(value) in self.number):
+            self.number[id(value)] = len(self.bindings) - 1
+            self._visit_later(value, path, used)
 
-    def _recognize(self, value: Any, variable: str) -> None:
-        """Add a comparison of an object: by class where its content is compared as well, else by identity."""
-        kind = type(value)
-        if issubclass(kind, (Tensor, list, dict, tuple, deque, set, frozenset)) or _is_small_array(value):
-            known = "" if self._weak or issubclass(kind, Tensor) else f"{variable} is {self._constant(value)} or "
-            wanted = f" and {variable}.{WANTED_SLOT} is {value._requires_grad}" if issubclass(kind, Tensor) else ""
-            self._unless(f"{known}type({variable}) is {self._constant(kind)}{wanted}")
-        elif not self._weak or issubclass(kind, (type, types.ModuleType)):
-            self._unless(f"{variable} is {self._constant(value)}")
-        else:
-            try:
-                kept = self._constant(weakref.ref(value))
-                self._unless(f"{variable} is not None and {variable} is {kept}()")
-            except TypeError:                    # then by class: its attributes are compared as well
-                self._unless(f"type({variable}) is {self._constant(kind)}" if _is_open(kind) else
-                             f"{variable} is {self._constant(value)}")
+    def _hold(self, holder: Any, text: str, value: Any) -> None:
+        """Add a read-only part of an object (the cell of a variable), which needs no comparison. `text` is an
+        expression of its holder, {0}; if it is empty, the part stays the object that it is."""
+        if id(value) not in self.number:
+            self.include(PART, holder, text, value, "")
 
-    def _part(self, value: Any, text: str, path: str) -> None:
-        """Visit a read-only part of an object (a method's function), which needs no comparison."""
-        if id(value) not in self.variables and not is_plain(value):
-            self._visit_later(value, path, self._variable(value, text))
+    def _part(self, holder: Any, text: str, value: Any, path: str) -> None:
+        """Visit such a part."""
+        if id(value) not in self.number and not is_plain(value):
+            self._hold(holder, text, value)
+            self._visit_later(value, path)
 
     # -- visiting ------------------------------------------------------------------------------------------------------
-    def _visit_later(self, thing: Any, path: str, variable: str, used: str | None = None) -> None:
+    def _visit_later(self, thing: Any, path: str, used: str | None = None) -> None:
         """Queue an object to be visited; if `used` is given, the name of the attribute it is in, and occurs in no code
         yet, it waits until all others were visited."""
-        self.variables[id(thing)] = variable
         named = used is None or used in self._named
-        (self._waiting if named else self._unnamed.setdefault(str(used), [])).append((thing, path, variable))
+        (self._waiting if named else self._unnamed.setdefault(str(used), [])).append((thing, path))
 
     def _visit_waiting(self, all_names: bool = False) -> None:
         """Visit the queued objects; with `all_names`, also those whose names occur in no code."""
-        while len(self.bindings) <= MOST_BINDINGS:
+        while len(self._known) <= MOST_BINDINGS:
             if all_names and self._unnamed and not self._waiting:
                 self._waiting = self._unnamed.popitem()[1]
             if not self._waiting:
                 return
             self._visit(*self._waiting.pop())
 
-    def _visit(self, thing: Any, path: str, variable: str) -> None:
+    def _visit(self, thing: Any, path: str) -> None:
         kind = type(thing)
         if issubclass(kind, Tensor):
-            self.tensors.append(thing)
-            self.paths.append(path)
+            self.tensors[thing] = path
         elif kind is types.FunctionType:
-            self._visit_function(thing, variable)
+            self._visit_function(thing)
         elif kind in _PARTS:
             for name in _PARTS[kind]:
-                self._part(getattr(thing, name), f"{variable}.{name}", path)
+                self._part(thing, f"{{0}}.{name}", getattr(thing, name), path)
         elif issubclass(kind, type):
-            self._visit_class(thing, variable)
+            self._visit_class(thing)
         elif issubclass(kind, (list, tuple, dict, set, frozenset, deque)):
-            self._visit_container(thing, path, variable)
+            self._visit_container(thing, path)
         elif is_array(thing):
             if _is_small_array(thing):
-                self._add(ARRAY, thing, "", variable, f"the content of {path}")
+                self._add(ARRAY, thing, "", f"the content of {path}")
         elif hasattr(kind, "__next__") and not hasattr(thing, "__dict__") or issubclass(kind, random.Random):
-            self._add(PROGRESS, thing, "", variable, f"how far {path} has come")
-            for i, part in enumerate(_iterated(thing)):
-                self._part(part, f"{self._constant(_iterated)}({variable})[{i}]", path)
+            self._add(PROGRESS, thing, "", f"how far {path} has come")
+            for i, part in enumerate(iterated(thing)):
+                self._part(thing, f"iterated({{0}})[{i}]", part, path)
         elif kind is contextvars.ContextVar:
-            self._add(CONTEXT, thing, "", variable, path)
+            self._add(CONTEXT, thing, "", path)
         elif hasattr(kind, "__wrapped__") or "__wrapped__" in getattr(thing, "__dict__", ()):
-            self._part(thing.__wrapped__, f"{variable}.__wrapped__", path)       # a jit, a cache, a decorator's object
+            self._part(thing, "{0}.__wrapped__", thing.__wrapped__, path)       # a jit, a cache, a decorator's object
         elif kind is not types.ModuleType and _is_open(kind):
-            self._visit_object(thing, path, variable)
+            self._visit_object(thing, path)
 
-    def _visit_function(self, function: Any, variable: str) -> None:
+    def _visit_function(self, function: Any) -> None:
         if not _is_user_code(function.__module__):
             return
         used = _names_used(function.__code__)
@@ -211,8 +173,9 @@ class Walk:
         self._named |= used.names
         for name in sorted(self._unnamed.keys() & used.names):
             self._waiting += self._unnamed.pop(name)
-        for i, (name, variable_cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or ())):
-            self._add(CELL, variable_cell, "cell_contents", f"{variable}.__closure__[{i}]", name)
+        for i, (name, cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or ())):
+            self._hold(function, f"{{0}}.__closure__[{i}]", cell)
+            self._add(CELL, cell, "cell_contents", name)
         space = function.__globals__
         self._add_globals(space, used.globals)
         package = str(space.get("__package__") or "")
@@ -223,101 +186,152 @@ class Walk:
                 self._add_globals(vars(module), used.names, f"{path}.")
         for name in ("__defaults__", "__kwdefaults__"):
             if getattr(function, name) is not None:
-                self._add(ATTRIBUTE, function, name, variable, f"{function.__name__}.{name}")
+                self._add(ATTRIBUTE, function, name, f"{function.__name__}.{name}")
         if used.names & {"environ", "getenv", "environb"}:
-            self._add(ENVIRONMENT, None, "", "", "the environment")
+            self._add(ENVIRONMENT, None, "", "the environment")
 
     def _add_globals(self, space: dict[str, Any], names: Set[str], path: str = "") -> None:
         """Add those of a module's names that occur in code."""
-        if id(space) not in self.variables:
-            self.variables[id(space)] = self._constant(space)
+        self._hold(None, "", space)
         for name in sorted(space.keys() & names):
-            self._add(MEMBER, space, name, self.variables[id(space)], path + name)
+            self._add(MEMBER, space, name, path + name)
 
-    def _visit_class(self, cls: Any, variable: str) -> None:
+    def _visit_class(self, cls: Any) -> None:
         if not _is_user_code(cls.__module__):
             return
         named, entries = cls.__name__, vars(cls)
-        self._add(SIZE, entries, "", f"{variable}.__dict__", f"the number of {named}'s attributes")
+        self._hold(cls, "{0}.__dict__", entries)
+        self._add(SIZE, entries, "", f"the number of {named}'s attributes")
         for name, value in list(entries.items()):
             is_code = isinstance(value, (types.FunctionType, staticmethod, classmethod, property))
             dunder = name.startswith("__")
             if is_code or not (dunder or isinstance(value, types.MemberDescriptorType)):
-                self._add(CLASS_ENTRY, cls, name, variable, f"{named}.{name}",
+                self._add(CLASS_ENTRY, cls, name, f"{named}.{name}",
                           None if dunder and name not in _NOT_IMPLIED else name)
         for i, base in enumerate(cls.__bases__):
-            self._part(base, f"{variable}.__bases__[{i}]", base.__name__)
+            self._part(cls, f"{{0}}.__bases__[{i}]", base, base.__name__)
 
-    def _visit_container(self, thing: Any, path: str, variable: str) -> None:
+    def _visit_container(self, thing: Any, path: str) -> None:
         is_dict, is_set = isinstance(thing, dict), isinstance(thing, (set, frozenset))
         values = list(thing.values()) if is_dict else list(thing)
         if len(values) > _LONG and all(map(is_plain, values)) or is_set:
-            self._add(CONTENT, thing, "", variable, path)
+            self._add(CONTENT, thing, "", path)
             return
         if not isinstance(thing, tuple):
-            self._add(SIZE, thing, "", variable, f"the length of {path}")
+            self._add(SIZE, thing, "", f"the length of {path}")
         large = len(values) > _LARGE
         if large:
-            self._add(CONTENT, thing, "", variable, path)
+            self._add(CONTENT, thing, "", path)
         way = ENTRY if is_dict and type(thing) is not dict else ITEM
         for name, value in zip(list(thing) if is_dict else range(len(thing)), values):
             if not large or isinstance(value, Tensor):
-                self._add(way, thing, name, variable, f"{path}[{name!r}]")
+                self._add(way, thing, name, f"{path}[{name!r}]")
 
-    def _visit_object(self, thing: Any, path: str, variable: str) -> None:
+    def _visit_object(self, thing: Any, path: str) -> None:
         # attributes that only the host reads: kernels read tensors instead (an optimizer's learning rate)
         unwatched = ("__weakref__", "__dict__", *getattr(type(thing), "__jit_unwatched__", ()))
         ours = not _is_user_code(type(thing).__module__)     # its code is not visited: every attribute counts as used
         own = getattr(thing, "__dict__", None)
         if type(own) is dict:
-            source = self._variable(own, f"{variable}.__dict__")
-            self._add(SIZE, own, "", source, f"the number of {path}'s attributes")
+            self._hold(thing, "{0}.__dict__", own)
+            self._add(SIZE, own, "", f"the number of {path}'s attributes")
             for name in list(own):
                 if name not in unwatched:
-                    self._add(MEMBER, own, name, source, f"{path}.{name}", None if ours else str(name))
+                    self._add(MEMBER, own, name, f"{path}.{name}", None if ours else str(name))
         for base in type(thing).__mro__:
             slots = vars(base).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
                 if name not in unwatched and hasattr(thing, name):
-                    self._add(ATTRIBUTE, thing, name, variable, f"{path}.{name}")
+                    self._add(ATTRIBUTE, thing, name, f"{path}.{name}")
         if not ours:
-            self._part(type(thing), self._constant(type(thing)), path)
+            self._part(None, "", type(thing), path)
 
 
 class Stale(Exception):
     """A replay does not fit this call: the message says what has changed that the trace relied on."""
 
 
-def compiled(walk: Walk, bound: Sequence[tuple[Binding, Any]] = (), graded: Sequence[int] = (),
-             hidden: Sequence[Tensor] = ()) -> Callable[[Any, Sequence[Any]], tuple[list[Tensor], bool, list[Any]]]:
-    """A function of a call's `self` and of what the last call left, that compares everything that a walk found, and
-    raises `Stale` if something has changed. It returns the tensors; whether their nodes, and the gradients of those
-    that are `graded`, by number, are what the last call left; and the holders of the names that each call binds
-    (`bound`, with what it binds them to). `hidden` are further tensors, which it refers to weakly."""
-    lines, names = list(walk.lines), dict(walk.constants)
-    raised = {id(b) for b, value in bound if isinstance(value, Increment)}
-    for i, (line, b) in enumerate(lines):
-        if b is not None and id(b) in raised and line.startswith("if"):        # of a counter the type is compared
-            lines[i] = (f"if type({b.text}) is not {type(b.value).__name__}: raise LookupError", b)
-    why = [f"{b.path} is no longer {_shown(b.value)}" if b else "what it sees has changed" for _, b in lines]
-    tensors = [*[walk.variables[id(t)] for t in walk.tensors], *[f"hidden{i}" for i in range(len(hidden))]]
-    for i, tensor in enumerate(hidden):
-        names[f"found{i}"] = weakref.ref(tensor)
-        lines.append((f"if (hidden{i} := found{i}()) is None or hidden{i}.{WANTED_SLOT} is not "
-                      f"{tensor._requires_grad}: raise LookupError", None))
-        why.append("a tensor it uses is gone, or its requires_grad is no longer the same")
-    state = [f"{t}.uop" for t in tensors] + [f"{tensors[i]}.{GRADIENT_SLOT}" for i in graded]
+def compiled(walk: Walk, tensors: Sequence[Tensor] = (), own: int = 0, graded: Sequence[int] = (),
+             bound: Sequence[tuple[Binding, Any]] = ()) -> \
+        Callable[[Any, Sequence[Any], Sequence[Any]], tuple[list[Tensor], bool, list[Any]]]:
+    """A function of a call's `self`, of its arguments and of what the last call left, that compares everything that a
+    walk found, and raises `Stale` if something has changed. It returns what stands for the `tensors` in this call;
+    whether the nodes of the function's `own`, the first so many, and the gradients of those that are `graded`, by
+    number, are what the last call left; and the holders of the names that each call binds (`bound`, with what it binds
+    them to)."""
+    names: dict[str, Any] = {"same": same, "MISSING": MISSING, "Stale": Stale, **expression_names}
+    counters = {id(b) for b, value in bound if isinstance(value, Increment)}
+    lines, why = list[str](), list[str]()                  # the function, and what `Stale` says in each of its lines
+    for number, b in enumerate(walk.bindings):
+        lines += _comparison(walk, number, id(b) in counters, names)
+        why += [f"{b.path} is no longer {_shown(b.value)}"] * (len(lines) - len(why))
+    found = [f"x{walk.number[id(t)]}" for t in tensors]
+    state = [f"{t}.uop" for t in found[:own]] + [f"{found[i]}.{GRADIENT_SLOT}" for i in graded]
     steady = " and ".join([f"{now} is left[{i}]" for i, now in enumerate(state)]) or "True"
-    holders = ", ".join([b.source for b, _ in bound])
-    answer = f"return [{', '.join(tensors)}], {steady}, [{holders}]"
-    body = "\n        ".join([*[line for line, _ in lines], answer])
-    text = ("def check(instance, left):\n    try:\n        " + body + "\n"
+    holders = ", ".join([f"x{walk.number[id(b.holder)]}" for b, _ in bound])
+    lines.append(f"return [{', '.join(found)}], {steady}, [{holders}]")
+    text = ("def check(instance, arguments, left):\n    try:\n        " + "\n        ".join(lines) + "\n"
             "    except MISSING as error:\n"
             "        raise Stale(why[error.__traceback__.tb_lineno - 3]) from None\n")
-    names.update(why=why, Stale=Stale)
+    names["why"] = why
     exec(compile(text, "<guards>", "exec"), names)
-    check: Callable[[Any, Sequence[Any]], Any] = names["check"]
+    check: Callable[[Any, Sequence[Any], Sequence[Any]], Any] = names["check"]
     return check
+
+
+def _comparison(walk: Walk, number: int, is_counter: bool, names: dict[str, Any]) -> Iterator[str]:
+    """The lines for the binding of this number, which read its value again and compare it. `names` is given the objects
+    that they name. Of a counter the type is compared."""
+    way, holder, name, value, _ = walk.bindings[number]
+    source = f"x{walk.number.get(id(holder))}"
+    if way is PART and not name:
+        names[f"x{number}"] = value
+        return
+    shown = repr(name) if type(name) in (str, int) else _constant(name, names)
+    text = name.format(source) if way is PART else way.expression.format(source, shown)
+    if is_counter:
+        test = f"type({text}) is {type(value).__name__}"
+    elif value is GONE:
+        test = f"{_constant(way, names)}.read({source}, {name!r}) is GONE"
+    elif way.kept is not None or is_plain(value):
+        kept = _constant(value, names)
+        of_texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
+        exact = of_texts or way in (SIZE, HAS_GRADIENT)              # equal only if the types are
+        quickly = f"{text} == {kept} or " if exact else f"{text} is {kept} or " if way.kept is None else ""
+        test = f"{quickly}same({text}, {kept})"
+    elif walk.number[id(value)] != number:
+        test = f"{text} is x{walk.number[id(value)]}"
+    else:
+        yield f"x{number} = {text}"
+        if way is PART:
+            return
+        test = _recognition(value, f"x{number}", walk.instance is not None, names)
+    yield f"if not ({test}): raise LookupError"
+
+
+def _recognition(value: Any, variable: str, weakly: bool, names: dict[str, Any]) -> str:
+    """The comparison of an object: by class where its content is compared as well, else by identity. If `weakly`, the
+    function must not keep it alive."""
+    kind = type(value)
+    by_class = f"type({variable}) is {_constant(kind, names)}"
+    if issubclass(kind, Tensor):
+        return f"{by_class} and {variable}.{WANTED_SLOT} is {value._requires_grad}"
+    has_content = issubclass(kind, (list, dict, tuple, deque, set, frozenset)) or _is_small_array(value)
+    if not weakly or issubclass(kind, (type, types.ModuleType)):
+        return f"{variable} is {_constant(value, names)}" + (f" or {by_class}" if has_content else "")
+    if has_content:
+        return by_class
+    try:
+        return f"{variable} is not None and {variable} is {_constant(weakref.ref(value), names)}()"
+    except TypeError:                            # then by class: its attributes are compared as well
+        return by_class if _is_open(kind) else f"{variable} is {_constant(value, names)}"
+
+
+def _constant(value: Any, names: dict[str, Any]) -> str:
+    """A name for an object in the generated function."""
+    name = f"k{len(names)}"
+    names[name] = value
+    return name
 
 
 def _shown(value: Any) -> str:
@@ -326,15 +340,6 @@ def _shown(value: Any) -> str:
 
 def _is_small_array(value: Any) -> bool:
     return is_array(value) and value.nbytes <= _LARGEST_ARRAY
-
-
-def _iterated(iterator: Any) -> tuple[Any, ...]:
-    """What a built-in iterator (list_iterator, zip, map) iterates over, where it can be asked."""
-    try:
-        parts = iterator.__reduce__()
-    except TypeError:                    # a generator
-        return ()
-    return tuple(parts[1]) if isinstance(parts, tuple) else ()
 
 
 def _is_user_code(module: str | None) -> bool:

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.settings import current_state
 from glassgrad.compiler.graph.symbolic import Length, Symbol, replaced
-from glassgrad.tensor.jit_access import wants_gradient
+from glassgrad.tensor.autograd.gradient_leaves import RESET
+from glassgrad.tensor.jit_access import unread_gradient, wants_gradient
 from glassgrad.tensor.tensor import Tensor
 
 SymbolNames = dict[Symbol, Symbol]       # variables of a trace, and what they are in a call; or their numbers
@@ -92,8 +93,23 @@ def progress(holder: Any) -> tuple[Any, ...]:
     return (length_hint(holder, -1), repr(holder))
 
 
+def iterated(iterator: Any) -> tuple[Any, ...]:
+    """What a built-in iterator (list_iterator, zip, map) iterates over, where it can be asked."""
+    try:
+        parts = iterator.__reduce__()
+    except TypeError:                    # a generator
+        return ()
+    return tuple(parts[1]) if isinstance(parts, tuple) else ()
+
+
+def has_gradient(tensor: Tensor) -> bool:
+    """Whether a tensor has a gradient, read or not."""
+    return unread_gradient(tensor) is not None and unread_gradient(tensor) is not RESET
+
+
 # what expressions may name besides the holder and the name
-expression_names = {"GONE": GONE, "array_content": array_content, "progress": progress, "current_state": current_state}
+expression_names = {"GONE": GONE, "array_content": array_content, "progress": progress, "iterated": iterated,
+                    "current_state": current_state, "has_gradient": has_gradient}
 
 
 class Way:
@@ -126,6 +142,10 @@ CELL = Way("{0}.cell_contents", object.__setattr__)            # a variable of a
 ATTRIBUTE = Way("getattr({0}, {1})", object.__setattr__)       # of a function, or of an object with slots
 CLASS_ENTRY = Way("{0}.__dict__[{1}]", type.__setattr__)       # an attribute of a class, no descriptor called
 CONTEXT = Way("{0}.get(GONE)")                                 # the value of a context variable
+PART = Way("{1}")                                              # its name is an expression of the holder
+WEAKLY = Way("{1}()")                                          # its name is a weak reference
+GRADIENT = Way("{0}.grad", lambda tensor, _, gradient: setattr(tensor, "grad", gradient))
+HAS_GRADIENT = Way("has_gradient({0})", kept=bool)
 SIZE = Way("len({0})", kept=int)
 CONTENT = Way("{0}", kept=copy)                                # all entries of a set, or of a long list or dict
 ARRAY = Way("array_content({0})", kept=tuple)
@@ -135,15 +155,12 @@ ENVIRONMENT = Way("current_state()", kept=lambda state: state)
 
 
 class Binding(NamedTuple):
-    """Where a value was found: `way` reads it again, `path` is how the user would write it, `source` is the expression
-    of the holder in the generated function, and `text` that of the value."""
+    """Where a value was found: `way` reads it again from its holder, `path` is how the user would write it."""
     way: Way
     holder: Any
     name: Any
     value: Any
     path: str
-    source: str
-    text: str
 
 
 # -- nests -------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from the trace alone is worked out when the capture is made, and a call only com
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Collection, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
@@ -20,70 +21,73 @@ from glassgrad.engine.capture import RunCheck, Trace
 from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.jit.guards import Stale, compiled
-from glassgrad.jit.plain_values import Increment, SymbolNames, TensorNumber, mapped, tensors_of
+from glassgrad.jit.plain_values import (GRADIENT, HAS_GRADIENT, PART, WEAKLY, Binding, Increment, SymbolNames,
+                                        TensorNumber, has_gradient, mapped, tensors_of)
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, same_view,
                                          substituted, symbol_of)
-from glassgrad.jit.trace import Outcome, TracedCall, as_buffer, passes_gradients
+from glassgrad.jit.trace import TracedCall, as_buffer, passes_gradients
 from glassgrad.runtime.devices import Device
-from glassgrad.tensor.autograd.gradient_leaves import RESET
 from glassgrad.tensor.formulas.random_numbers import streams
-from glassgrad.tensor.jit_access import assign_node, result_maker, unread_gradient, view_maker
+from glassgrad.tensor.jit_access import assign_node, result_maker, view_maker
 from glassgrad.tensor.memory.storage import is_shared, is_view, leave, shares_with, sharing, storage_of
 from glassgrad.tensor.realize_and_read import computed_bytes
 from glassgrad.tensor.tensor import Tensor, class_of_results
-
-_OTHERS_GIVEN = "which of its own tensors it is handed is no longer the same"
 
 
 class CapturedCall:
     """A trace as a replay: what to compare before it, what to bind after it.
 
-    Tensors are numbered, in this order: those in sight, those out of sight that the call uses, the arguments that the
-    function does not see by itself, gradients that the call finds and uses, and those that the call makes. `found` is
-    the list of all of them at a call."""
+    Tensors are numbered, in this order: those in sight, those out of sight and the gradients that the call uses (up to
+    here its `own`), the arguments that it does not see by itself, and those that it makes. `found` is the list of all
+    of them at a call."""
 
     def __init__(self, traced: TracedCall):
         flags, late = traced.trace.flags, _late_checks(traced.trace)
-        numbers = self._number_tensors(traced)
+        tensors = self._find_tensors(traced)
+        numbers = {id(t): i for i, t in enumerate([*tensors, *traced.given])}
         symbols, self.outcomes = self._make_symbols(traced, late, numbers)
         self._find_weights(traced, symbols, numbers)
-        self._find_assigned(traced, numbers)
+        put = self._find_assigned(traced, numbers)
         self.replay = Replay(traced.trace, symbols, traced.renewed)
         if flags and not late and self.replay.at_once:
             self.replay.check(flags)
         self._place_results(traced, symbols)
         self._sort_outcomes(traced.given)
-        self._watch(traced)
+        self._watch(traced, tensors)
         self._find_numbers(traced)
         self._find_checks(flags, late, symbols)
-        self.check = compiled(traced.walk, traced.bound, list(self.gradients), traced.out_of_sight())
+        bound = [(b, nest) for b, nest in put
+                 if b.way is not GRADIENT or numbers[id(b.holder)] not in self.gradients]
+        self.check = compiled(traced.walk, tensors, self.own, list(self.gradients), bound)
+        self.bound = [(b.way, b.name, nest) for b, nest in bound]      # what each call puts where; not the holders
         self.settings: State | None = None        # those that the replay was prepared under
 
-    def _number_tensors(self, traced: TracedCall) -> dict[int, int]:
-        """Number all tensors; the numbers are returned by the tensors' ids."""
-        tensors = [*traced.walk.tensors, *traced.out_of_sight()]
-        self.in_sight, self.own = len(traced.walk.tensors), len(tensors)       # those in sight, and all but arguments
-        numbers = {id(t): i for i, t in enumerate([*tensors, *[row.stand_in for row in traced.arguments]])}
-        # gradients that the call finds: the numbers of tensor and gradient; the node, if the call computes it
-        self.earlier: list[tuple[int, int, UOp | None]] = []
-        for tensor, grad in traced.gradients_used():
-            node = traced.reached[id(grad)].node
-            number = numbers.setdefault(id(grad), len(numbers))
-            self.earlier.append((numbers[id(tensor)], number, node if node.base.op is not o.BUFFER else None))
-        self.before, self.unmade = len(numbers), [None] * len(traced.given)    # tensors that were there, and new ones
-        numbers |= {id(t): i for i, t in enumerate(traced.given, self.before)}
-        self.itself = {i: numbers[id(tensor)] for i, tensor in traced.itself.items()}
-        return numbers
+    def _find_tensors(self, traced: TracedCall) -> list[Tensor]:
+        """The tensors that were there before the call, by number. Each call finds what stands for them by then."""
+        walk, (hidden, gradients) = traced.walk, traced.used()
+        for i, tensor in enumerate(traced.handed):
+            walk.include(PART, None, f"arguments[{i}]", tensor, "which of its own tensors it is handed")
+        for tensor in hidden:
+            walk.include(WEAKLY, None, weakref.ref(tensor), tensor, "a tensor out of sight")
+        for tensor, grad in gradients:
+            walk.include(GRADIENT, tensor, "", grad, "the gradient of a tensor")
+        own = dict.fromkeys([*walk.tensors, *hidden, *[grad for _, grad in gradients]])      # some may be in sight
+        tensors = [*own, *[row.stand_in for row in traced.arguments]]
+        self.in_sight, self.own, self.before = len(walk.tensors), len(own), len(tensors)
+        owners = {id(tensor) for tensor, _ in gradients}
+        self.summed = {i for i, t in enumerate(tensors) if id(t) in owners}        # their gradients are added to
+        self.unmade, self.itself = [None] * len(traced.given), traced.itself
+        return tensors
 
     def _make_symbols(self, traced: TracedCall, late: Collection[UOp],
-                      numbers: Mapping[int, int]) -> tuple[dict[UOp, UOp], list[Outcome]]:
+                      numbers: Mapping[int, int]) -> tuple[dict[UOp, UOp], dict[int, UOp]]:
         """Make a symbol for each buffer that is bound at each call: of arguments, sources, results and `late` checks.
-        Return them, and the outcomes over them."""
+        Return them, and the values that the call leaves over them, by the tensors' numbers."""
         outcomes = traced.outcomes()
         arguments = [traced.reached[id(row.stand_in)].node.base for row in traced.arguments]
         # where an outcome is only a reshape of a result, that gets its shape: then the tensor's node is the BUFFER
-        shapes = {out.node.base: out.node.shape for out in reversed(outcomes)
-                  if out.node.base in traced.fresh and is_whole(out.node) and not out.node.symbolic}
+        shapes = {node.base: node.shape for node in reversed(outcomes.values())
+                  if node.base in traced.fresh and is_whole(node) and not node.symbolic}
         symbols = {b: symbol_of(b, shapes.get(b, b.shape))
                    for b in dict.fromkeys((*arguments, *traced.sources, *traced.fresh, *late))}
         as_traced = {b: symbol.reshape(b.shape) for b, symbol in symbols.items()}
@@ -91,9 +95,9 @@ class CapturedCall:
         self.inputs = [symbols[node] for node in arguments]
         self.addresses = [0] * len(arguments)              # of the arguments at the last call
         self.passing = [row.passes_gradients for row in traced.arguments]
-        return symbols, [Outcome(numbers[id(place)], symbols[node.base]
-                                 if is_whole(node) and node.shape == shapes.get(node.base) else
-                                 substituted(node, as_traced, {})) for place, node in outcomes]
+        wholes = {tensor for tensor, node in outcomes.items() if is_whole(node) and node.shape == shapes.get(node.base)}
+        return symbols, {numbers[id(tensor)]: symbols[node.base] if tensor in wholes else
+                         substituted(node, as_traced, {}) for tensor, node in outcomes.items()}
 
     def _find_weights(self, traced: TracedCall, symbols: Mapping[UOp, UOp], numbers: Mapping[int, int]) -> None:
         """Find the tensors that hold each buffer that is read and is no argument's."""
@@ -104,25 +108,25 @@ class CapturedCall:
                           if len(w.holders) == 1 and w.holders[0] < self.own and not w.node.symbolic}
         self.shared = [w for w in self.weights if w not in self.by_number.values()]
 
-    def _find_assigned(self, traced: TracedCall, numbers: Mapping[int, int]) -> None:
-        """Find what each call assigns, puts and returns, with numbers for tensors."""
+    def _find_assigned(self, traced: TracedCall, numbers: Mapping[int, int]) -> list[tuple[Binding, Any]]:
+        """Find what each call assigns, returns and puts somewhere, with numbers for tensors. The last is returned."""
         self.replaced = [numbers[id(t)] for t in traced.replaced]
         self.written = {numbers[id(t)] for t in traced.changed}.difference(self.replaced)
-        self.returned, *put = [mapped(nest, lambda t: TensorNumber(numbers[id(t)]))
-                               for nest in (traced.form, *[value for _, value in traced.bound])]
-        self.bound = [(b._replace(holder=None, value=None), nest) for (b, _), nest in zip(traced.bound, put)]
-        self.grads = [(numbers[id(t)], None if grad is None else numbers[id(grad)]) for t, grad in traced.grads]
+        self.returned, *nests = [mapped(nest, lambda t: TensorNumber(numbers[id(t)]))
+                                 for nest in (traced.form, *[value for _, value in traced.bound])]
+        put = [(b, nest) for (b, _), nest in zip(traced.bound, nests)]
+        graded = [(numbers[id(b.holder)], nest) for b, nest in put if b.way is GRADIENT and nest is not None]
         # where the next call finds the tensors that this one puts somewhere: (number of the one before, its number)
-        self.put = [(numbers[id(was)], numbers[id(t)]) for b, value in traced.bound
-                    for was, t in zip(tensors_of(b.value), tensors_of(value))]
+        pairs = [pair for b, value in traced.bound for pair in zip(tensors_of(b.value), tensors_of(value))]
+        self.put = [(numbers[id(was)], numbers[id(t)]) for was, t in pairs if numbers.get(id(was), self.own) < self.own]
         left = [numbers[id(t)] for t in traced.left]
         # gradients that the call makes and leaves nowhere else, with the numbers of their tensors
-        self.only_gradients = {grad: number for number, grad in self.grads
-                               if grad is not None and left.count(grad) == 1 and number < self.own}
+        self.only_gradients = {grad: number for number, grad in graded if left.count(grad) == 1 and number < self.own}
+        return put
 
     def _place_results(self, traced: TracedCall, symbols: Mapping[UOp, UOp]) -> None:
         """Choose which results are written in place."""
-        bases = [out.node.base for out in self.outcomes]
+        bases = [node.base for node in self.outcomes.values()]
         in_place = self._find_in_place({symbols[b] for b in traced.fresh if bases.count(symbols[b]) == 1}, {*bases})
         self.in_place = ResultsInPlace(self.replay, in_place)
         self.gradients = {row.place: row.gradient for row in in_place if row.weight is None}
@@ -138,21 +142,21 @@ class CapturedCall:
         `fresh` are the symbols of new values that one outcome has; a weight among all `bases` has a view, and keeps its
         value."""
         whole = self.replay.at_once
-        summed = {number for number, _, _ in self.earlier}                     # gradients that are added to
         replaced = {number for number, _ in self.put}
-        found: dict[Outcome, ResultInPlace] = {}
-        for out in [out for out in self.outcomes if out.node.base in fresh]:
-            view, weight, part = out.node, self.by_number.get(out.place), self.replay.updates.get(out.node)
-            owner = self.only_gradients.get(out.place)
+        found: dict[int, ResultInPlace] = {}
+        for number, view in [(number, node) for number, node in self.outcomes.items() if node.base in fresh]:
+            weight, part = self.by_number.get(number), self.replay.updates.get(view)
+            owner = self.only_gradients.get(number)
             if weight is not None and not weight.pinned and weight.symbol not in bases \
-                    and weight.node.op is o.BUFFER and same_view(view, weight.node) and out.place not in replaced \
+                    and weight.node.op is o.BUFFER and same_view(view, weight.node) and number not in replaced \
                     and (part.source is weight.symbol if part is not None else whole and self.replay.waits(view)
                          and self.replay.rewrites(weight.symbol, view)):
-                found[out] = ResultInPlace(view, out.place, weight, view, part)
-            elif owner is not None and whole and not view.symbolic and owner not in summed \
+                found[number] = ResultInPlace(view, number, weight, view, part)
+            elif owner is not None and whole and not view.symbolic and owner not in self.summed \
                     and self.replay.waits(view.base):
-                found[out] = ResultInPlace(view.base, owner, None, view)
-        self.outcomes = [out for out in self.outcomes if out not in found]
+                found[number] = ResultInPlace(view.base, owner, None, view)
+        for number in found:
+            del self.outcomes[number]
         self.replay.stays([row.symbol for row in found.values()])
         return list(found.values())
 
@@ -160,12 +164,12 @@ class CapturedCall:
         """Sort the outcomes by kind, each with the `Result` whose whole buffer it is, if any. `given` are the tensors
         that a call makes."""
         whole = {result.symbol: result for result in self.results}
-        values = {out.place: (whole.get(out.node), out.node) for out in self.outcomes}
-        self.values = [(number, *value) for number, value in values.items() if number < self.before]
-        self.given = [(number, result_maker(class_of_results(t)), view_maker(t), t._requires_grad, *values[number])
-                      for number, t in enumerate(given, self.before) if number in values]
-        self.grads = [(number, grad) for number, grad in self.grads if number not in self.gradients]
-        self.viewed = {out.node.base for out in self.outcomes if out.node not in whole}
+        values = {number: (whole.get(node), node) for number, node in self.outcomes.items()}
+        made = {number: (result_maker(class_of_results(t)) if number in values and values[number][0] else view_maker(t),
+                         t._requires_grad) for number, t in enumerate(given, self.before)}
+        # what each call leaves: the number of the tensor, its value, and how it is made, if the call makes it
+        self.left = [(number, *value, *made.get(number, (None, None))) for number, value in values.items()]
+        self.viewed = {node.base for node in self.outcomes.values() if node not in whole}
         # what the next call will find in the tensors in sight: their values, or those of tensors put in their place
         self.expected: list[tuple[int, Result, Weight | None]] = []
         for number, left in [*[(number, number) for number in values if number < self.own], *self.put]:
@@ -173,9 +177,8 @@ class CapturedCall:
             if found is not None and (weight is None or not weight.pinned and same_view(found.symbol, weight.node)):
                 self.expected.append((number, found, weight))
 
-    def _watch(self, traced: TracedCall) -> None:
+    def _watch(self, traced: TracedCall, tensors: Sequence[Tensor]) -> None:
         """Record what each call compares: the tensors' nodes, which are lazy, and which have a gradient already."""
-        tensors = [*traced.walk.tensors, *traced.out_of_sight(), *[row.stand_in for row in traced.arguments]]
         found = [traced.reached[id(t)] for t in tensors]
         rows = found[:self.own]
         lazy, self.sharing = {id(row.tensor) for row in traced.lazy_read}, traced.sharing
@@ -184,11 +187,12 @@ class CapturedCall:
         self.seen: list[Any] = [*[row.node for row in rows], *self.gradients.values()]
         # whether gradients would flow on from each
         self.in_sight_passing = [passes_gradients(row.tensor, row.node) for row in rows]
-        used = {number for number, _, _ in self.earlier}
-        self.has_grad = [(i, row.grad is not None) for i, row in enumerate(found)
-                         if row.tensor._requires_grad or row.grad is not row.tensor.grad or i in used]
-        self.has_other_grad = [(number, had) for number, had in self.has_grad
-                               if not had or number not in self.gradients]
+        asked = {i: row for i, row in enumerate(found) if row.tensor._requires_grad or row.grad is not row.tensor.grad}
+        # those whose gradient is written in place, so that it is there as long as it is the one that the last call left
+        self.graded = [i for i, row in asked.items() if i in self.gradients and row.grad is not None]
+        for i in asked.keys() - {*self.graded, *self.summed}:
+            had = asked[i].grad is not None
+            traced.walk.include(HAS_GRADIENT, asked[i].tensor, "", had, "whether a tensor has a gradient")
 
     def _find_numbers(self, traced: TracedCall) -> None:
         """Find the scalars that each call writes for the kernels: cells (some count random streams) and lengths."""
@@ -216,7 +220,9 @@ class CapturedCall:
             raise Stale("there is a new random seed")
         if not steady and sharing(found[:self.in_sight]) != self.sharing:
             raise Stale("which of its tensors are views of others is no longer the same")
-        for number, tensor in enumerate(() if steady else found):
+        if not steady and not all(has_gradient(found[number]) for number in self.graded):
+            raise Stale("a gradient was reset")
+        for number, tensor in enumerate(() if steady else found[:self.own]):
             then = self.seen[number]
             if tensor.uop is then:
                 continue
@@ -229,19 +235,6 @@ class CapturedCall:
             if weight is not None:
                 self._follow(weight, found)
             self.seen[number] = tensor.uop
-
-    def _find_gradients(self, found: list[Any], steady: bool) -> None:
-        """Add the gradients that the call uses; raise `Stale` if they are not where they were."""
-        for number, had in self.has_other_grad if steady else self.has_grad:
-            grad = unread_gradient(found[number])
-            if (grad is not None and grad is not RESET) is not had:
-                raise Stale("a gradient was reset" if had else "a gradient was there already")
-        for owner, number, lazy in self.earlier:
-            grad = found[owner].grad
-            if number == len(found):
-                found.append(grad)
-            if grad is not found[number] or lazy is not None and grad.uop is not lazy:
-                raise Stale("a gradient it uses was replaced by something else")
 
     def _follow(self, weight: Weight, found: list[Tensor]) -> None:
         """Bind a weight to the buffer that its tensors hold now; raise `Stale` unless they are the same views of it."""
@@ -262,28 +255,20 @@ class CapturedCall:
             if not answer.holds(lambda symbol: value_of(self.names[symbol])):
                 raise Stale(f"{answer} is no longer {'true' if answer.answer else 'false'}")
 
-    def _without_own(self, tensors: list[Tensor], found: list[Tensor]) -> list[Tensor]:
-        """The arguments that the function does not see by itself; raise `Stale` if the others are not the trace's."""
-        if any(found[number] is not tensors[i] for i, number in self.itself.items()):
-            raise Stale(_OTHERS_GIVEN)
-        return [tensor for i, tensor in enumerate(tensors) if i not in self.itself]
-
     # -- replaying -----------------------------------------------------------------------------------------------------
     def call(self, instance: Any, tensors: list[Tensor], symbols: Collection[Symbol], settings: State) -> Any:
         """Everything the function does, for these arguments; raises `Stale` if it may do something else by now.
         `symbols` are the variables with their values, in the order of the arguments."""
-        found, steady, holders = self.check(instance, self.seen)
+        found, steady, holders = self.check(instance, tensors, self.seen)
         if symbols:
             self._take_symbols(symbols)
         if not steady or self.seed is not None:
             self._compare(found, steady)
-        if self.itself:
-            tensors = self._without_own(tensors, found)
-        found += tensors
-        if self.has_other_grad or not steady:
-            self._find_gradients(found, steady)
-        if (self.own or self.earlier) and len({*found}) < len(found):     # arguments alone are told apart by the form
-            raise Stale("two of its tensors are one" if len({*found[:self.own]}) < self.own else _OTHERS_GIVEN)
+        if self.own:                                           # arguments alone are told apart by the form
+            if len({*found}) < len(found):
+                raise Stale("two of its tensors are one")
+            if len(found) < self.own + len(tensors):
+                tensors = found[self.own:]                     # some of them are the function's own
         for weight in self.shared:
             self._follow(weight, found)
         if settings is not self.settings:
@@ -341,19 +326,26 @@ class CapturedCall:
             leave(found[number])
         if self.in_place.disturbed or self.in_place.counted:
             self.in_place.end(found, self.seen)
-        if self.values or self.expected:
-            self._assign(found, bases)
         found += self.unmade
-        for number, make, make_view, requires_grad, result, view in self.given:
-            if result is None:
-                made = make_view(substituted(view, bases, self.names))
+        for number, result, view, make, requires_grad in self.left:
+            node = substituted(view, bases, self.names) if result is None else result.node
+            if make is not None:
+                found[number] = made = make(node)
+                if requires_grad is not None:
+                    made.requires_grad = requires_grad
+            elif result is None or is_shared(found[number]):
+                assign_node(found[number], node)
             else:
-                made = make(result.node)
-            if requires_grad is not None:
-                made.requires_grad = requires_grad
-            found[number] = made
-        if self.grads or holders:
-            self._put(found, holders)
+                result.give_to(found[number])
+        for number, result, weight in self.expected:
+            self.seen[number] = node = result.node
+            if weight is not None:
+                weight.node = node
+                self.replay.bind(weight.symbol, node.arg.address)
+        if holders:
+            for holder, (way, name, nest) in zip(holders, self.bound):
+                way.put(holder, name, way.read(holder, name) + nest.by if nest.__class__ is Increment else
+                        mapped(nest, found.__getitem__, TensorNumber))
         nest = self.returned
         return found[nest] if nest.__class__ is TensorNumber else mapped(nest, found.__getitem__, TensorNumber)
 
@@ -382,30 +374,6 @@ class CapturedCall:
         read = partial(_values, self._bases(arguments, self.checked), self.names)
         for number, (_, numbers, flag) in zip(taken, self.late):
             numbers.expect(number, partial(flag.settle, read=read, late=True))
-
-    def _assign(self, found: list[Tensor], bases: dict[UOp, UOp]) -> None:
-        """Give the tensors that the function gives values theirs. `bases` are the buffers of this call, needed where a
-        value is a view."""
-        for number, result, left in self.values:
-            tensor = found[number]
-            if result is not None and not is_shared(tensor):
-                result.give_to(tensor)
-            else:
-                assign_node(tensor, substituted(left, bases, self.names) if result is None else result.node)
-        for number, result, weight in self.expected:
-            self.seen[number] = node = result.node
-            if weight is not None:
-                weight.node = node
-                self.replay.bind(weight.symbol, node.arg.address)
-
-    def _put(self, found: list[Tensor], holders: list[Any]) -> None:
-        """Leave the gradients that the function leaves, and bind the names that it binds."""
-        for number, grad in self.grads:
-            found[number].grad = None if grad is None else found[grad]
-        for (binding, nest), holder in zip(self.bound, holders):
-            way, name = binding.way, binding.name
-            way.put(holder, name, way.read(holder, name) + nest.by if nest.__class__ is Increment else
-                    mapped(nest, found.__getitem__, TensorNumber))
 
 
 def _values(present: Mapping[UOp, UOp], names: SymbolNames, nodes: Sequence[UOp]) -> list[Any]:

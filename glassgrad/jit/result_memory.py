@@ -77,13 +77,8 @@ class Result:
         """Let the next run write into memory that nothing reads."""
         node, self._other = self._other, self.node
         buffer = node.arg
-        leaves, readers = buffer.leaves, buffer.readers
-        if leaves and len(readers) == 1 and readers[0] is leaves[0]:
-            tensor = leaves[0]()               # nothing was listed besides the tensor that got it
-            is_free = tensor is None or tensor.uop is not node
-        else:
-            is_free = node is not self.symbol and buffer.is_free()
-        if is_free:
+        readers = buffer.readers                 # nearly always one, which is gone: the tensor that got it
+        if node is not self.symbol and (len(readers) == 1 and readers[0]() is None or buffer.is_free()):
             buffer.forget_readers()
         else:
             node = _new_buffer(self.symbol)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from operator import setitem
 from typing import Any, NamedTuple
 
@@ -24,8 +25,8 @@ from glassgrad.engine.capture import TouchedTensor, record
 from glassgrad.engine.realize import below_reshapes
 from glassgrad.engine.registry import registry
 from glassgrad.jit.guards import Walk
-from glassgrad.jit.plain_values import (ATTRIBUTE, CELL, MEMBER, PLAIN, SIZE, Binding, Increment, SymbolNames, is_nest,
-                                        mapped, tensors_of)
+from glassgrad.jit.plain_values import (ATTRIBUTE, CELL, GRADIENT, MEMBER, PLAIN, SIZE, Binding, Increment, SymbolNames,
+                                        is_nest, mapped, tensors_of)
 from glassgrad.tensor.autograd.gradient_leaves import RESET, cut_off, hold, holders, is_cut_off, is_held, leaves_among
 from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
 from glassgrad.tensor.formulas.random_numbers import streams
@@ -56,12 +57,6 @@ class Argument(NamedTuple):
     passes_gradients: bool                   # whether gradients would flow on from it
 
 
-class Outcome(NamedTuple):
-    """A value that a call leaves in a tensor (`place`) that was there or that the call makes."""
-    place: Any
-    node: UOp
-
-
 class TracedCall:
     """A call that ran as it is, with everything that is needed to run it again."""
 
@@ -69,6 +64,7 @@ class TracedCall:
                  symbols: SymbolNames, any_size: bool = False):
         """`objects` are those among the arguments, and `instance` is the `self` of a method. With `any_size`, kernels
         compiled for any size may run, and the trace cannot be replayed."""
+        self.named: list[weakref.ref[Tensor]] = []       # to tensors out of sight; their names are these
         self.symbols = symbols                   # the variables that the arguments bring, numbered
         walk = self.walk = Walk(function, objects, instance)
         self.in_sight = {id(t) for t in walk.tensors}
@@ -99,12 +95,9 @@ class TracedCall:
     def _with_stand_ins(self, args: Any, kwargs: Any) -> Any:
         """The arguments, with a tensor in place of each over the same memory, but with a separate BUFFER: its uses are
         told apart from all others. An argument that the function sees by itself stands for itself."""
-        self.itself: dict[int, Tensor] = {}      # arguments, by number, that the function sees by itself
-        self.arguments: list[Argument] = []      # the others
-        for number, tensor in enumerate(dict.fromkeys(tensors_of((args, kwargs)))):
-            if id(tensor) in self.in_sight:
-                self.itself[number] = tensor
-                continue
+        handed = dict.fromkeys(tensors_of((args, kwargs)))
+        self.arguments: list[Argument] = []
+        for tensor in [t for t in handed if id(t) not in self.in_sight]:
             source, longest = as_buffer(tensor), tuple(map(most, tensor.shape))
             buffer = Buffer.from_host(source.arg, source.arg.address, longest, tensor.dtype, source.arg.device)
             node = UOp(o.BUFFER, tensor.dtype, (), buffer).shrink([(0, n) for n in tensor.shape])
@@ -113,6 +106,7 @@ class TracedCall:
             self.arguments.append(Argument(tensor, made, tensor.uop, tensor.grad, is_view(tensor),
                                            passes_gradients(tensor, tensor.uop)))
         stand_ins = {id(row.tensor): row.stand_in for row in self.arguments}
+        self.handed = [stand_ins.get(id(t), t) for t in handed]
         return mapped([args, kwargs], lambda t: stand_ins.get(id(t), t))
 
     def _reach_all(self) -> None:
@@ -122,7 +116,7 @@ class TracedCall:
             hold(tensor)
         self.trace.touched.clear()
         self.reached: dict[int, ReachedTensor] = {}        # by id
-        for tensor, path in zip(self.walk.tensors, self.walk.paths):
+        for tensor, path in self.walk.tensors.items():
             self._reach(tensor, tensor.uop, tensor.grad, path)
         for i, row in enumerate(self.arguments):
             self._reach(row.stand_in, row.stand_in.uop, row.stand_in.grad, f"argument {i}")
@@ -141,6 +135,13 @@ class TracedCall:
         row = self.reached.get(id(tensor))
         return f"tensor {[*map(id, self.given)].index(id(tensor))}" if row is None else row.path
 
+    def name_of(self, tensor: Tensor) -> str:
+        """The name of a tensor out of sight, used as its path. It is that of the weak reference which all share, so
+        that no other tensor gets it while the reference lives."""
+        reference = weakref.ref(tensor)
+        self.named.append(reference)
+        return f"a tensor out of sight at {id(reference):#x}"
+
     # -- what the call changed -----------------------------------------------------------------------------------------
     def _touched(self) -> list[tuple[Tensor, TouchedTensor]]:
         """The live tensors that the call gave a value or a gradient."""
@@ -157,14 +158,16 @@ class TracedCall:
         return touched is not None and (touched.node is not None or row.tensor.uop is not row.node)
 
     def _find_changes(self, result: Any) -> list[str]:
-        """Find what the call put where: gradients, names that it bound, the tensors that it leaves there or returns
+        """Find what the call put where: names and gradients that it bound, the tensors that it leaves there or returns
         (`left`), and those out of sight (`hidden`). Returned are changes that a replay cannot repeat, in words."""
         self._drop_unread_gradients()
         self._add_out_of_sight()
-        self.grads = [(t, t.grad) for t, _, grad, _, _ in self.reached.values()
-                      if t.grad is not grad and id(t) in self.trace.touched]
+        self.given_gradients = [row for row in self.reached.values()
+                       if row.tensor.grad is not row.grad and id(row.tensor) in self.trace.touched]
         self.bound, faults = self._sort_changes()
-        nests = [result, *[value for _, value in self.bound], *[grad for _, grad in self.grads]]
+        self.bound += [(Binding(GRADIENT, row.tensor, "", row.grad, f"{row.path}.grad"), row.tensor.grad)
+                       for row in self.given_gradients]
+        nests = [result, *[value for _, value in self.bound]]
         self.left = [t for nest in nests for t in tensors_of(nest)]
         self.hidden = self._find_hidden()
         return faults
@@ -197,32 +200,23 @@ class TracedCall:
             earlier = row.node or tensor.uop
             changed = row.node is not None and not follows(tensor) or tensor.grad is not row.grad
             if changed and id(tensor) not in made and id(tensor) not in self.reached:
-                self._reach(tensor, earlier, row.grad, name_of(tensor))
+                self._reach(tensor, earlier, row.grad, self.name_of(tensor))
 
-    def used(self) -> list[Tensor]:
-        """The tensors that were there before the call and that a replay needs: sources, changed ones, results. Others
-        may be freed."""
+    def used(self) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+        """The tensors out of sight and the gradients, each behind its tensor, that were there before the call and that
+        a replay needs: sources, changed ones, results. Others may be freed."""
         read = [row.tensor for rows in (*self.sources.values(), self.lazy_read) for row in rows]
-        tensors = [*read, *self.changed, *[t for t, _ in self.grads], *self.left]
-        wanted = {*map(id, tensors)}
-        tensors += [row.tensor for row in self.reached.values() if id(row.grad) in wanted]
-        return [t for t in dict.fromkeys(tensors) if self.was_there(t)]
-
-    def out_of_sight(self) -> list[Tensor]:
-        """Those of them that the walk does not see, and that are not the gradient of another."""
-        found = {*self.in_sight, *[id(row.grad) for row in self.reached.values()]}
-        return [t for t in self.used() if id(t) not in found]
+        used = {id(t) for t in (*read, *self.changed, *[row.tensor for row in self.given_gradients], *self.left)}
+        rows = [row for row in self.reached.values() if not used.isdisjoint((id(row.tensor), id(row.grad)))]
+        gradients = [(row.tensor, row.grad) for row in rows if row.grad is not None and id(row.grad) in used]
+        apart = self.in_sight | {id(grad) for _, grad in gradients} | {id(row.stand_in) for row in self.arguments}
+        return [row.tensor for row in rows if id(row.tensor) not in apart], gradients
 
     @property
     def renewed(self) -> set[UOp]:
         """The buffers of weights and gradients that the call gives another value."""
-        tensors = {*map(id, self.changed), *[id(self.reached[id(t)].grad) for t, _ in self.grads]}
+        tensors = {*map(id, self.changed), *[id(row.grad) for row in self.given_gradients]}
         return {node for node, rows in self.sources.items() if any(id(row.tensor) in tensors for row in rows)}
-
-    def gradients_used(self) -> list[tuple[Tensor, Tensor]]:
-        """Those of them that are the gradient of a tensor: that tensor, and the gradient."""
-        used = {*map(id, self.used())}
-        return [(t, grad) for t, _, grad, _, _ in self.reached.values() if grad is not None and id(grad) in used]
 
     def _sort_changes(self) -> tuple[list[tuple[Binding, Any]], list[str]]:
         """The changes of values that the function sees: names bound to other tensors or to incremented numbers, and, in
@@ -303,9 +297,14 @@ class TracedCall:
         """The new tensors that the call returns or puts somewhere, each once."""
         return [t for t in dict.fromkeys(self.left) if id(t) not in self.reached]
 
-    def outcomes(self) -> list[Outcome]:
-        """All values that the call leaves."""
-        return [Outcome(t, t.uop) for t in (*self.changed, *self.given)]
+    @property
+    def itself(self) -> list[str]:
+        """Which of its arguments the function also sees by itself: the path of each."""
+        return [self.path(t) for t in self.handed]
+
+    def outcomes(self) -> dict[Tensor, UOp]:
+        """All values that the call leaves in tensors that were there or that it makes."""
+        return {t: t.uop for t in (*self.changed, *self.given)}
 
     def _hand_back(self) -> dict[int, Tensor]:
         """Do to the arguments what was done to their stand-ins, and put them where the function put those. Lazy tensors
@@ -407,25 +406,21 @@ class TracedCall:
         self.sources: dict[UOp, list[ReachedTensor]] = {}
         self.data: dict[UOp, tuple[str, bytes]] = {}
         bases = [node.base for rec in self.trace.records for node in rec.normal.buffers]
-        for base in dict.fromkeys([*bases, *[out.node.base for out in self.outcomes()]]):
+        for base in dict.fromkeys([*bases, *[node.base for node in self.outcomes().values()]]):
             if base not in self.made:
                 found = before.get(base, [])
-                found += [self._reach(t, t.uop, t.grad, name_of(t)) for t in read.get(base) or leaves((base,))]
+                found += [self._reach(t, t.uop, t.grad, self.name_of(t)) for t in read.get(base) or leaves((base,))]
                 if found:
                     self.sources[base] = found
                     continue
                 self.data[base] = (str(line_of(base.arg.place)), bytes(base.arg.copy_out()))
                 if base not in self.trace.data and base not in self.below_lazy:
                     self.unseen.append(f"the function reads a tensor of shape {base.shape} that it does not see")
-        self.fresh = [base for base in dict.fromkeys(out.node.base for out in self.outcomes()) if base in self.made]
+        left = dict.fromkeys(node.base for node in self.outcomes().values())
+        self.fresh = [base for base in left if base in self.made]
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------
-def name_of(tensor: Tensor) -> str:
-    """The name of a tensor out of sight, used as its path."""
-    return f"a tensor out of sight at {id(tensor):#x}"
-
-
 def is_lazy(tensor: Tensor) -> bool:
     """Whether a tensor's values are not in memory."""
     return tensor.uop.base.op is not o.BUFFER
@@ -466,7 +461,7 @@ def _is_data(tensor: Tensor) -> bool:
         any(n.op is o.BUFFER for n in tensor.uop.toposort())
 
 
-def _realize_fresh(tensors: list[Tensor]) -> None:
+def _realize_fresh(tensors: Iterable[Tensor]) -> None:
     """Compute weights that were made and not yet read (`nn.Linear(3, 2)`), or each call would draw them again."""
     fresh = [t for t in tensors if is_lazy(t) and is_held(t) and not any(n.op is o.BUFFER for n in t.uop.toposort())]
     for device in dict.fromkeys(t.device for t in fresh):

@@ -81,10 +81,10 @@ CHANGES: dict[str, Callable[[SimpleNamespace], Any]] = {
 }
 
 
-def _change(check: Callable[[Any, list[Any]], Any], instance: Any = None) -> str:
+def _change(check: Callable[[Any, list[Any], list[Any]], Any], instance: Any = None) -> str:
     """What is not as it was, in words; empty when all is."""
     try:
-        check(instance, [])
+        check(instance, [], [])
     except Stale as stale:
         return str(stale)
     return ""
