@@ -3,7 +3,7 @@
 A leaf is a tensor that was made, not computed: from data, by `zeros` or `rand`, by `realize` or `assign`, or one whose
 `requires_grad` was set. The registry holds, weakly, which tensors are leaves at a node, so `backward` finds its targets
 among the nodes it visits. Nodes are shared when equal; a leaf must not be (two biases of zeros are two parameters), so
-constants get a DETACH node with a unique token, which computes nothing.
+constants get a DETACH node with a unique token, which computes nothing; and so does an expression that is assigned.
 """
 
 from __future__ import annotations
