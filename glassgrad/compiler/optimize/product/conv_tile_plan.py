@@ -33,11 +33,13 @@ class Cut:
     written: int                  # copies of a step in the code, for all the edges a tile may be at
     pieces: int                   # contiguous pieces of the result that a tile's rows are in
 
-    def cycles(self, depth: int, panels: int, vectors: int, lanes: int, load: float, repeats: int = 1) -> float:
+    def cycles(self, depth: int, panels: int, vectors: int, lanes: int, load: float, again: float,
+               repeats: int) -> float:
         """The estimated cycles of the product: in a step of K, two multiply-adds per cycle, or a little under two loads
-        (`load` cycles each); then each tile is transposed into the result; and the other factor is packed, once for all
-        of its `repeats`."""
-        steps = sum([times * (max(n * vectors / 2, (n + vectors) * load, 4) + 0.5) for n, times in self.steps.items()])
+        (`load` cycles each), and `again` to read each vector of the panel from the second-level cache; then each tile
+        is transposed into the result; and the other factor is packed, once for all of its `repeats`."""
+        more = 0.5 + again * vectors
+        steps = sum([times * (max(n * vectors / 2, (n + vectors) * load, 4) + more) for n, times in self.steps.items()])
         turn = self.count * (self.rows + cpu.APART * self.pieces) * cpu.TURN * vectors * lanes
         return panels * (steps + turn + cpu.PACK * depth * vectors * lanes / repeats)
 
@@ -188,12 +190,15 @@ class ImagePlan:
         all_cuts = cuts(p, edges, target.vector_registers - 2)
         for vectors in range(1, min(cpu.MOST_VECTORS, -(-wide // lanes)) + 1):
             panels = -(-wide // (vectors * lanes))
+            panel_bytes = min(depth, limits.long_k) * vectors * lanes * image.dtype.itemsize
+            again = cpu.AGAIN_CYCLES if (window or along) and panel_bytes > target.l1_bytes else 0.0
             most = (target.vector_registers - vectors - 1) // vectors
             for cut in all_cuts:
                 if vectors > 1 and cut.rows > most or cut.written * cut.rows * vectors > cpu.MOST_WRITTEN:
                     continue
-                again = panels * cut.count * depth * cut.lines(step) * cpu.LINE_CYCLES        # for each panel
-                cost = cut.cycles(depth, panels, vectors, lanes, load, repeats) + (0 if window or along else again)
+                cost = cut.cycles(depth, panels, vectors, lanes, load, again, repeats)
+                if not (window or along):
+                    cost += panels * cut.count * depth * cut.lines(step) * cpu.LINE_CYCLES
                 ways.append((cost, vectors, cut.tiles))
         ways.sort(key=lambda tile: tile[0])
         if not ways or ideal < cpu.LEAST_USE * ways[0][0] or not (window or along) and packed < ways[0][0]:

@@ -213,7 +213,7 @@ def image_axis(p: Product, lanes: int = 1) -> tuple[FlatAxis, list[UOp]] | None:
     aligned = -(-columns.arg.size // lanes) * lanes
     stored = cpu.SCATTER_CYCLES * lanes if pitch % lanes else 0
     in_memory = aligned <= pitch + columns.arg.size              # what is read past the row before last
-    if in_memory and aligned * p.depth < pitch * (p.depth + 2 * stored):        # two multiply-adds a cycle
+    if lanes > 1 and in_memory and aligned * p.depth < pitch * (p.depth + 2 * stored):     # two multiply-adds a cycle
         pitch = aligned
     return FlatAxis([rows, columns], (rows.arg.size - 1) * pitch + columns.arg.size, pitch), p.n[:-2]
 

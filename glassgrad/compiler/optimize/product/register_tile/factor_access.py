@@ -103,7 +103,7 @@ class FactorAccess(FlatProduct):
     def stream_k(self) -> int:
         """How many rows of the right factor a block has where it streams: lines a page apart share cache sets, so one
         line of each row of two blocks takes a quarter of those sets of the second-level cache."""
-        return self.target.l2_bytes // (8 * cpu.PAGE)
+        return max(1, self.target.l2_bytes // (8 * cpu.PAGE))
 
     @cached_property
     def right_streams(self) -> bool:
