@@ -135,7 +135,7 @@ class PackedFactor:
 
         if self.stop is None:
             return [s for part in moves.pieces(k.arg.size, chunk) for s in copied(*part)]
-        whole, rest = divide(self.stop, chunk), counter("kq", chunk)
+        whole, rest = divide(self.stop, chunk), counter("kr", chunk)     # not the lanes' counter
         last = moves.rebuild(store, {k: add(multiply(whole, chunk), rest)})
         last = [For(rest, LOOP, last, add(self.stop, multiply(whole, -chunk)))]
         last = [For(spot, LOOP, last)] if self.width > 1 else last
