@@ -92,6 +92,8 @@ def fit_sets(lines: int, step: int, ways: int) -> bool:
 
 
 # -- direct: an image read in place ----------------------------------------------------------------------------------
+POSITIONS = 7, 13, 63    # up to which a run-time number of them has a version of the code each,
+USUAL_POSITIONS = 8, 10, 12, 17, 24, 33, 50, 64, 100, 250     # and typical numbers of them
 LEAST_USE = 0.4          # share of the multiply-adds that must be useful: else the lanes belong along another axis
 REREAD = 2               # times that each element is read, for a factor to be a window
 FEW_WINDOW_PANELS = 8    # of N, up to which a factor that is no window is read in place too
@@ -104,7 +106,7 @@ FLOW_CACHES = 1 << 35    # the product of both caches' sizes (32 KB x 1 MB) that
 MOST_NEAR = 12           # tiles that a search tries
 MOST_WRITTEN = 2048      # unrolled multiply-adds, for all the edges that a tile may be at
 PACK = 1.0               # cycles to pack one element of the other factor
-TURN = 1.0               # cycles to transpose one element of a finished tile,
+TURN = 0.4               # cycles to transpose one element of a finished tile,
 APART = 8.0              # plus this for each contiguous piece of the result that a column of the tile is in
 
 # -- rows and columns of reductions ----------------------------------------------------------------------------------
