@@ -122,6 +122,7 @@ PROGRAMS: dict[str, Callable[[], Callable[[int], Results]]] = {
     "mean pool 2d": lambda: lambda n: _data(4, 16, 16, n).avg_pool2d(2),
     "conv1d 16 to 32": lambda: _convolution(32, 16, 3),
     "conv2d 16 to 32": lambda: _convolution(32, 16, 3, 3),
+    "conv2d, square": lambda: lambda n: _data(1, 16, n, n).conv2d(_data(32, 16, 3, 3), padding=1),
     "conv2d, height": lambda: lambda n: _data(1, 16, n, 32).conv2d(_data(32, 16, 3, 3), padding=1),
     "conv2d, batch": lambda: _images(16, 8, 14, 14),
     "conv2d, colors": lambda: _images(8, 3, 28, 28),

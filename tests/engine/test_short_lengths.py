@@ -11,7 +11,7 @@ from loop_kernels import AVX512
 
 from glassgrad import Context, Tensor, Variable
 from glassgrad.compiler.graph.index_algebra import linear
-from glassgrad.compiler.lower.loops import Kernel, loads_in, ranges_of
+from glassgrad.compiler.lower.loops import LANE, For, Kernel, loads_in, ranges_of, walk
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import build, kernel_of
@@ -77,6 +77,53 @@ def test_windows_and_their_gradients_are_right_at_every_length(name: str) -> Non
             (*(out * out).sum().gradient(x), Tensor([0.0]))
         return Tensor.cat(out.reshape(-1), of_input.reshape(-1), of_weight.reshape(-1))
     check_all_lengths(gradients, shape, (5, 6, 7, 2, 8, 16, 17, 33, 65))
+
+
+LINES: dict[str, tuple[Callable[[int], tuple[int, ...]], Callable[[Tensor], Tensor]]] = {
+    "columns": (lambda n: (2, 8, 12, n), lambda x: x.conv2d(FILTERS[3], padding=1).relu()),
+    "rows and columns": (lambda n: (1, 8, n, n), lambda x: x.conv2d(FILTERS[3], padding=1)),
+    "far beyond the edges": (lambda n: (1, 8, 12, n), lambda x: x.conv2d(FILTERS[7], padding=3)),
+    "no edges": (lambda n: (2, 8, 12, n + 2), lambda x: x.conv2d(FILTERS[3])),
+    "an edge at one end": (lambda n: (2, 8, 12, n),
+                           lambda x: x.pad(((0, 0), (0, 0), (0, 0), (2, 0))).conv2d(FILTERS[3])),
+    "taps apart": (lambda n: (2, 8, 12, n), lambda x: x.conv2d(FILTERS[3], padding=4, dilation=4)),
+    "and an image is added": (lambda n: (2, 8, 12, n), lambda x: x.conv2d(FILTERS[3][:8], padding=1) * 2 + x),
+    "signals": (lambda n: (4, 8, n), lambda x: x.conv2d(FILTERS[3][:, :, 0], padding=1)),
+    "long sums": (lambda n: (1, 130, 4, n), lambda x: x.conv2d(FILTERS[0], padding=1))}
+FILTERS = {taps: Tensor(data((24, 8, taps, taps))) for taps in (3, 7)} | {0: Tensor(data((17, 130, 3, 3)))}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_images_of_any_width_are_right(name: str) -> None:
+    """Widths at both ends of each version's range, and where the last tiles of a row just reach an edge or do not."""
+    shape, window = LINES[name]
+    lengths = (5, 6, 7, *range(2, 31), 63, 64, 65, 66, 77, 78, 79, 80, 90, 91, 92, 130, 300)
+    check_all_lengths(lambda x: window(x) / 8, shape, lengths)
+
+
+@pytest.mark.parametrize("images,rows", [(4, 16), (1, 0)])
+def test_images_of_any_width_are_read_in_place(images: int, rows: int) -> None:
+    """As one for a single width is. Only very narrow ones are copied."""
+    weight = Tensor(data((32, 16, 3, 3)))
+    [kernel] = kernels_of(lambda n: Tensor(data((images, 16, rows or n, n))).realize().conv2d(weight, padding=1))
+    versions = [move.split("(")[0] for move in kernel.moves].count("direct")
+    assert 2 <= versions <= len(cpu.POSITIONS), "one range may be too little work for a version"
+    used = [used_phases(kernel, n) for n in (7, 8, 13, 14, 63, 64, 1000)]
+    assert used[1] == used[2] and used[3] == used[4] and used[5] == used[6], "each width runs one version,"
+    assert len({tuple(phases) for phases in used}) == 1 + versions, "of its range"
+
+
+@pytest.mark.parametrize("taps", [3, 5])
+def test_no_counter_is_both_lanes_and_a_loop(taps: int) -> None:
+    """What is left over of a run-time sum was packed by whole vectors, over what other tasks had packed."""
+    weight = Tensor(data((4, 1, taps, taps)))
+
+    def gradient(n: int) -> Tensor:
+        image, scale = (Tensor(data((1, channels, 12, n))).realize() for channels in (1, 4))
+        return (image.conv2d(weight, padding=taps // 2) * scale).sum().gradient(weight)[0]
+    for kernel in kernels_of(gradient):
+        loops = [s for phase in kernel.phases for s in walk(phase.body) if isinstance(s, For)]
+        assert {s.range for s in loops if s.kind == LANE}.isdisjoint(s.range for s in loops if s.kind != LANE)
 
 
 def test_a_gradient_of_few_weights_reads_its_image_in_place() -> None:
@@ -148,13 +195,7 @@ def test_attention_of_few_rows_is_right(causal: bool) -> None:
 @pytest.mark.only_on("CPU", "CLANG", reason="a GPU computes the values and sums of attention in several kernels")
 def test_attention_of_few_rows_has_small_blocks() -> None:
     [kernel] = kernels_of(lambda n: (x := Tensor(data((1, 3, n, 20))).realize()).scaled_dot_product_attention(x, x))
-    assert [used_phases(kernel, n) for n in (2, 16, 17, 300)] == [[0], [0], [1], [1]]
-
-
-def test_a_convolution_of_changing_width_packs_no_image_as_a_whole() -> None:
-    weight = Tensor(data((32, 16, 3, 3))).realize()
-    [kernel] = kernels_of(lambda n: Tensor(data((2, 16, 8, n))).realize().conv2d(weight, padding=1))
-    assert "right=near" in kernel.moves[0], "each task packs the windows it multiplies"
+    assert [used_phases(kernel, n) for n in (2, 48, 49, 300)] == [[0], [0], [1], [1]]
 
 
 @pytest.mark.parametrize("shape", [(32, 16, 3), (32, 16, 3, 3)])

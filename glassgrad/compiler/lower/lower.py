@@ -57,7 +57,7 @@ def _online_softmax(sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks) -> Ke
     if blocks.even or not isinstance(length, Length) or length != chain.weights.shape[chain.axis]:
         return kernel
     short = OnlineSoftmax(sink, chain, blocks._replace(symbolic=blocks.few)).kernel()
-    is_long = divide(loops.size(length), blocks.few[0] + 1).minimum(1)
+    is_long = divide(loops.size(length), blocks.few_to + 1).minimum(1)
     versions = [(short, add(index(1), multiply(is_long, -1))), (kernel, is_long)]
     phases = [Phase([For(ONCE, TASK, phase.body, used)]) for version, used in versions for phase in version.phases]
     return Kernel(kernel.name, kernel.params, phases, kernel.written)

@@ -23,6 +23,7 @@ from glassgrad.compiler.optimize.product.gpu_group_tile import group_tiles
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_loops import on_gpu_matrix_unit
 from glassgrad.compiler.optimize.product.gpu_warp_tile import on_warps
 from glassgrad.compiler.optimize.product.matrix_unit.matrix_unit_tile import on_matrix_unit
+from glassgrad.compiler.optimize.product.matrix_unit.unit_choice import unit_for
 from glassgrad.compiler.optimize.product.recognize import (Product, recognize, recognize_pairs,
                                                            recognize_with_run_time_bounds)
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
@@ -36,9 +37,12 @@ MOST_RUN_TIME_TASKS = 32        # tasks of a loop with a run-time bound around a
 
 @move(lambda body, *_: None)
 def contraction(body: list[Statement], target: Target, decisions: Decisions, by_rows: bool = False) -> Phases | None:
-    """The phases of a contraction on a CPU: by its matrix unit, or its vectors. `by_rows`: for a range of row counts.
-    Refuses (None) what no family accepts."""
-    product = with_run_time_axes(body) if by_rows else None
+    """The phases of a contraction on a CPU: by its matrix unit, or its vectors. `by_rows`: for a range of the number of
+    rows, or of positions along a row of an image. Refuses (None) what no family accepts."""
+    product = with_run_time_rows(body, target) if by_rows else None
+    positions = with_run_time_positions(body) if by_rows and product is None else None
+    if positions is not None and (in_place := direct(positions, target, decisions)) is not None:
+        return in_place
     product = product or recognize(body) or recognize_pairs(body)
     if product is None:
         return None
@@ -76,6 +80,27 @@ def with_run_time_axes(body: list[Statement]) -> Product | None:
     m, n = m or product.m, n or product.n
     rest = [r for r in (*product.m, *product.n) if r not in (*m, *n)]
     return replace(product, m=m, n=n, batch=[*product.batch, *rest])
+
+
+def with_run_time_rows(body: list[Statement], target: Target) -> Product | None:
+    """The same where M has the run-time bound, and there are versions of the code by it: not for a CPU or a matrix unit
+    where another axis has one too."""
+    product = with_run_time_axes(body)
+    if product is None or product.m[0] not in product.stops:
+        return None
+    alone = len(product.stops) == 1
+    return product if alone or target.groups and unit_for(product, target) is None else None
+
+
+def with_run_time_positions(body: list[Statement]) -> Product | None:
+    """The contraction with the innermost loop that has a run-time bound in M or N, and the others in the batch: of
+    images with run-time bounds, positions along a row. None where no loop of M or N has such a bound."""
+    product = recognize_with_run_time_bounds(body)
+    ends = [f.range for f in task_loops(body)[0] if f.stop is not None]
+    if product is None or not ends:
+        return None
+    m, n = ([r for r in axis if r not in ends[:-1]] for axis in (product.m, product.n))
+    return replace(product, m=m, n=n, batch=[*product.batch, *ends[:-1]])
 
 
 def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases | None:

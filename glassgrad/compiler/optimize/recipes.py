@@ -26,7 +26,7 @@ from glassgrad.compiler.optimize.redundant_phases import filled_once
 from glassgrad.compiler.optimize.run_time_blocks import by_terms, in_blocks
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.tasks_of_several_nests import nests
-from glassgrad.compiler.optimize.versions_by_size import condition, run_only_if
+from glassgrad.compiler.optimize.versions_by_size import condition, for_any_value, run_only_if
 
 # importing this module registers all choices
 __all__ = ["STREAM_FROM", "Refused", "decide", "optimize", "read", "unoptimized"]
@@ -52,7 +52,7 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
             is_run, body = condition(body) if has_stop else (None, body)
             tiled = contraction(body, target, decisions, is_run is not None) if target.tiled_products else None
             bodies = tiled or plain(body, target, decisions)
-            phases += [Phase(b if is_run is None else run_only_if(is_run, b)) for b in bodies]
+            phases += [Phase(b if is_run is None else run_only_if(is_run, for_any_value(b, kernel))) for b in bodies]
             any_tiled = any_tiled or tiled is not None
     streamed = () if any_tiled or target.groups else streamed_slots([p.body for p in phases], target, decisions)
     phases = filled_once(phases) if target.groups else phases

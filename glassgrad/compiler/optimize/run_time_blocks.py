@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from glassgrad.compiler.graph import UOp
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, modulo, multiply,
-                                                    times)
+                                                    times, value_in)
 from glassgrad.compiler.lower.loops import TASK, For, Statement, Store, around, counter, loads_in, ranges_of, task_loops
-from glassgrad.compiler.optimize.contraction_tilings import contraction_by_groups, with_run_time_axes
+from glassgrad.compiler.optimize.contraction_tilings import (contraction_by_groups, with_run_time_positions,
+                                                             with_run_time_rows)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import gated
@@ -22,7 +23,7 @@ from glassgrad.compiler.optimize.product.recognize import Product, recognize
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.optimize.versions_by_size import bounded, one_of
+from glassgrad.compiler.optimize.versions_by_size import bounded, in_range, one_of
 
 BLOCK = 64         # rows or columns in a block of a loop with a run-time bound: a few register tiles
 SMALL = 16         # columns in a block of the remainder: lanes of vectors
@@ -49,9 +50,12 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     ends = [f for f in ends if f.range in product.m or f.range in product.n]
     if not ends:
         return [body]
-    rows = _with_run_time_rows(body, target)
+    rows = with_run_time_rows(body, target)
     if rows is not None:
         return _by_rows(body, rows, target)
+    by_positions = _by_positions(body, target)
+    if by_positions:
+        return by_positions
     if target.groups:
         return [body]
     if len(ends) > 1:
@@ -79,6 +83,23 @@ def _in_place(body: list[Statement], target: Target) -> bool:
     """Whether an image is read in place, one of its rows or images after the other: as many as there are."""
     product = None if target.groups else recognize(body)
     return product is not None and ImagePlan.cheapest(product, target) is not None
+
+
+def _by_positions(body: list[Statement], target: Target) -> list[list[Statement]]:
+    """Versions by the number of positions along a row of an image, where it is read in place; else none. Those of few
+    positions are computed as if these were images."""
+    product = None if target.groups else with_run_time_positions(body)
+    stop = None if product is None else product.stops[[r for r in product.stops if r not in product.batch][-1]]
+    if stop is None or value_in(stop) is None:
+        return []
+    (least, greatest), versions = bounds(stop), dict[int, list[Statement]]()
+    for most in (*[n for n in cpu.POSITIONS if least <= n < greatest], greatest):
+        version = in_range(body, stop, least, most)
+        product = with_run_time_positions(version)
+        if most > cpu.POSITIONS[0] and (product is None or ImagePlan.cheapest(product, target) is None):
+            continue
+        versions[most], least = version, most + 1
+    return one_of(versions, stop) if greatest in versions else []
 
 
 def _by_rows(body: list[Statement], product: Product, target: Target) -> list[list[Statement]]:
@@ -151,13 +172,3 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], res
         inner = gated(moves.rebuild(inner, {f.range: at}), less(at, f.stop or index(0)), {}, ranges_of(at))
     short = [*[For(small, TASK, [], times(count, too_short)) for small, count in counts.items()], *inside]
     return [*nests, around(short, inner)]
-
-
-def _with_run_time_rows(body: list[Statement], target: Target) -> Product | None:
-    """The same where M has the run-time bound, and there are versions of the code by it: not for a CPU or a matrix unit
-    where another axis has one too."""
-    product = with_run_time_axes(body)
-    if product is None or product.m[0] not in product.stops:
-        return None
-    alone = len(product.stops) == 1
-    return product if alone or target.groups and unit_for(product, target) is None else None

@@ -10,10 +10,14 @@ tasks (`run_only_if`). Does not know what is faster for which range.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import add, divide, index, multiply, operation, times
-from glassgrad.compiler.lower.loops import (LOOP, ONCE, TASK, For, Statement, around, counter, numbered_loops,
-                                            task_loops, walk)
+from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, index, multiply, operation, substitute_index,
+                                                    times)
+from glassgrad.compiler.graph.op_arguments import Measure
+from glassgrad.compiler.lower.loops import (LOOP, ONCE, TASK, For, Kernel, Statement, around, counter, nodes_in,
+                                            numbered_loops, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 
 
@@ -27,6 +31,29 @@ def bounded(body: list[Statement], stop: UOp, most: int, now: UOp | None) -> lis
         if isinstance(f, For) and f.range in ends:
             f.range, f.stop = ends[f.range], now
     return around(outside, inner)
+
+
+def in_range(body: list[Statement], stop: UOp, least: int, most: int) -> list[Statement]:
+    """The nest as a version that runs only where `stop` is from `least` to `most`: its value is known to be such that
+    it is, which decides conditions. Once the version is optimized, `for_any_value` makes the value the usual one."""
+    [value] = [n for n in stop.toposort() if isinstance(n.arg, Measure)]
+    low, high = bounds(value)
+
+    def stop_at(number: int) -> int:
+        return bounds(substitute_index(stop, {value: index(number)}, {}))[0]
+
+    values = range(low, high + 1)
+    symbol = value.arg.symbol._replace(low=low + bisect_left(values, least, key=stop_at),
+                                       high=low - 1 + bisect_left(values, most + 1, key=stop_at))
+    known = UOp(value.op, value.dtype, (), value.arg._replace(symbol=symbol))
+    [now] = [substitute_index(stop, {value: known}, {})]
+    return bounded(moves.rebuild(body, {value: known}), now, most, now)
+
+
+def for_any_value(phase: list[Statement], kernel: Kernel) -> list[Statement]:
+    """The phase of a version with the kernel's own arguments in place of values known to be in a range."""
+    known = [n for n in nodes_in(phase) if isinstance(n.arg, Measure)]
+    return moves.rebuild(phase, {n: kernel.params[n.arg.slot] for n in known if n is not kernel.params[n.arg.slot]})
 
 
 def one_of(versions: dict[int, list[Statement]], stop: UOp, least: int = 0) -> list[list[Statement]]:

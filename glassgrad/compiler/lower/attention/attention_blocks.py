@@ -50,7 +50,8 @@ class ScoreBlocks(NamedTuple):
     processors: int = 1            # each of this many processors has a block
     factor_keys: int = 64          # instead of `keys` where a block of several products is in registers at once
     symbolic: tuple[int, int] = (32, 32)      # rows and keys of a block where their number is symbolic: few are past
-    few: tuple[int, int] = (16, 8)            # the end; and where there are no more rows and keys at run time than rows
+    few: tuple[int, int] = (16, 8)            # the end; and where there are at most
+    few_to: int = 48                          # this many rows and keys at run time
 
     def rows_of(self, size: Size, width: int = 0, reads: bool = True, times: int = 1) -> int:
         """The rows of a block, such that few are computed twice or past the end, and few blocks read the keys again.

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, all_of, both, bounds, build, divide, divide_up, index, less,
                                                     linear, multiply, operation)
-from glassgrad.compiler.lower.loops import For, Statement, counter, loads_in, nodes_in, ranges_of, walk
+from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter, loads_in, nodes_in, ranges_of, walk
 from glassgrad.compiler.optimize.moves.loop_moves import rebuild
 from glassgrad.compiler.optimize.moves.move_decorator import move
 
@@ -20,7 +21,8 @@ def cut_at_gates(loop: For, most: int) -> list[For]:
     """for i in n: S if i < c else T  ->  for i in c: S;  for i in n - c: T[i = i + c]
 
     For loops of independent iterations whose conditions compare i alone with constants, as in `cat` and `pad`; where n
-    is known only at run time, i or a quotient of it with any bound. Refuses (returns the loop) where there would be
+    is known only at run time, i or a quotient of it with any bound, and i plus a tap (k, of a loop inside): that is cut
+    where it holds for all of them, as in the middle of a padded row. Refuses (returns the loop) where there would be
     more than `most` cuts (with a run-time bound: half as many, since their order is not known).
     """
     pieces = _pieces(loop, loop.body, most)
@@ -31,13 +33,14 @@ def _pieces(loop: For, body: list[Statement], most: int) -> list[_Piece]:
     """The iterations of a loop between which conditions in a body change; one piece where they do not, or too often."""
     i, n = loop.range, loop.range.arg.size
     conditions = dict.fromkeys(x for x in nodes_in(body) if x.op is o.CMPLT and x.src[0].dtype is dtypes.index)
-    changes = {x: change for x in conditions if (change := _change(x, i)) is not None}
+    inside = [] if loop.stop is None else [s for s in walk(body) if isinstance(s, For) and s.kind == LOOP]
+    changes = {x: change for x in conditions if (change := _change(x, i, {s.range for s in inside})) is not None}
     if loop.stop is None:
-        changes = {x: (at, first) for x, (at, first) in changes.items() if at.op is o.CONST and 0 < at.arg < n}
+        changes = {x: c for x, c in changes.items() if c.at.op is o.CONST and 0 < c.at.arg < n}
     pieces = [_Piece(index(0), index(n) if loop.stop is None else loop.stop, {})]
-    if len({at for at, _ in changes.values()}) <= (most if loop.stop is None else most // 4):
-        for condition, (at, first) in changes.items():
-            pieces = [part for piece in pieces for part in piece.cut(condition, at, first)]
+    if len({c.at for c in changes.values()}) <= (most if loop.stop is None else most // 4):
+        for condition, change in changes.items():
+            pieces = [part for piece in pieces for part in piece.cut(condition, change)]
     return pieces
 
 
@@ -92,11 +95,13 @@ class _Piece:
     end: UOp
     known: dict[UOp, bool]
 
-    def cut(self, condition: UOp, at: UOp, first: bool) -> list[_Piece]:
-        """The iterations before `at`, for which the condition is `first`, and the others; without empty pieces."""
-        middle = operation(o.MIN, operation(o.MAX, at, self.start), self.end)
-        found = [_Piece(self.start, middle, {**self.known, condition: first}),
-                 _Piece(middle, self.end, {**self.known, condition: not first})]
+    def cut(self, condition: UOp, change: _Change) -> list[_Piece]:
+        """The iterations before a change and the others, with what is known of its condition; without empty pieces."""
+        middle = operation(o.MIN, operation(o.MAX, change.at, self.start), self.end)
+        before, after = ({condition: held} if held or change.for_all else {}
+                         for held in (change.first, not change.first))
+        found = [_Piece(self.start, middle, {**self.known, **before}),
+                 _Piece(middle, self.end, {**self.known, **after})]
         return [piece for piece in found if piece.most > 0]
 
     @property
@@ -118,10 +123,21 @@ class _Piece:
         return For(part, loop.kind, body, None if self.size.op is o.CONST else self.size)
 
 
-def _change(condition: UOp, i: UOp) -> tuple[UOp, bool] | None:
-    """The first number of the counter i for which a condition is not what it was before, and what it was before; None
-    where it compares something else than i, or a quotient of i, with values that are the same for all iterations."""
+class _Change(NamedTuple):
+    """Where a condition on a counter changes."""
+    at: UOp               # the first number for which it is not what it was before,
+    first: bool           # and what it was before
+    for_all: bool         # whether that is so for all taps; else it may not hold for some of them, where it is not true
+
+
+def _change(condition: UOp, i: UOp, taps: set[UOp]) -> _Change | None:
+    """Where a condition on the counter i changes, or, if it is on i and taps, where it begins or ceases to hold for all
+    taps; None where it compares something else than i, or a quotient of i, with values that are the same for all
+    iterations."""
     below, terms = linear(add(condition.src[0], multiply(condition.src[1], -1)))      # below + terms < 0
+    some = {atom: k for atom, k in terms.items() if atom in taps}
+    below += bounds(build(0, some))[1]
+    terms = {atom: k for atom, k in terms.items() if atom not in some}
     along = [atom for atom in terms if i in ranges_of(atom)]
     if len(along) != 1 or any(ranges_of(atom) for atom in terms if atom is not along[0]):
         return None
@@ -133,5 +149,5 @@ def _change(condition: UOp, i: UOp) -> tuple[UOp, bool] | None:
     elif atom is not i:
         return None
     if step > 0:                                         # atom < -rest / step
-        return multiply(divide_up(multiply(rest, -1), step), divisor), True
-    return multiply(add(divide(rest, -step), index(1)), divisor), False
+        return _Change(multiply(divide_up(multiply(rest, -1), step), divisor), True, not some)
+    return _Change(multiply(add(divide(rest, -step), index(1)), divisor), False, not some)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, divide_up, index, less, modulo, multiply,
-                                                    operation, substitute_index)
+                                                    operation, substitute_index, times)
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, WIDE, Accumulate, Assign, For, If, Statement, Store,
                                             counter, expressions, fold, left_of, load, loads_in, local, nested,
                                             nodes_in, one, ranges_of, register, rewritten, walk, with_body)
@@ -95,14 +95,28 @@ def merge(outer: For) -> For | None:
         return None
     inner = outer.body[0]
     a, b = outer.range.arg.size, inner.range.arg.size
-    if inner.kind != outer.kind or inner.stop is not None or b == 0:
+    if inner.kind != outer.kind or b == 0:
         return None
     whole = counter(outer.range.arg.name, a * b)
+    if inner.stop is not None:
+        return _merged_rows(outer, inner, whole)
     body = rebuild(inner.body, {outer.range: divide(whole, b), inner.range: modulo(whole, b)})
     for node in nodes_in(body):
         if node.op in (o.IDIV, o.MOD) and whole in ranges_of(node.src[0]) and node.src[0].dtype.name == "int64":
             return None
     return For(whole, outer.kind, body, None if outer.stop is None else multiply(outer.stop, b))
+
+
+def _merged_rows(outer: For, inner: For, whole: UOp) -> For | None:
+    """for i in a: for j below stop: S[i * stop + j]  ->  for m below a * stop: S[m]      refuses: rows of loops"""
+    stop = inner.stop
+    if stop is None or ranges_of(stop) or any(isinstance(s, (For, If)) for s in inner.body):
+        return None
+    row = add(whole, multiply(times(outer.range, stop), -1))
+    body = rebuild(inner.body, {inner.range: row})
+    if any(n is outer.range for n in nodes_in(body)):
+        return None
+    return For(whole, outer.kind, body, times(outer.stop or index(outer.range.arg.size), stop))
 
 
 def merge_all(body: list[Statement]) -> list[Statement]:
@@ -187,19 +201,20 @@ class WideStep:
 def wide_steps(loop: For, tile: int, lanes: int, consecutive: bool = False) -> list[WideStep]:
     """A loop's iterations as steps: whole tiles, then the vectors left over, then the lanes left over.
 
-    With a run-time bound: whole tiles, then vectors some of whose lanes may be past the end: those are masked off.
+    With a run-time bound: whole tiles, whole vectors, then one vector whose lanes past the end are masked off.
     """
     name, n, stop = loop.range.arg.name, loop.range.arg.size, loop.stop
     if stop is None:
         return [WideStep(name, index(start), count, t, v, None, consecutive)
                 for start, count, t, v in _steps(n, tile, lanes)]
     stop = within(stop, n)
-    whole, left = divide(stop, tile * lanes), modulo(stop, tile * lanes)
-    vectors = divide_up(left, lanes)
-    steps = [WideStep(name, index(0), n // (tile * lanes), tile, lanes, whole, consecutive),
-             WideStep(name, multiply(whole, tile * lanes), tile, 1, lanes, vectors, consecutive,
-                      stop if lanes > 1 else None)]
-    return [step for step in steps if step.count > 0]
+    tiles, vectors = divide(stop, tile * lanes), divide(stop, lanes)
+    before, rest = multiply(tiles, tile * lanes), divide_up(modulo(stop, lanes), lanes)
+    steps = [WideStep(name, index(0), n // (tile * lanes), tile, lanes, tiles, consecutive),
+             WideStep(name, before, min(tile - 1, n // lanes), 1, lanes, add(vectors, multiply(tiles, -tile)),
+                      consecutive),
+             WideStep(name, multiply(vectors, lanes), 1, 1, lanes, rest, consecutive, stop)]
+    return [step for step in steps if step.count > 0 and step.stop is not index(0)]
 
 
 def within(stop: UOp, size: int) -> UOp:

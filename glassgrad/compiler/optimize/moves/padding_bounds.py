@@ -59,6 +59,18 @@ class Piece:
     runs: tuple[Run, ...]
 
 
+@dataclass(frozen=True)
+class RunTimePiece:
+    """Consecutive register tiles along a loop with a run-time bound. Tile t of them begins at position `begin + t *
+    tile`; what is before `done + t * tile` another piece has done."""
+    start: UOp                   # the number of the first one,
+    most: int                    # how many there may be,
+    stop: UOp                    # and how many there are
+    begin: UOp
+    done: UOp
+    runs: tuple[Run, ...]
+
+
 class Edges:
     """The edges of a padded factor: each loop of K is bounded by at most one loop of M, and each of M bounds one.
     `stops` are the run-time bounds of loops."""
@@ -157,8 +169,53 @@ class Edges:
         self._counted[k, tile] = out
         return out
 
+    def run_time_pieces(self, m: UOp, tile: int) -> list[RunTimePiece]:
+        """The tiles of `tile` indices along a loop of M with a run-time bound: one at each edge, whose runs are known
+        from that edge on, and those between them, which no edge cuts. The last tiles begin early, so that they end
+        where the loop does. Empty where they are too few for that, or an edge is at a distance not known."""
+        stop, k = self.stops[m], next((k for k, by in self.bound.items() if by is m), None)
+        all_taps = (0, 0 if k is None else k.arg.size)
+        from_start = [] if k is None else self._at_edge(k, tile, index(0), 1)
+        from_end = [] if k is None else self._at_edge(k, tile + 1, add(stop, index(-1)), -1)
+        if from_start is None or from_end is None:
+            return []
+        last = 1 if len(from_end) < 2 else 2                # tiles that may reach the edge at the end
+        if bounds(stop)[0] < max(last * tile + len(from_start), tile + len(from_end)):
+            return []                                       # then a tile may reach both edges
+        starts = [*from_start, *[all_taps] * (tile - len(from_start))]
+        ends = [*[all_taps] * (last * tile - len(from_end)), *reversed(from_end)]
+        first = 1 if from_start else 0
+        whole = divide(add(stop, index(-len(from_end))), tile)          # tiles from the start on that do not reach it
+        rest, zero = add(stop, multiply(whole, -tile)), index(0)
+        pieces = [RunTimePiece(zero, 1, index(1), zero, zero, self._runs_of(starts))] if first else []
+        pieces.append(RunTimePiece(index(first), bounds(whole)[1] - first, add(whole, index(-first)),
+                                   index(first * tile), index(first * tile), self._runs_of([all_taps] * tile)))
+        for number in range(last):
+            after = (last - number) * tile
+            used = operation(o.MIN, add(rest, index(tile - after)), index(1))
+            pieces.append(RunTimePiece(add(whole, index(number)), 1, used, add(stop, index(-after)),
+                                       multiply(whole, tile), self._runs_of(ends[number * tile:][:tile])))
+        return [piece for piece in pieces if piece.most > 0]
+
+    def _at_edge(self, k: UOp, most: int, edge: UOp, step: int) -> list[tuple[int, int]] | None:
+        """The iterations that multiply no zeros at the indices from an edge of M inwards, up to where all do; None
+        where they are not known, or that is further than `most` indices away."""
+        found: list[tuple[int, int]] = []
+        for distance in range(most + 1):
+            low, high = self.interval(k, add(edge, index(step * distance)))
+            if low.op is not o.CONST or high.op is not o.CONST:
+                return None
+            if (low.arg, high.arg) == (0, k.arg.size):
+                return found
+            found.append((low.arg, max(low.arg, high.arg)))
+        return None
+
     def _runs(self, k: UOp, start: int, tile: int) -> tuple[Run, ...]:
-        places = self._intervals(k)[start:start + tile]
+        return self._runs_of(self._intervals(k)[start:start + tile])
+
+    @staticmethod
+    def _runs_of(places: list[tuple[int, int]]) -> tuple[Run, ...]:
+        """The runs of a tile, by the iterations that each of its indices uses."""
         marks = sorted({mark for place in places for mark in place})
         out: list[Run] = []
         for low, high in zip(marks, marks[1:]):

@@ -22,11 +22,12 @@ from glassgrad.compiler.graph import UOp, const, identity, ops as o
 from glassgrad.compiler.graph.index_algebra import (add, both, divide_up, index, multiply, operation, substitute_index,
                                                     times)
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, Store, around,
-                                            counter, left_of, load, local, nested, one, register_over)
+                                            counter, left_of, load, loads_in, local, nested, one, ranges_of,
+                                            register_over, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below
-from glassgrad.compiler.optimize.moves.padding_bounds import Region, Run, between, bounded, within
+from glassgrad.compiler.optimize.moves.padding_bounds import Region, Run, RunTimePiece, between, bounded, within
 from glassgrad.compiler.optimize.product.conv_tile_plan import CutLoop, ImagePlan
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.product.packing import PackedFactor
@@ -175,10 +176,11 @@ class ImageTile(PanelBlocks):
         body: list[Statement] = []
         for pieces in product(*[pieces for _, pieces in self.plan.edged]):
             at = [(r, piece) for (r, _), piece in zip(self.plan.edged, pieces)]
-            part = tile({next(k for k, m in self.edges.bound.items() if m is r.loop): (r, piece.runs)
-                         for r, piece in at})
+            part = tile({k: (r, piece.runs) for r, piece in at for k, m in self.edges.bound.items() if m is r.loop})
             for row, piece in reversed(at):
-                if row in self.plan.strips:
+                if isinstance(piece, RunTimePiece):
+                    part = run_time_tiles(row, piece, part)
+                elif row in self.plan.strips:
                     number = counter(row.over.arg.name, piece.count)
                     part = moves.rebuild(part, {row.over: add(index(piece.start), one(number))})
                     part = [For(number, LOOP, part)] if piece.count > 1 else part
@@ -187,15 +189,29 @@ class ImageTile(PanelBlocks):
         return moves.rebuild(self.over_m(self.over_n(body)), tiles.apart(self.panel_m))
 
     def finish(self, held: UOp) -> list[Statement]:
-        """The stores of a finished tile: column by column, lanes along its rows."""
-        column = counter("c", self.columns)
-        at_n = add(multiply(self.panel_n, self.columns), column)
+        """The stores of a finished tile: a vector of columns after the other, each for all rows together: a renderer
+        stores such a block by columns."""
+        at_n = add(multiply(self.panel_n, self.columns), self.column)
         gate = below(at_n, self.plan.n.size)
-        lane = counter("q", self.plan.height)
-        apart = FlatAxis([r.inside for r in self.rows], self.plan.height).apart(lane)
-        value = load(self.sums, add(multiply(add(multiply(held, self.plan.height), lane), self.columns), column))
-        places = {**self.plan.n.apart(at_n), **{r.loop: r.place(apart.get(r.inside, index(0))) for r in self.rows}}
-        for r in self.rows:
-            gate = both(gate, r.gate(apart.get(r.inside, index(0))))
-        body = self.p.stores(value, places, gate)
-        return [For(column, LOOP, moves.wide(For(lane, LOOP, body), 1, self.lanes))]
+        places = {**self.plan.n.apart(at_n), **{r.loop: r.place(one(r.inside)) for r in self.rows}}
+        for r in [r for r in self.rows if not r.pieces or self.reads_along(r)]:
+            gate = both(gate, r.gate(one(r.inside)))
+        body = self.p.stores(load(self.sums, self.spot(held)), places, gate)
+        return nested([self.over], nested(self.inside, nested([self.lane], body, LANE), TILE))
+
+    def reads_along(self, row: CutLoop) -> bool:
+        """Whether the epilogue reads memory along a loop of M: then what is stored twice might have been read between,
+        where it is stored. Else tiles that overlap store the same."""
+        return any(row.loop in ranges_of(n) for n in loads_in(self.p.epilogue)) or \
+            any(isinstance(s, Store) and s.combine is not None for s in self.p.epilogue)
+
+
+def run_time_tiles(row: CutLoop, piece: RunTimePiece, body: list[Statement]) -> list[Statement]:
+    """The body for the tiles of a piece of a loop with a run-time bound."""
+    number = counter(row.over.arg.name, piece.most)
+    before = multiply(one(number), row.tile)
+    body = moves.rebuild(body, {row.over: add(piece.start, one(number)), row.begin: add(piece.begin, before),
+                                row.done: add(piece.done, before)})
+    for store in [s for s in walk(body) if isinstance(s, Store)]:
+        store.gate = both(store.gate, None)                     # always true, where nothing is done before
+    return body if piece.stop is index(1) else [For(number, LOOP, body, piece.stop)]

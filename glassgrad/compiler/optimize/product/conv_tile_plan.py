@@ -8,14 +8,14 @@ conv_tile.py makes the loops.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from glassgrad.compiler.graph import UOp
-from glassgrad.compiler.graph.index_algebra import add, index, less, multiply
+from glassgrad.compiler.graph.index_algebra import add, bounds, index, less, multiply
 from glassgrad.compiler.lower.loops import counter, one, ranges_of
-from glassgrad.compiler.optimize.moves.padding_bounds import Edges, read_in_place
+from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, RunTimePiece, read_in_place
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis, of_matrices
 from glassgrad.compiler.optimize.product.recognize import USUAL, Product, count, footprint, stride_along, usual_stride
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling, blocks
@@ -53,12 +53,26 @@ def cuts(p: Product, edges: Edges, most: int) -> list[Cut]:
     depth = p.depth
     apart = {r: abs(usual_stride(p.store.index, r) or 0) for r in (*p.m, *p.n) if r.arg.size > 1}
     out: list[Cut] = []
-    whole = {m for k, m in edges.bound.items() if not edges.is_known(k)}         # along these, a tile has one row
-    for tiles in tilings([1 if r in whole else r.arg.size for r in p.m], most):
-        count = math.prod([-(-r.arg.size // t) for r, t in zip(p.m, tiles)])
+    whole = {m for k, m in edges.bound.items() if not edges.is_known(k)}         # along these, a tile has one row,
+    known = {r: [tile for tile in range(2, min(most, bounds(stop)[0]) + 1) if edges.run_time_pieces(r, tile)]
+             for r, stop in edges.stops.items() if r in p.m}                     # or so many, up to a run-time bound
+    sizes = [max(known[r], default=1) if r in known else 1 if r in whole or known else r.arg.size for r in p.m]
+    for tiles in tilings(sizes, most):
+        if any(r in known and t not in known[r] for r, t in zip(p.m, tiles)):
+            continue
+        count = math.prod([tiles_along(edges, r, t) for r, t in zip(p.m, tiles)])
         steps, written = steps_of(edges, dict(zip(p.m, tiles)), depth * count)
         out.append(Cut(tiles, math.prod(tiles), count, steps, written, pieces_in_result(p.m, apart, tiles)))
     return out
+
+
+def tiles_along(edges: Edges, loop: UOp, tile: int) -> int:
+    """The number of tiles along a loop. With a run-time bound, for its greatest value, if as much of each is used as on
+    the average of usual ones."""
+    low, high = bounds(edges.stops.get(loop, index(loop.arg.size)))
+    usual = [n for n in cpu.USUAL_POSITIONS if low <= n <= high] if low < high else []
+    usual = usual or [high]
+    return math.ceil(high * sum([-(-n // tile) / n for n in usual]) / len(usual))
 
 
 def pieces_in_result(loops: list[UOp], apart: dict[UOp, int], tiles: list[int]) -> int:
@@ -77,9 +91,11 @@ def pieces_in_result(loops: list[UOp], apart: dict[UOp, int], tiles: list[int]) 
 
 def steps_of(edges: Edges, tiles: dict[UOp, int], whole: int) -> tuple[dict[int, float], int]:
     """The number of steps of K for each number of rows they use, of `whole` steps; and the copies of a step in code."""
-    steps, written = {math.prod(tiles.values()): float(whole)}, 1
+    run_time = [edges.run_time_pieces(m, tile) for m, tile in tiles.items() if m in edges.stops]
+    steps = {math.prod(tiles.values()): float(whole)}
+    written = math.prod([sum(len(piece.runs) for piece in pieces) for pieces in run_time])
     for k, m in edges.bound.items():
-        if m is None or tiles.get(m, 1) == 1:
+        if m is None or tiles.get(m, 1) == 1 or m in edges.stops:
             steps = {rows: times * edges.share(k) for rows, times in steps.items()}
             continue
         pieces, tile = edges.pieces(k, tiles[m]), tiles[m]
@@ -110,26 +126,38 @@ def tilings(sizes: list[int], most: int, cut: int = 2) -> Iterator[list[int]]:
 # -- the plan --------------------------------------------------------------------------------------------------------
 @dataclass
 class CutLoop:
-    """How a loop of M is split: every `tile` iterations belong to one register tile."""
+    """How a loop of M is split: every `tile` iterations belong to one register tile. With a run-time bound, the one of
+    its `pieces` that a tile is in says where that begins, and what is done before it."""
     loop: UOp
     tile: int
+    pieces: list[RunTimePiece] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         size, name = self.loop.arg.size, self.loop.arg.name
-        self.count = -(-size // self.tile)
+        self.count = -(-size // self.tile) + (1 if self.pieces else 0)
         self.over, self.inside = counter(name + "o", self.count), counter(name + "i", self.tile)
+        self.begin, self.done = counter(name + "b", size), counter(name + "d", size)
 
     def place(self, inside: UOp) -> UOp:
         """The index in the loop; the last tile starts early, so that nothing past the end is read."""
+        if self.pieces:
+            return add(self.begin, inside)
         nominal = multiply(one(self.over), self.tile)
         ragged = self.loop.arg.size % self.tile
         return add(nominal.minimum(self.loop.arg.size - self.tile) if ragged else nominal, inside)
 
     def gate(self, inside: UOp) -> UOp | None:
         """The condition that the previous tile has not stored this row already; None where no tiles overlap."""
+        if self.pieces:
+            return less(self.done, add(self.place(inside), index(1)))
         if self.loop.arg.size % self.tile == 0:
             return None
         return less(multiply(self.over, self.tile), add(self.place(inside), index(1)))
+
+
+def rows_of(p: Product, edges: Edges, tiles: list[int]) -> list[CutLoop]:
+    """The loops of M, split into tiles of these extents."""
+    return [CutLoop(r, t, edges.run_time_pieces(r, t) if r in edges.stops else []) for r, t in zip(p.m, tiles)]
 
 
 @dataclass
@@ -153,13 +181,15 @@ class ImagePlan:
 
     @staticmethod
     def of(p: Product, target: Target) -> ImagePlan | None:
-        run_time = [r for r in p.batch if r in p.stops]             # rows or images
+        run_time = [r for r in p.batch if r in p.stops]             # rows or images; positions: those of M
         m = [*run_time, *p.m]
         depth, wide, tall, limits = p.depth, count(p.n), count(m), cpu.LIMITS["direct"]
         lanes = target.lanes(p.total.dtype.itemsize)
         if depth < limits.least_k or depth * wide * tall < limits.least_work:
             return None
-        if p.stops.keys() & {*p.m, *p.n} or p.stops and depth * wide > cpu.MOST_PACKED:
+        if any(r in p.n or r in p.m and bounds(stop)[0] <= cpu.POSITIONS[0] for r, stop in p.stops.items()):
+            return None
+        if p.stops and depth * wide > cpu.MOST_PACKED:
             return None
         if any(r in ranges_of(p.right) or stride_along(p.store.index, r) == 1 for r in run_time):
             return None                                             # lanes belong along these
@@ -204,12 +234,12 @@ class ImagePlan:
         if not ways or ideal < cpu.LEAST_USE * ways[0][0] or not (window or along) and packed < ways[0][0]:
             return None
         cost, vectors, tiles = ways[0]
-        return ImagePlan(p, edges, [CutLoop(r, t) for r, t in zip(p.m, tiles)], vectors, lanes, cost,
-                     target.vector_registers, ways[:cpu.MOST_NEAR])
+        return ImagePlan(p, edges, rows_of(p, edges, tiles), vectors, lanes, cost, target.vector_registers,
+                         ways[:cpu.MOST_NEAR])
 
     def with_tile(self, vectors: int, tiles: list[int]) -> ImagePlan:
         """The same with another register tile, and the blocks that suit it."""
-        return replace(self, rows=[CutLoop(r, t) for r, t in zip(self.p.m, tiles)], vectors=vectors, block=(0, 0))
+        return replace(self, rows=rows_of(self.p, self.edges, tiles), vectors=vectors, block=(0, 0))
 
     def others(self) -> list[Tiling]:
         """The tiles with the next lowest costs."""
@@ -250,7 +280,9 @@ class ImagePlan:
         self.height = math.prod(r.tile for r in self.rows)
         self.depth = p.depth
         cut = {m: k for k, m in self.edges.bound.items()}
-        self.edged = [(r, self.edges.pieces(cut[r.loop], r.tile)) for r in self.rows if r.loop in cut and r.tile > 1]
+        self.edged: list[tuple[CutLoop, Sequence[Piece | RunTimePiece]]] = [
+            (r, r.pieces or self.edges.pieces(cut[r.loop], r.tile)) for r in self.rows
+            if r.pieces or r.loop in cut and r.tile > 1]
         self.strips = [r for r, pieces in self.edged if len(pieces) > 1]      # along these, edge tiles have own code
         self.flat = [r for r in self.rows if r not in self.strips]
         self.tiles = math.prod(r.count for r in self.flat)

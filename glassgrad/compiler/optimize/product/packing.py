@@ -158,7 +158,7 @@ class PackedFactor:
                 out += copied(start, times, piece) if times else []
                 start += times * piece
             return out
-        whole, rest = divide(self.stop, chunk), counter("kq", chunk)
+        whole, rest = divide(self.stop, chunk), counter("kr", chunk)     # not the lanes' counter
         last = moves.rebuild(store, {k: add(multiply(whole, chunk), rest)})
         last = [For(rest, LOOP, last, add(self.stop, multiply(whole, -chunk)))]
         last = [For(spot, LOOP, last)] if self.width > 1 else last

@@ -98,6 +98,8 @@ def fit_sets(lines: int, step: int, ways: int) -> bool:
 # -- direct: an image read in place ----------------------------------------------------------------------------------
 LEAST_USE = 0.37         # share of the multiply-adds that must be useful: else the lanes belong along another axis
 LEAST_LANES = 4          # of vectors along few channels
+POSITIONS = 7, 13, 63    # up to which a run-time number of them has a version of the code each,
+USUAL_POSITIONS = 8, 10, 12, 17, 24, 33, 50, 64, 100, 250     # and typical numbers of them
 REREAD = 2               # times that each element is read, for a factor to be a window
 FEW_WINDOW_PANELS = 8    # of N, up to which a factor that is no window is read in place too
 MOST_VECTORS = 4         # of a tile
@@ -110,7 +112,7 @@ MOST_NEAR = 12           # tiles that a search tries
 MOST_WRITTEN = 2048      # unrolled multiply-adds, for all the edges that a tile may be at
 PACK = 1.0               # cycles to pack one element of the other factor,
 LINE_CYCLES = 0.4        # and to read a cache line of an image that is no window, which no tap before has read
-TURN = 1.0               # cycles to transpose one element of a finished tile,
+TURN = 0.4               # cycles to transpose one element of a finished tile,
 APART = 8.0              # plus this for each contiguous piece of the result that a column of the tile is in
 
 # -- rows and columns of reductions ----------------------------------------------------------------------------------

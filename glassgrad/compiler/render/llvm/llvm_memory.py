@@ -20,6 +20,7 @@ from glassgrad.compiler.render.llvm_and_wasm import LowLevelWalker
 
 GATHER = None     # the step of an index without a constant stride
 MOST_VECTORS = 4  # loaded for one vector of shuffled elements
+MASKED_LANES = 16     # from which a masked store is as fast as others, so that few columns are worth transposing
 NONTEMPORAL = "!0 = !{i32 1}"     # what `!nontemporal !0` refers to
 
 
@@ -314,7 +315,8 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
                     len(group) == step or self.widths[s.value] != lanes or memory in self.reads[s.value]:
                 break
             group.append(s)
-        least = lanes // 2 + 1 if edge is None else lanes
+        few = lanes // 4 if lanes >= MASKED_LANES else lanes // 2 + 1
+        least = few if edge is None else lanes
         return group if len(group) >= least else []
 
     def _run_time_stride(self, store: Store) -> UOp | None:
