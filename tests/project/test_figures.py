@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_620, "check": 890, "engine and runtime": 5_575, "tensor": 8_895, "nn": 5_425, "jit": 1_830,
-         "package": 37_975, "new capabilities": 16_085, "package with them": 54_060}
+LINES = {"compiler": 12_840, "check": 890, "engine and runtime": 5_580, "tensor": 8_960, "nn": 5_430, "jit": 1_805,
+         "package": 38_300, "new capabilities": 16_100, "package with them": 54_395}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 5_920, 76      # fewer lines on ARM64; aim: 6,000
+EXECUTED_LINES, EXECUTED_FILES = 5_920, 74      # fewer lines on ARM64; aim: 6,000
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:
