@@ -32,7 +32,7 @@ from glassgrad.base.errors import JitError
 from glassgrad.jit.plain_values import (ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY, ENVIRONMENT, GONE,
                                         HAS_GRADIENT, ITEM, MEMBER, MISSING, PART, PLAIN, PROGRESS, SIZE, Binding,
                                         Increment, Way, expression_names, is_array, is_plain, iterated, same)
-from glassgrad.tensor.jit_access import GRADIENT_SLOT, WANTED_SLOT
+from glassgrad.tensor.jit_access import GRADIENT_SLOT, WANTED_SLOT, wants_gradient
 from glassgrad.tensor.tensor import Tensor
 
 MOST_BINDINGS = 20_000          # more cannot be compared at each call
@@ -315,7 +315,7 @@ def _recognition(value: Any, variable: str, weakly: bool, names: dict[str, Any])
     kind = type(value)
     by_class = f"type({variable}) is {_constant(kind, names)}"
     if issubclass(kind, Tensor):
-        return f"{by_class} and {variable}.{WANTED_SLOT} is {value._requires_grad}"
+        return f"{by_class} and {variable}.{WANTED_SLOT} is {wants_gradient(value)}"
     has_content = issubclass(kind, (list, dict, tuple, deque, set, frozenset)) or _is_small_array(value)
     if not weakly or issubclass(kind, (type, types.ModuleType)):
         return f"{variable} is {_constant(value, names)}" + (f" or {by_class}" if has_content else "")

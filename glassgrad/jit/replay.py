@@ -28,7 +28,7 @@ from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, 
 from glassgrad.jit.trace import TracedCall, as_buffer, passes_gradients
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.formulas.random_numbers import streams
-from glassgrad.tensor.jit_access import assign_node, result_maker, view_maker
+from glassgrad.tensor.jit_access import assign_node, result_maker, view_maker, wants_gradient
 from glassgrad.tensor.memory.storage import is_shared, is_view, leave, shares_with, sharing, storage_of
 from glassgrad.tensor.realize_and_read import computed_bytes
 from glassgrad.tensor.tensor import Tensor, class_of_results
@@ -166,7 +166,7 @@ class CapturedCall:
         whole = {result.symbol: result for result in self.results}
         values = {number: (whole.get(node), node) for number, node in self.outcomes.items()}
         made = {number: (result_maker(class_of_results(t)) if number in values and values[number][0] else view_maker(t),
-                         t._requires_grad) for number, t in enumerate(given, self.before)}
+                         wants_gradient(t)) for number, t in enumerate(given, self.before)}
         # what each call leaves: the number of the tensor, its value, and how it is made, if the call makes it
         self.left = [(number, *value, *made.get(number, (None, None))) for number, value in values.items()]
         self.viewed = {node.base for node in self.outcomes.values() if node not in whole}
@@ -187,7 +187,7 @@ class CapturedCall:
         self.seen: list[Any] = [*[row.node for row in rows], *self.gradients.values()]
         # whether gradients would flow on from each
         self.in_sight_passing = [passes_gradients(row.tensor, row.node) for row in rows]
-        asked = {i: row for i, row in enumerate(found) if row.tensor._requires_grad or row.grad is not row.tensor.grad}
+        asked = {i: row for i, row in enumerate(found) if wants_gradient(row.tensor) or row.grad is not row.tensor.grad}
         # those whose gradient is written in place, so that it is there as long as it is the one that the last call left
         self.graded = [i for i, row in asked.items() if i in self.gradients and row.grad is not None]
         for i in asked.keys() - {*self.graded, *self.summed}:

@@ -30,7 +30,7 @@ from glassgrad.jit.plain_values import (ATTRIBUTE, CELL, GRADIENT, MEMBER, PLAIN
 from glassgrad.tensor.autograd.gradient_leaves import RESET, cut_off, hold, holders, is_cut_off, is_held, leaves_among
 from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
 from glassgrad.tensor.formulas.random_numbers import streams
-from glassgrad.tensor.jit_access import assign_node, set_unread_gradient
+from glassgrad.tensor.jit_access import assign_node, set_unread_gradient, wants_gradient
 from glassgrad.tensor.memory.storage import follows, is_view, leave, shares_with, sharing
 from glassgrad.tensor.realize_and_read import value_of
 from glassgrad.tensor.tensor import Tensor, class_of_results
@@ -101,7 +101,7 @@ class TracedCall:
             source, longest = as_buffer(tensor), tuple(map(most, tensor.shape))
             buffer = Buffer.from_host(source.arg, source.arg.address, longest, tensor.dtype, source.arg.device)
             node = UOp(o.BUFFER, tensor.dtype, (), buffer).shrink([(0, n) for n in tensor.shape])
-            made = class_of_results(tensor)(node, requires_grad=tensor._requires_grad)
+            made = class_of_results(tensor)(node, requires_grad=wants_gradient(tensor))
             made.grad = None if tensor.grad is None else tensor.grad.realize()
             self.arguments.append(Argument(tensor, made, tensor.uop, tensor.grad, is_view(tensor),
                                            passes_gradients(tensor, tensor.uop)))
@@ -125,7 +125,7 @@ class TracedCall:
 
     def _reach(self, tensor: Tensor, node: UOp, grad: Tensor | None, path: str) -> ReachedTensor:
         """Record how a tensor that the call can read or change, and its gradient, were before the call."""
-        row = self.reached[id(tensor)] = ReachedTensor(tensor, node, grad, tensor._requires_grad, path)
+        row = self.reached[id(tensor)] = ReachedTensor(tensor, node, grad, wants_gradient(tensor), path)
         if grad is not None and id(grad) not in self.reached:
             self._reach(grad, grad.uop, None, f"{path}.grad")
         return row
@@ -185,7 +185,7 @@ class TracedCall:
                     fix="compute it inside the function, or hand in x.detach(); this call went without that gradient")
         for tensor, row in self._touched():
             grad = tensor.grad
-            if grad is not None and grad is not row.grad and is_lazy(grad) and tensor._requires_grad is not True:
+            if grad is not None and grad is not row.grad and is_lazy(grad) and wants_gradient(tensor) is not True:
                 set_unread_gradient(tensor, RESET if row.is_reset else row.grad)
 
     def _made(self) -> set[int]:
@@ -260,7 +260,7 @@ class TracedCall:
         changed = [row.tensor for row in rows if self._is_changed(row)]
         left = dict.fromkeys([*self.left, *changed, *self._new_grads(), *self.hidden])
         waiting = [t for t in left if is_lazy(t)]
-        trained = {node.base for row in rows if row.tensor._requires_grad is True
+        trained = {node.base for row in rows if wants_gradient(row.tensor) is True
                    for node in (row.node, row.tensor.uop)}
         trained |= {self.reached[id(row.stand_in)].node.base for row in self.arguments if row.passes_gradients}
         ends = [t for t in waiting if not self.was_there(t) and (
@@ -275,7 +275,7 @@ class TracedCall:
         """Copy the results that are views of an argument which gradients would pass: a view of the stand-in leads to
         no leaf of the caller's, and its gradient would end in silence."""
         trained = {self.reached[id(row.stand_in)].node.base for row in self.arguments
-                   if row.passes_gradients or row.tensor._requires_grad is True}
+                   if row.passes_gradients or wants_gradient(row.tensor) is True}
         for tensor in self.given:
             if not is_lazy(tensor) and _leads_to(tensor.uop, trained):
                 leave(tensor)
@@ -319,8 +319,8 @@ class TracedCall:
                 assign_node(original, stand_in.uop)
             if stand_in.grad is not grad:
                 original.grad = stand_in.grad
-            if stand_in._requires_grad is not original._requires_grad:
-                original.requires_grad = stand_in._requires_grad
+            if wants_gradient(stand_in) is not wants_gradient(original):
+                original.requires_grad = wants_gradient(stand_in)
         for binding, now in self.walk.changed():
             way, holder = binding.way, binding.holder
             put = [(binding.name, now)] if way.put else []
@@ -363,11 +363,11 @@ class TracedCall:
         for tensor in self.replaced:
             if self.trace.touched[id(tensor)].views_written:
                 yield f"the function assigns to a tensor of shape {tensor.shape} and then replaces it"
-            if any(other._requires_grad is True and other is not tensor for _, other in leaves_among([tensor.uop])):
+            if any(wants_gradient(other) is True and other is not tensor for _, other in leaves_among([tensor.uop])):
                 yield f"the function replaces a tensor of shape {tensor.shape} by one that is trained"
         for tensor, _, _, wanted, _ in self.reached.values():
-            if tensor._requires_grad is not wanted:
-                yield f"the function sets requires_grad of a tensor of shape {tensor.shape} to {tensor._requires_grad}"
+            if wants_gradient(tensor) is not wanted:
+                yield f"the function sets requires_grad of a tensor of shape {tensor.shape} to {wants_gradient(tensor)}"
         if random.getstate() != dice:
             yield "the function draws numbers from Python's random"
         for length in lengths_in(result):
@@ -452,7 +452,7 @@ def passes_gradients(tensor: Tensor, node: UOp) -> bool:
             return id(node) in registry.jitted.rows
     reached = toposort([node], passes_to)
     return any(map(is_cut_off, reached)) or any(
-        t._requires_grad is True and t is not tensor for _, t in leaves_among(reached))
+        wants_gradient(t) is True and t is not tensor for _, t in leaves_among(reached))
 
 
 def _is_data(tensor: Tensor) -> bool:

@@ -18,6 +18,7 @@ from glassgrad.nn import state
 from glassgrad.nn.state.formats.safetensors import replacing
 from glassgrad.tensor.autograd.no_grad import enable_grad, no_grad
 from glassgrad.tensor.broadcast import broadcast_shape
+from glassgrad.tensor.jit_access import wants_gradient
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["allclose", "broadcast_shapes", "cat", "compile", "concat", "concatenate", "einsum", "enable_grad", "finfo",
@@ -185,7 +186,7 @@ def set_grad_enabled(mode: bool) -> Any:
 
 def is_grad_enabled() -> bool:
     """Whether no `no_grad` block is open here."""
-    return TorchTensor([1.0]).mul(1)._requires_grad is not False
+    return wants_gradient(TorchTensor([1.0]).mul(1)) is not False
 
 
 def compile(model: Any = None, **options: Any) -> Any:

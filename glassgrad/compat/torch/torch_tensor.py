@@ -9,6 +9,7 @@ from glassgrad.compiler.graph import DType, UOp, dtypes, toposort
 from glassgrad.compiler.graph.gradient import passes_to
 from glassgrad.tensor.autograd.gradient_leaves import leaves_among
 from glassgrad.tensor.checks import REQUIRED, arguments
+from glassgrad.tensor.jit_access import wants_gradient
 from glassgrad.tensor.tensor import Tensor
 from glassgrad.tensor.tensor_base import Self
 
@@ -60,9 +61,9 @@ class TorchTensor(Tensor):
         >>> (w * 2).requires_grad, w.detach().requires_grad, TorchTensor([1.0]).requires_grad
         (True, False, False)
         """
-        if self._requires_grad is not None or self.uop.dtype.kind != "f":
-            return bool(self._requires_grad)
-        return any(leaf._requires_grad for _, leaf in leaves_among(toposort([self.uop], passes_to)))
+        if wants_gradient(self) is not None or self.uop.dtype.kind != "f":
+            return bool(wants_gradient(self))
+        return any(wants_gradient(leaf) for _, leaf in leaves_among(toposort([self.uop], passes_to)))
 
     @requires_grad.setter
     def requires_grad(self, value: bool | None) -> None:

@@ -23,6 +23,7 @@ from glassgrad.base.settings import Context, settings
 from glassgrad.compiler.graph import DType, dtypes
 from glassgrad.nn.modules.object_tree import ObjectPart, walk
 from glassgrad.nn.state.state_dict import Loaded, get_state_dict, load_state_dict
+from glassgrad.tensor.jit_access import wants_gradient
 from glassgrad.tensor.tensor import Tensor
 
 
@@ -73,7 +74,7 @@ class Module:
         if value.requires_grad:
             kind = "parameter_names"
         elif isinstance(before, Tensor):                # a buffer that is replaced stays one
-            kind = "buffer_names" if before._requires_grad is False and name not in self.parameter_names else ""
+            kind = "buffer_names" if wants_gradient(before) is False and name not in self.parameter_names else ""
         else:
             kind = "passing_names" if any(module is self for module in _calls.open) else ""
         if kind and name not in getattr(self, kind):
@@ -235,7 +236,7 @@ def _is_parameter(place: ObjectPart) -> bool:
         return False
     known = isinstance(place.holder, Module) and \
         (place.holder.all_are_parameters or place.key in place.holder.parameter_names)
-    return known or place.value._requires_grad is not False
+    return known or wants_gradient(place.value) is not False
 
 
 # -- containers ----------------------------------------------------------------------------------------------

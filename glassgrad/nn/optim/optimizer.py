@@ -19,7 +19,7 @@ from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.nn.modules.argument_checks import check_call, signature_of
 from glassgrad.nn.optim.parameter_group import Group
 from glassgrad.tensor.autograd.gradient_leaves import distinct, take_started
-from glassgrad.tensor.jit_access import computed_from
+from glassgrad.tensor.jit_access import computed_from, wants_gradient
 from glassgrad.tensor.tensor import Tensor
 
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]] | Tensor
@@ -105,7 +105,7 @@ class Optimizer:
                                      expected="each parameter once", fix="leave it out of one of the groups")
                 continue
             known.add(id(tensor))
-            if tensor._requires_grad is False or tensor.dtype.kind != "f":
+            if wants_gradient(tensor) is False or tensor.dtype.kind != "f":
                 self.buffers.append(tensor if pending.is_computed(tensor) else _kept(tensor))
             else:
                 self.params.append(tensor)

@@ -20,6 +20,7 @@ from glassgrad.nn.state.formats.safetensors import METADATA, read_header, write_
 from glassgrad.nn.state.state_dict import compare, get_state_dict, put
 from glassgrad.tensor import checks
 from glassgrad.tensor.formulas.random_numbers import streams
+from glassgrad.tensor.jit_access import wants_gradient
 from glassgrad.tensor.tensor import Tensor
 
 FORMAT = "glassgrad checkpoint 1"
@@ -49,7 +50,7 @@ def save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = N
     tensors = _tensors(model, optimizer)
     first: dict[UOp, str] = {}
     same = {name: first[tensor.uop] for name, tensor in tensors.items()
-            if tensor._requires_grad is False and first.setdefault(tensor.uop, name) != name}
+            if wants_gradient(tensor) is False and first.setdefault(tensor.uop, name) != name}
     state = {"step": step, "random": [seed, count], "same": same, "extra": extra,
              "numbers": {place.name: place.value for place in _numbers(optimizer)}}
     try:

@@ -12,6 +12,7 @@ from glassgrad.base.errors import GlassgradError, InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, ops as o, promote, substitute
 from glassgrad.nn.modules.object_tree import walk
 from glassgrad.tensor import checks, realize_and_read as running
+from glassgrad.tensor.jit_access import wants_gradient
 from glassgrad.tensor.memory.python_values import is_torch
 from glassgrad.tensor.tensor import Tensor
 
@@ -202,7 +203,7 @@ def put(found: Comparison, realize: bool = True, any_type: bool = False) -> None
         for first, *others in waiting.values():
             first.realize(*others)
     for mine, _ in found.fitting.values():
-        if mine.uop.base.op is o.BUFFER and mine._requires_grad is not False:
+        if mine.uop.base.op is o.BUFFER and wants_gradient(mine) is not False:
             mine.replace(mine._with(_separate_leaf(mine.uop)))
 
 
