@@ -9,7 +9,7 @@ import pytest
 from changing_programs import data, general_graphs
 from loop_kernels import AVX512
 
-from glassgrad import Context, Tensor, Variable
+from glassgrad import Context, Device, Tensor, Variable
 from glassgrad.compiler.graph.index_algebra import linear
 from glassgrad.compiler.lower.loops import LANE, For, Kernel, loads_in, ranges_of, walk
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
@@ -176,6 +176,7 @@ def test_the_parts_of_a_sum_are_left_out_for_few_terms() -> None:
     assert [used_phases(kernel, n)[0] for n in (2, 64, 65, 1000)] == [0, 0, 1, 1]
 
 
+@pytest.mark.skipif(Device.DEFAULT != "CPU", reason="about a kernel for a CPU")
 @pytest.mark.parametrize("terms", [cpu.FEW_TERMS])
 def test_a_product_of_few_terms_has_no_blocks_of_its_sum(terms: int) -> None:
     [kernel] = kernels_of(lambda n: Tensor(data((n, 128))).T @ Tensor(data((n, 512))))

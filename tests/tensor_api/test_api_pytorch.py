@@ -11,6 +11,7 @@ import pytest
 from torch_reference import check, seeded, torch
 
 from glassgrad import DTypeError, GlobalCounters, InputError, ShapeError, Tensor, Variable, dtypes, nn, vmap
+from glassgrad.compiler.graph.ops import Ops
 
 F = torch.nn.functional
 
@@ -121,6 +122,8 @@ def test_divisors_of_any_count_of_numbers_take_few_kernels(dtype: str, rng: np.r
 def test_divisors_of_examples_and_of_a_length_known_later() -> None:
     numbers, x = np.arange(1, 300), Tensor(list(range(1, 300))).realize()
     length = Variable("n", 1, 299).bind(270)
+    for item in x[:length].gcd(36).schedule():           # a GPU's launch has no other arguments than the kernel's
+        assert len(item.slots) == sum(n.op is Ops.PARAM for n in item.ast.toposort())
     assert x[:length].gcd(36).tolist() == np.gcd(numbers[:270], 36).tolist()
     assert vmap(lambda row: row.gcd(36))(x.reshape(13, 23)).flatten().tolist() == np.gcd(numbers, 36).tolist()
     assert vmap(lambda row: row.gcd(x[:13]), in_axes=1)(x.reshape(13, 23)).tolist() == np.gcd(
@@ -430,7 +433,6 @@ def test_threefry() -> None:
 
 
 def test_graph_ops_by_name() -> None:
-    from glassgrad.compiler.graph.ops import Ops
     x, y = Tensor([1.0, 4.0]), Tensor([3.0, 2.0])
     assert x.alu(Ops.MAX, y).tolist() == [3.0, 4.0] and x.alu(Ops.SQRT).tolist() == [1.0, 2.0]
     assert (x > 2).alu(Ops.WHERE, x, y).tolist() == [3.0, 4.0] and Tensor.const(3).shape == ()

@@ -222,7 +222,7 @@ def _copy_of(source: UOp | Slot, to: OnDevice) -> UOp:
 
 def _recurrence(stored: list[UOp], memory: _Memory, inputs: list[UOp], in_one_kernel: bool) -> Item:
     """The item of a recurrence, of which some results are stored; after its sources come all variables. One kernel
-    computes the number of a step itself."""
+    computes the number of a step itself, and has no variables."""
     slots, params = [memory.place[r] for r in stored], list[UOp]()
     for node in stored[0].src:
         if in_one_kernel and node.op is o.IOTA:
@@ -232,7 +232,8 @@ def _recurrence(stored: list[UOp], memory: _Memory, inputs: list[UOp], in_one_ke
         while node not in memory.place:                  # a reshape of what is in memory
             node = node.src[0]
         slots.append(memory.place[node])
-    slots += [slot for slot, p in enumerate(inputs) if isinstance(p.arg, Measure)]
+    if not in_one_kernel:
+        slots += [slot for slot, p in enumerate(inputs) if isinstance(p.arg, Measure)]
     results = [r.over(tuple(params)) for r in stored]
     if in_one_kernel:
         results = [UOp(o.STORE, r.dtype, (UOp(o.PARAM, r.dtype, (), Param(i, r.shape)), r))
