@@ -201,4 +201,4 @@ def test_a_known_small_graph_and_a_jitted_call_make_few_calls() -> None:
     take_started()                             # losses of other tests, whose gradients would be computed along
     assert steps(lambda: (x + 1).realize()) <= 82          # 76 alone, 79 after other tests
     assert steps(lambda: x.sum().realize()) <= 118         # 112 alone
-    assert steps(lambda: product(x)) <= 33                 # 30
+    assert steps(lambda: product(x)) <= 37                 # 35 alone

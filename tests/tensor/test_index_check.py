@@ -262,7 +262,7 @@ def test_what_cannot_be_wrong_costs_nothing():
     GlobalCounters.reset()
     before = len(index_range_check.watched_nodes)
     Tensor([3.0, 1.0, 2.0]).sort()[0].realize()
-    assert len(index_range_check.watched_nodes) == before
+    assert len(index_range_check.watched_nodes) <= before        # fewer, where a node of before has died
 
 
 @pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")

@@ -40,7 +40,7 @@ from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.autograd.function import custom_gradient
 from glassgrad.tensor.checks import sizes
-from glassgrad.tensor.kernels.c_signature import check_arguments, check_result, number_for, parameters_of
+from glassgrad.tensor.kernels.c_signature import check_arguments, check_kinds, check_result, number_for, parameters_of
 from glassgrad.tensor.tensor_base import TensorBase
 
 Shape = Sequence[int]
@@ -72,6 +72,7 @@ def c_kernel(source: str, name: str, backward: Callable[..., Any] | None = None,
         first = tensors[0]
         function = _function(source, name, first.device, tuple(not isinstance(a, TensorBase) for a in args))
         kind = first.dtype
+        check_kinds(name, args)
         if declared is not None:
             check_arguments(name, declared, args)
             kind = declared[0].dtype or kind

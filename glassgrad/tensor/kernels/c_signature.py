@@ -58,6 +58,16 @@ def _parameter(text: str) -> Parameter:
     return Parameter(" ".join(text.split()), dtype, "*" in text or "[" in text)
 
 
+def check_kinds(name: str, args: Sequence[Any]) -> None:
+    """All arguments are tensors or numbers."""
+    for value in args:
+        if not isinstance(value, (TensorBase, bool, int, float)):
+            raise InputError("a C kernel takes tensors and numbers",
+                             given=f"{value!r} of type {type(value).__name__} for {name}",
+                             expected="a Tensor, an int or a float",
+                             fix="make it a tensor, or a number with float() or int()")
+
+
 def check_arguments(name: str, parameters: Sequence[Parameter], args: Sequence[Any]) -> None:
     """The function declares a result, these arguments, and a number of elements; tensors are of the declared types."""
     if len(parameters) != len(args) + 2:
@@ -94,11 +104,6 @@ def check_result(name: str, parameter: Parameter, dtype: DType) -> None:
 
 def number_for(name: str, parameter: Parameter | None, value: Any) -> Any:
     """A number as C takes it: in the declared type; else an int as long long and a float as double."""
-    if not isinstance(value, (bool, int, float)):
-        raise InputError("a C kernel takes tensors and numbers",
-                         given=f"{value!r} of type {type(value).__name__} for {name}",
-                         expected="a Tensor, an int or a float",
-                         fix="make it a tensor, or a number with float() or int()")
     default = dtypes.float64 if isinstance(value, float) else dtypes.int64
     declared = default if parameter is None or parameter.dtype not in _NUMBERS else parameter.dtype
     if isinstance(value, float) and declared.kind != "f":

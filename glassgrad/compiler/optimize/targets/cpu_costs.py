@@ -112,7 +112,7 @@ MOST_NEAR = 12           # tiles that a search tries
 MOST_WRITTEN = 2048      # unrolled multiply-adds, for all the edges that a tile may be at
 PACK = 1.0               # cycles to pack one element of the other factor,
 LINE_CYCLES = 0.4        # and to read a cache line of an image that is no window, which no tap before has read
-TURN = 0.4               # cycles to transpose one element of a finished tile,
+TURN = 1.0               # cycles to transpose one element of a finished tile,
 APART = 8.0              # plus this for each contiguous piece of the result that a column of the tile is in
 
 # -- rows and columns of reductions ----------------------------------------------------------------------------------
