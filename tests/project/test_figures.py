@@ -13,8 +13,8 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_840, "check": 890, "engine and runtime": 5_580, "tensor": 8_960, "nn": 5_430, "jit": 1_805,
-         "package": 38_300, "new capabilities": 16_100, "package with them": 54_395}
+LINES = {"compiler": 12_840, "check": 890, "engine and runtime": 5_580, "tensor": 8_960, "nn": 5_432, "jit": 1_805,
+         "package": 38_305, "new capabilities": 16_100, "package with them": 54_405}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
