@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from needed_calls import failure_with_needed_calls
 
 from glassgrad import Tensor, TinyJit, Variable
 from glassgrad.compiler.graph import dtypes
@@ -320,13 +321,5 @@ def _size(rng: random.Random, most: int) -> int:
 def check(seed: int, device: str = "CPU") -> str:
     """Nothing when the program of this seed is right in all its calls; else the program with the calls it needs."""
     program = LengthProgram.random(seed, device)
-    wrong = program.fails()
-    position = 0
-    while wrong and position < len(program.calls) > 1:
-        before = program.calls
-        program.calls = before[:position] + before[position + 1:]
-        found = program.fails()
-        wrong = found or wrong
-        if not found:
-            program.calls, position = before, position + 1
+    wrong = failure_with_needed_calls(program)
     return f"seed {seed}: {wrong}\n{program}" if wrong else ""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from needed_calls import failure_with_needed_calls
 
 import glassgrad.torch as ours_torch
 from glassgrad import JitError, TinyJit
@@ -191,13 +192,5 @@ def _tensors(value: Any) -> list[Any]:
 def check(seed: int) -> str:
     """Nothing when the program of this seed does as PyTorch; else the program, with the calls that it needs."""
     program = LoopProgram(seed)
-    wrong = program.fails()
-    position = 0
-    while wrong and position < len(program.calls) > 1:
-        before = program.calls
-        program.calls = before[:position] + before[position + 1:]
-        found = program.fails()
-        wrong = found or wrong
-        if not found:
-            program.calls, position = before, position + 1
+    wrong = failure_with_needed_calls(program)
     return f"seed {seed}: {wrong}\n{program.text}" if wrong else ""

@@ -58,7 +58,7 @@ def test_pools_of_16_bits_sum_in_float32(kind: str) -> None:
 
 
 def test_targets_of_two_classes_may_be_truth_values() -> None:
-    """With logits, truth values as targets ended in an internal error."""
+    """With logits, bools as targets ended in an internal error."""
     x, target = Tensor([0.5, -1.0, 2.0]), Tensor([True, False, True])
     for name in ("binary_cross_entropy_with_logits", "binary_cross_entropy", "mse_loss", "l1_loss", "huber_loss"):
         loss = getattr(functional, name)

@@ -192,7 +192,7 @@ truth values cannot be subtracted
   expected: numbers
   fix:      use x ^ y for their difference, or cast: x.int() - y.int()"""),
     "shift of truths": (lambda: Tensor([True]) << Tensor([True]), DTypeError, """
-truth values cannot be shifted
+bools cannot be shifted
   given:    bool << bool
   expected: integers
   fix:      cast: x.int() << y.int()"""),

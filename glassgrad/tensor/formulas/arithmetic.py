@@ -81,7 +81,7 @@ def binary(op: o.Op, x: Any, y: Any, place: Place | None = None) -> UOp:
             raise DTypeError("truth values cannot be subtracted", given="bool - bool", expected="numbers",
                              fix="use x ^ y for their difference, or cast: x.int() - y.int()")
         if op in (o.SHL, o.SHR):
-            raise DTypeError("truth values cannot be shifted", given=f"bool {op.sign} bool", expected="integers",
+            raise DTypeError("bools cannot be shifted", given=f"bool {op.sign} bool", expected="integers",
                              fix=f"cast: x.int() {op.sign} y.int()")
     elif dtype.kind == "f" and op in _INTEGER_ONLY:
         raise DTypeError(f"{VERBS[op][1]} works on integers and truth values",
