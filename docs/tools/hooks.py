@@ -65,7 +65,7 @@ def with_site_links(markdown: str, page: str) -> str:
         if not target or re.match(r"https?:|mailto:|/", target) or source_pages.is_generated(page):
             return found[0]
         place = posixpath.normpath(posixpath.join("docs", folder, target))
-        if place.startswith("docs/"):
+        if place.startswith("docs/") and not place.startswith("docs/tools/"):      # those are no pages
             return found[0]
         to = posixpath.relpath(source_pages.page_of(place, (ROOT / place).is_dir()), folder or ".")
         return f"{found[1]}{to}{hash_}{anchor}{found[3]}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-FOLDERS = ("glassgrad", "projects", "examples", "benchmarks")
+FOLDERS = ("glassgrad", "projects", "examples", "benchmarks", "docs/tools")
 SINGLE = ("tinygrad_lite.py",)
 TEXTS = {"README.md": "index.md", "CONTRIBUTING.md": "about/contributing.md", "CHANGELOG.md": "about/changelog.md",
          "SECURITY.md": "about/security.md"}

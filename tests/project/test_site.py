@@ -110,6 +110,12 @@ def test_links_out_of_docs_have_a_page(page: Path) -> None:
         assert to.resolve().relative_to("/").as_posix() in all_pages(), target
 
 
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda p: p.relative_to(DOCS).as_posix())
+def test_a_link_to_source_leads_to_a_page_not_to_the_file(page: Path) -> None:
+    text = hooks.with_site_links(page.read_text(), page.relative_to(DOCS).as_posix())
+    assert not re.findall(r"\]\(([^)\s#]+\.py)[)#]", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+
+
 def test_a_source_page_shows_the_file() -> None:
     page = source_pages.pages(ROOT)["source/glassgrad/compiler/graph/ops.py.md"]
     assert (ROOT / "glassgrad/compiler/graph/ops.py").read_text().rstrip() in page and 'linenums="1"' in page
