@@ -33,8 +33,8 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.plain import gpu_loops, lanes_and_tasks, plain_loops
-from glassgrad.compiler.optimize.product.conv_tile import direct
-from glassgrad.compiler.optimize.product.dot_product_tile import taps_of_channels
+from glassgrad.compiler.optimize.product.conv_tile import conv_tiles
+from glassgrad.compiler.optimize.product.dot_product_tile import dot_tiles_of_channels
 from glassgrad.compiler.optimize.product.recognize import Product, recognize
 from glassgrad.compiler.optimize.recipes import optimize, unoptimized
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
@@ -90,7 +90,8 @@ def test_no_family_of_windows_takes_a_product_of_matrices(name: str, m: int, k: 
         left, right = a if x == (m, k) else a.permute((1, 0)), b if y == (k, n) else b.permute((1, 0))
         product = contraction_of(matmul(left, right))
         assert product is not None and of_matrices(product)
-        assert direct(product, target, Decisions()) is None and taps_of_channels(product, target, Decisions()) is None
+        assert conv_tiles(product, target, Decisions()) is None
+        assert dot_tiles_of_channels(product, target, Decisions()) is None
         assert with_zeros(product, target.lanes(4)) is None
 
 

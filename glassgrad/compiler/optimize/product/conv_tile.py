@@ -38,7 +38,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 Runs = dict[UOp, tuple[CutLoop, tuple[Run, ...]]]    # of a loop of K: the loop of M whose tile bounds it, and its runs
 
 
-def direct(given: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
+def conv_tiles(given: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
     """The phases; refuses (None) what is no window, or has too few channels for the lanes, or too few products to repay
     the transposition."""
     plan = ImagePlan.cheapest(given, target)
