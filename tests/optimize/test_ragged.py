@@ -191,7 +191,7 @@ REWRITES = {
     "reduction_moves.sums_together": "test_optimize.py::test_sums_over_the_same_loops_become_one_nest",
     "lanes_and_tasks.one_loop": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "loop_moves.spread": "test_optimize.py::test_spread_runs_the_rest_once",
-    "loop_moves.share_out": "test_recipes.py::test_many_small_products",
+    "loop_moves.share_out": "test_products.py::test_many_small_products",
     "loop_moves.serial": "test_online_softmax.py::test_trees_of_every_target_are_right_and_free_of_races",
     "tasks_of_several_nests.nests": "test_online_softmax.py::test_any_sizes",
     "chained_matmuls.in_registers": "test_chained_matmuls.py::test_trees_are_right",

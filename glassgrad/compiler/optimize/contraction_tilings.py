@@ -126,7 +126,7 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
     if plan is None:
         return None
     chosen = decisions.ask(plan.own(), plan.refuses, plan.others)
-    *packing, last = product.with_run_time_bounds(RegisterTile(plan, chosen).phases())
+    *packing, last = product.set_run_time_bounds(RegisterTile(plan, chosen).phases())
     packing = [skip_unused_packing(phase, product) for phase in packing]
     return [*copies_padding, *map(limit_tasks, [*packing, last])]
 

@@ -138,7 +138,7 @@ class CutLoop:
         self.over, self.inside = counter(name + "o", self.count), counter(name + "i", self.tile)
         self.begin, self.done = counter(name + "b", size), counter(name + "d", size)
 
-    def place(self, inside: UOp) -> UOp:
+    def index_of(self, inside: UOp) -> UOp:
         """The index in the loop; the last tile starts early, so that nothing past the end is read."""
         if self.pieces:
             return add(self.begin, inside)
@@ -149,10 +149,10 @@ class CutLoop:
     def gate(self, inside: UOp) -> UOp | None:
         """The condition that the previous tile has not stored this row already; None where no tiles overlap."""
         if self.pieces:
-            return less(self.done, add(self.place(inside), index(1)))
+            return less(self.done, add(self.index_of(inside), index(1)))
         if self.loop.arg.size % self.tile == 0:
             return None
-        return less(multiply(self.over, self.tile), add(self.place(inside), index(1)))
+        return less(multiply(self.over, self.tile), add(self.index_of(inside), index(1)))
 
 
 def rows_of(p: Product, edges: Edges, tiles: list[int]) -> list[CutLoop]:

@@ -48,8 +48,8 @@ class Product:
         loop = next((r for r in self.k if r in self.stops), None)
         return None if loop is None else multiply(self.stops[loop], self.depth // loop.arg.size)
 
-    def with_run_time_bounds(self, phases: list[list[Statement]]) -> list[list[Statement]]:
-        """The phases of a tiling, with the product's run-time bounds set on their loops."""
+    def set_run_time_bounds(self, phases: list[list[Statement]]) -> list[list[Statement]]:
+        """Set the product's run-time bounds on the loops of a tiling's phases, which are returned."""
         for loop in [s for phase in phases for s in walk(phase) if isinstance(s, For) and s.range in self.stops]:
             loop.stop = self.stops[loop.range]
         return phases
