@@ -17,7 +17,6 @@ from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LANE, For, Kernel, Prefetch, Store, task_loops, walk
 from glassgrad.compiler.lower.lower import lower
-from glassgrad.compiler.optimize.contraction_tilings import of_matrices
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
@@ -46,7 +45,7 @@ def test_no_family_of_windows_takes_a_product_of_matrices(name: str, m: int, k: 
         a, b = (UOp(o.PARAM, FLOAT, (), Param(slot, shape)) for slot, shape in ((0, x), (1, y)))
         left, right = a if x == (m, k) else a.permute((1, 0)), b if y == (k, n) else b.permute((1, 0))
         product = contraction_of(matmul(left, right))
-        assert product is not None and of_matrices(product)
+        assert product is not None and product.of_matrices
         assert conv_tiles(product, target, Decisions()) is None
         assert dot_tiles_of_channels(product, target, Decisions()) is None
         assert with_zeros(product, target.lanes(4)) is None
@@ -57,7 +56,7 @@ def test_a_convolution_of_one_channel_is_no_product_of_matrices() -> None:
     windows = image.window(0, 7, 1, 1)
     left = windows.reshape((1, 94, 7)).expand((16, 94, 7))
     product = contraction_of((left * weights.reshape((16, 1, 7)).expand((16, 94, 7))).sum([2]))
-    assert product is not None and not of_matrices(product)
+    assert product is not None and not product.of_matrices
 
 
 @pytest.mark.parametrize("m,k,n,where", [

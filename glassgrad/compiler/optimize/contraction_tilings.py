@@ -18,7 +18,6 @@ from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.product.conv_tile import conv_tiles
 from glassgrad.compiler.optimize.product.depthwise_tile import depthwise_tiles
 from glassgrad.compiler.optimize.product.dot_product_tile import dot_tiles, dot_tiles_of_channels
-from glassgrad.compiler.optimize.product.flat_axes import of_matrices
 from glassgrad.compiler.optimize.product.gpu_group_tile import group_tiles
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_loops import on_gpu_matrix_unit
 from glassgrad.compiler.optimize.product.gpu_warp_tile import on_warps
@@ -114,7 +113,7 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
     in_place = None
     if product.stops:
         in_place = conv_tiles(product, target, decisions)
-    elif product.pair is None and not of_matrices(product):
+    elif product.pair is None and not product.of_matrices:
         in_place = on_images(product, target, decisions)
         padded = with_zeros(product, target.lanes(product.total.dtype.itemsize)) if in_place is None else None
         if padded is not None:

@@ -297,11 +297,10 @@ def _in_memory_order(groups: list[KernelGroup], group_of: dict[UOp, KernelGroup]
         if len(waiting) == 1:
             ends(value, waiting[0])
     done = [False] * len(groups)
-    ready = [i for i, count in enumerate(missing) if not count]                  # both are heaps
-    frees = [i for i in ready if takes[i] <= 0]
+    ready = sorted((takes[i] > 0, i) for i, count in enumerate(missing) if not count)      # a heap: freeing ones first
     out: list[KernelGroup] = []
-    while ready or frees:
-        at = heappop(frees if frees else ready)
+    while ready:
+        _, at = heappop(ready)
         if done[at]:
             continue
         done[at] = True
@@ -311,12 +310,12 @@ def _in_memory_order(groups: list[KernelGroup], group_of: dict[UOp, KernelGroup]
             if left[value] == 1:
                 last = next(i for i in readers[value] if not done[i])
                 ends(value, last)
-                if not missing[last] and takes[last] <= 0:
-                    heappush(frees, last)
+                if not missing[last]:
+                    heappush(ready, (takes[last] > 0, last))
         for follower in dict.fromkeys(i for r in groups[at].roots for i in readers.get(r, [])):
             missing[follower] -= 1
             if not missing[follower]:
-                heappush(frees if takes[follower] <= 0 else ready, follower)
+                heappush(ready, (takes[follower] > 0, follower))
     return out
 
 

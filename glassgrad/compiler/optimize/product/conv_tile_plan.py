@@ -16,8 +16,9 @@ from glassgrad.compiler.graph import UOp
 from glassgrad.compiler.graph.index_algebra import add, bounds, index, less, multiply
 from glassgrad.compiler.lower.loops import counter, one, ranges_of
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, RunTimePiece, read_in_place
-from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis, of_matrices
-from glassgrad.compiler.optimize.product.recognize import USUAL, Product, count, footprint, stride_along, usual_stride
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis
+from glassgrad.compiler.optimize.product.recognize import (REREAD, USUAL, Product, count, footprint, stride_along,
+                                                           usual_stride)
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling, blocks
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -175,7 +176,7 @@ class ImagePlan:
     @staticmethod
     def cheapest(p: Product, target: Target) -> ImagePlan | None:
         """The plan with either of the factors as the image; None for plain matrices, too."""
-        plans = [plan for each in (p, p.swapped()) if p.m and p.n and p.pair is None and not of_matrices(p)
+        plans = [plan for each in (p, p.swapped()) if p.m and p.n and p.pair is None and not p.of_matrices
                  and (plan := ImagePlan.of(each, target)) is not None]
         return min(plans, key=lambda plan: plan.cost, default=None)
 
@@ -197,7 +198,7 @@ class ImagePlan:
         if found is None:
             return None
         edges, steps = found
-        window = cpu.REREAD * footprint(image, p.k + m) <= depth * tall
+        window = REREAD * footprint(image, p.k + m) <= depth * tall
         along = len(p.k) > 1 and steps[p.k[-1]] == 1 and wide <= cpu.FEW_WINDOW_PANELS * lanes
         near = len(m) > 1 and 2 * footprint(image, p.k + m[1:]) * image.dtype.itemsize <= target.l2_bytes
         if not (window or along or near):

@@ -19,6 +19,7 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import edge_gate
 from glassgrad.compiler.optimize.product.pairs import Pair, pair_of
 
+REREAD = 2           # times that each element is read, for a factor to be a window
 USUAL = 4            # the part of its greatest value that a run-time size is taken for
 
 
@@ -70,6 +71,13 @@ class Product:
     def work(self) -> int:
         """Multiply-adds in total."""
         return count((*self.k, *self.m, *self.n, *self.batch))
+
+    @property
+    def of_matrices(self) -> bool:
+        """Whether both factors are plain matrices in memory: neither is a window over an image."""
+        return all(factor.op is o.LOAD and len(factor.src) == 2 and len(own) == len(self.k) == 1
+                   and REREAD * footprint(factor, own + self.k) > count(own + self.k)
+                   for factor, own in ((self.left, self.m), (self.right, self.n)))
 
     def swapped(self) -> Product:
         """The same with the factors exchanged."""
