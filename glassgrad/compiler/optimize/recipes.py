@@ -107,15 +107,9 @@ def _on_groups(parts: list[list[Statement]], target: Target, decisions: Decision
         same_loops.setdefault(tuple([f.range for f in task_loops(nest)[0]]), []).append(nest)
     for alike in same_loops.values():
         for nest in in_one_nest(alike):
-            phases += _by_length(moves.merge_all(nest), target, decisions)
+            for runs, rows in map(version_of, rows_by_length(moves.merge_all(nest))):
+                phases += [Phase(run_only_if(runs, body)) for body in group_loops(rows, target, decisions)]
     return phases
-
-
-def _by_length(body: list[Statement], target: Target, decisions: Decisions) -> list[Phase]:
-    """The phases of a loop nest that is no contraction, on groups of threads; several versions of it for rows of a
-    run-time length."""
-    return [Phase(run_only_if(runs, phase)) for runs, nest in map(version_of, rows_by_length(body))
-            for phase in group_loops(nest, target, decisions)]
 
 
 def is_nests(body: list[Statement]) -> bool:
