@@ -84,19 +84,15 @@ class GroupTileChoice:
         if outside_n:
             self.columns.append((FlatAxis.of(product.n), [*product.batch, *outside_m], gpu.OUT_OF_ORDER))
         self.short, self.long = sorted((m.size, self.columns[-1][0].size))
+        self.rows = [m.size] if self.m.stop is None else gpu.typical_rows(m.size, gpu.ROWS)     # to be fast for
         self.processors = max(1, target.few_tasks // 2)
         self.copied = copy_cost(product.left, self.m, self.k), copy_cost(product.right, in_order, self.k)
-
-    @property
-    def numbers_of_rows(self) -> list[int]:
-        """The numbers of rows that the tile should be good for."""
-        return [self.m.size] if self.m.stop is None else gpu.typical_rows(self.m.size, gpu.ROWS)
 
     def fastest(self) -> GroupTileWay:
         """The way that is fastest for these numbers of rows."""
         ways = [GroupTileWay(n, outer, factor, tile, parts) for n, outer, factor in self.columns
                 for tile in gpu.GROUP_TILES for parts in self.part_counts(n, outer, tile)]
-        return gpu.best_for(ways, self.time, self.numbers_of_rows)
+        return gpu.best_for(ways, self.time, self.rows)
 
     def part_counts(self, n: FlatAxis, outer: list[UOp], tile: gpu.Tile) -> list[int]:
         """The numbers of parts that K may be split into."""
@@ -134,11 +130,10 @@ class GroupTileChoice:
 
     def tiling(self, way: GroupTileWay) -> Tiling:
         """The way as a decision; the next step of K is copied during this one where there are enough of them."""
-        tile, numbers = way.tile, self.numbers_of_rows
+        tile, usual = way.tile, self.rows[len(self.rows) // 3]
         tiles_bytes = tile.step * (tile.height + tile.width + 2 * gpu.PAD) * self.product.total.dtype.itemsize
-        usual = numbers[len(numbers) // 3]
-        steps_fit = self.typical(self.k, usual) // self.parts_at(way, usual) >= gpu.LEAST_STEPS * tile.step
-        two = 2 * tiles_bytes <= self.target.group_bytes and steps_fit
+        two = 2 * tiles_bytes <= self.target.group_bytes and \
+            self.typical(self.k, usual) // self.parts_at(way, usual) >= gpu.LEAST_STEPS * tile.step
         return Tiling("staged", tile.rows, tile.columns, tile.threads, block_m=tile.side,
                       block_n=tile.threads // tile.side, left="shared", right="shared", k_block=tile.step,
                       k_parts=way.parts, stages=2 if two else 1)

@@ -135,8 +135,6 @@ def recognize(body: list[Statement]) -> Product | None:
     if grouped is not None and grouped.m and grouped.n and \
             (found is None or not found.m or not found.n or count(grouped.batch) < count(found.batch)):
         return grouped
-    if found is not None and found.m and found.n:
-        return found
     if found is None or not (found.m or found.n):
         return None
     return found if found.m else found.swapped()
