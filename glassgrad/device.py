@@ -9,16 +9,5 @@ from glassgrad.runtime.user_device import Allocator, Compiled, CompileError, Com
 
 LRUAllocator = Allocator
 
-__all__ = [
-    "Device",
-    "DeviceRecord",
-    "Backend",
-    "Compiled",
-    "Allocator",
-    "LRUAllocator",
-    "MallocAllocator",
-    "Compiler",
-    "CompileError",
-    "Runner",
-    "Buffer",
-]
+__all__ = ["Device", "DeviceRecord", "Backend", "Compiled", "Allocator", "LRUAllocator", "MallocAllocator", "Compiler",
+           "CompileError", "Runner", "Buffer"]

@@ -116,7 +116,7 @@ class CompiledSchedule:
         blocks: list[Any] = []
         try:
             if self.lives or self.pieces:
-                self.place(addresses, layout, blocks)
+                self.allocate_arenas(addresses, layout, blocks)
             start = perf_counter()
             if state.is_watched or observers:
                 self._launch_watched(addresses, normal, values, state)
@@ -133,7 +133,7 @@ class CompiledSchedule:
                 memory.release(block)
         return results
 
-    def place(self, addresses: list[int], layout: Layout, blocks: list[Any]) -> None:
+    def allocate_arenas(self, addresses: list[int], layout: Layout, blocks: list[Any]) -> None:
         """Allocate the arenas, which the caller releases (`blocks`), and set the addresses of slots in them and of
         pieces of others."""
         for name, total, rows in layout.arenas:

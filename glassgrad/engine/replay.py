@@ -47,8 +47,8 @@ class _MergedSchedules:
         self.numbers = [number for record in records for number in _numbers(record)]
         slots = [Slot(base.shape, base.dtype, base.device) for base in self.buffers]
         slots += [Slot((), dtype, None) for record in records for dtype in record.compiled.cell_types]
-        self.place = {base: slot for slot, base in enumerate(self.buffers)}
-        self.planned = Schedule([], slots, len(slots), sinks=[self.place[n] for r in records for n in r.results])
+        self.slot_of = {base: slot for slot, base in enumerate(self.buffers)}
+        self.planned = Schedule([], slots, len(slots), sinks=[self.slot_of[n] for r in records for n in r.results])
         self.programs: list[Any] = []
         self.items: list[Item] = []              # as the schedules have them; observers know these
         cells = len(self.buffers)
@@ -59,10 +59,10 @@ class _MergedSchedules:
     def _add(self, record: Record, cells: Sequence[int]) -> None:
         """Add a schedule, whose scalars have the slots `cells` here."""
         compiled, slots, first = record.compiled, self.planned.slots, len(self.planned.slots)
-        wholes = [(self.place[node.base], address - node.base.arg.address)
+        wholes = [(self.slot_of[node.base], address - node.base.arg.address)
                   for node, address in zip(record.normal.buffers, record.normal.addresses)]
         wholes += [(cell, 0) for cell in cells]
-        results = {slot: self.place[node] for slot, node in zip(compiled.planned.sinks, record.results)}
+        results = {slot: self.slot_of[node] for slot, node in zip(compiled.planned.sinks, record.results)}
         for i, slot in enumerate(compiled.planned.slots):
             whole, offset = wholes[i] if i < len(wholes) else (results.get(i), 0)
             if slot.whole is not None:
@@ -133,7 +133,7 @@ class Replay:
         compiled.write_numbers(self._addresses, [value for _, value in merged.numbers])
         for i, update in enumerate(merged.planned.updates):
             self._addresses[update.copied] = ctypes.addressof(compiled.copied) + 8 * i
-        compiled.place(self._addresses, compiled.layout, self._blocks)
+        compiled.allocate_arenas(self._addresses, compiled.layout, self._blocks)
         # cells and variables, with the address of the value
         rows = zip(merged.numbers, compiled.cell_types, self._addresses[len(buffers):])
         self.numbers = [(number, dtype, address) for (number, _), dtype, address in rows if number is not None]

@@ -129,7 +129,7 @@ class CapturedCall:
         bases = [node.base for node in self.outcomes.values()]
         in_place = self._find_in_place({symbols[b] for b in traced.fresh if bases.count(symbols[b]) == 1}, {*bases})
         self.in_place = ResultsInPlace(self.replay, in_place)
-        self.gradients = {row.place: row.gradient for row in in_place if row.weight is None}
+        self.gradients = {row.number: row.gradient for row in in_place if row.weight is None}
         stays = {row.symbol for row in in_place}
         self.results = [Result(symbols[b], self.replay, b in traced.cut_off)
                         for b in traced.fresh if symbols[b] not in stays]

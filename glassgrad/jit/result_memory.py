@@ -121,8 +121,8 @@ class Weight:
 class ResultInPlace:
     """A result that is written over a weight, or over the gradient of the call before; `view` is the tensor's node."""
 
-    def __init__(self, symbol: UOp, place: int, weight: Weight | None, view: UOp, update: PartialUpdate | None = None):
-        self.symbol, self.place, self.weight, self.view, self.update = symbol, place, weight, view, update
+    def __init__(self, symbol: UOp, number: int, weight: Weight | None, view: UOp, update: PartialUpdate | None = None):
+        self.symbol, self.number, self.weight, self.view, self.update = symbol, number, weight, view, update
         self.node = symbol                       # its value, by the call before; no memory yet
         self.gradient = UnreadGradient(lambda: symbol)       # what was left with the tensor, if it is a gradient
         self.is_new = False                      # whether `node` is new memory that the tensor does not have yet
@@ -165,7 +165,7 @@ class ResultsInPlace:
     def begin(self, found: Sequence[Tensor]) -> None:
         """Choose the memory of this call's values: in place, or new where something else reads the old ones."""
         for row in self.rows:
-            tensor = found[row.place]
+            tensor = found[row.number]
             row.is_new = row.is_new or not row.stays(tensor)       # a call that failed leaves it new
             if row.is_new and not row.is_spare(tensor):
                 row.node = _new_buffer(row.symbol)
@@ -183,10 +183,10 @@ class ResultsInPlace:
         if self.disturbed:
             for row in self.rows:
                 if row.is_new:
-                    self._give(row, found[row.place], seen)
+                    self._give(row, found[row.number], seen)
             weights = [row for row in self.rows if row.weight is not None]
             # while a tensor has views, it gets new memory at each call, and they get nodes over that
-            self.disturbed = any(is_shared(found[row.place]) for row in weights)
+            self.disturbed = any(is_shared(found[row.number]) for row in weights)
             buffers = [row.node.arg for row in weights]
             self.counted = [buffer for buffer in buffers if buffer.dtype.kind != "f"]
             self.readers = [buffer.readers for buffer in buffers]
@@ -198,7 +198,7 @@ class ResultsInPlace:
             set_unread_gradient(tensor, row.gradient)
             seen[seen.index(before)] = row.gradient
         else:
-            row.weight.node = seen[row.place] = row.node
+            row.weight.node = seen[row.number] = row.node
             assign_node(tensor, row.node)
             self.replay.bind(row.weight.symbol, row.node.arg.address)
         if row.update is not None:

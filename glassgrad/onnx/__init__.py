@@ -3,7 +3,8 @@
 Nothing else of glassgrad imports this package; it is built on the public `Tensor` alone. The guide: docs/guide/onnx.md.
 """
 
-from glassgrad.onnx import control_flow, elementwise, neural, quantization, recurrent, reductions, sampling, shaping
+from glassgrad.onnx import (control_flow, elementwise, neural, quantization, recurrent, reductions_and_products,
+                            sampling, shaping)
 from glassgrad.onnx.graph import NodeError
 from glassgrad.onnx.model import OnnxModel, OnnxValue
 from glassgrad.onnx.operators import MissingOperatorError, operator

@@ -193,7 +193,7 @@ def test_every_name_of_the_table_leads_somewhere():
 
 def test_a_schedule_runs_as_a_whole_or_by_its_kernels():
     from glassgrad import GlobalCounters, Tensor
-    from glassgrad.compat.tinygrad.older_names import ExecItem, create_schedule, lower_schedule, run_schedule
+    from glassgrad.compat.tinygrad.compiler_functions import ExecItem, create_schedule, lower_schedule, run_schedule
     from glassgrad.compiler.schedule.kernels import Item
 
     def lazy():
@@ -293,7 +293,7 @@ def test_types_of_memory_in_numpy_and_torch():
     torch = pytest.importorskip("torch")
     from glassgrad import Tensor, dtypes
     from glassgrad.compat.tinygrad.dtype_functions import _to_torch_dtype
-    from glassgrad.compat.tinygrad.older_names import _to_np_dtype
+    from glassgrad.compat.tinygrad.compiler_functions import _to_np_dtype
     for kind in (dtypes.bfloat16, *dtypes.fp8s, dtypes.float16, dtypes.uint64):
         assert Tensor([1, 2]).cast(kind).numpy().dtype == _to_np_dtype(kind)
     found = [_to_torch_dtype(kind) for kind in (*dtypes.fp8s, dtypes.bfloat16)]

@@ -13,8 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from loop_kernels import Inputs, check
-from test_recipes import compiler, matmul
+from loop_kernels import Inputs, check, compiler, matmul
 
 from glassgrad import Tensor, dtypes
 from glassgrad.compiler.graph.dtype import DType

@@ -23,7 +23,7 @@ from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Kernel, Phase, Store, expressions, loads_in, walk
 from glassgrad.compiler.lower.lower import lower
-from glassgrad.compiler.optimize.moves.split_by_remainder import residues
+from glassgrad.compiler.optimize.moves.split_by_remainder import by_remainder
 from glassgrad.compiler.optimize.plain.access_order import weighed
 from glassgrad.compiler.optimize.product.recognize import count, recognize
 from glassgrad.compiler.optimize.recipes import optimize
@@ -220,7 +220,7 @@ def test_a_strided_gradient_multiplies_no_zeros(size: int, taps: int, dilation: 
 
     def compiled(ast: UOp) -> Kernel:
         plain = lower(ast)
-        nests = [nest for phase in plain.phases for nest in residues(phase.body)]
+        nests = [nest for phase in plain.phases for nest in by_remainder(phase.body)]
         for nest in nests:
             text = [n for s in walk(nest) for e in expressions(s) for n in toposort([e])]
             assert not any(n.op is o.MOD for n in text), "no gate asks for a remainder"

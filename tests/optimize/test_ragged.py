@@ -191,7 +191,7 @@ REWRITES = {
     "reduction_moves.sums_together": "test_optimize.py::test_sums_over_the_same_loops_become_one_nest",
     "lanes_and_tasks.one_loop": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "loop_moves.spread": "test_optimize.py::test_spread_runs_the_rest_once",
-    "loop_moves.share_out": "test_recipes.py::test_many_small_products",
+    "loop_moves.share_out": "test_products.py::test_many_small_products",
     "loop_moves.serial": "test_online_softmax.py::test_trees_of_every_target_are_right_and_free_of_races",
     "tasks_of_several_nests.nests": "test_online_softmax.py::test_any_sizes",
     "chained_matmuls.in_registers": "test_chained_matmuls.py::test_trees_are_right",
@@ -200,10 +200,10 @@ REWRITES = {
     "padding_bounds.bounded": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",
     "loop_moves.branch": "test_cold_path.py::test_the_same_values_with_and_without_the_branch",
     "redundant_phases.filled_once": "test_conv_window_copies.py::test_the_gradients_of_a_strided_convolution",
-    "split_by_remainder.side_by_side": "test_short_gpu_loops.py::test_remainders_of_a_pooled_gradient_are_side_by_side",
+    "split_by_remainder.in_one_nest": "test_short_gpu_loops.py::test_remainders_of_a_pooled_gradient_are_side_by_side",
     "split_by_remainder.split_where_divided":
         "test_joined_remainders.py::test_loops_of_groups_give_what_the_graph_gives",
-    "split_by_remainder.residues": "test_optimize_conv.py::test_a_strided_gradient_multiplies_no_zeros",
+    "split_by_remainder.by_remainder": "test_optimize_conv.py::test_a_strided_gradient_multiplies_no_zeros",
 }
 
 

@@ -13,6 +13,8 @@ from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
+from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import SCHEDULE, GraphWork, run_passes
@@ -80,3 +82,23 @@ def check(sinks: Sequence[UOp], leaves: Leaves, compile_kernel: Compile, what: s
           limits: FusionLimits = CPU_LIMITS) -> None:
     """A way of compiling must give what the graph interpreter gives."""
     assert_same(run_graph(sinks, leaves, compile_kernel, limits), interpret(sinks, leaves), sinks, what)
+
+
+def compiler(target: Target, log: list[str] | None = None) -> Compile:
+    """What compiles a kernel's graph for a target, by the recipe; the moves go to `log`."""
+    def compile_kernel(ast: UOp) -> Kernel:
+        kernel = optimize(lower(ast), target)
+        if log is not None:
+            log.extend(kernel.moves)
+        return kernel
+    return compile_kernel
+
+
+def matmul(x: UOp, y: UOp) -> UOp:
+    """(.., m, k) @ (.., k, n), as expand * multiply * sum."""
+    *batch, m, k = x.shape
+    n = y.shape[-1]
+    order = (*range(len(batch)), len(batch) + 1, len(batch))
+    left = x.reshape((*batch, m, 1, k)).expand((*batch, m, n, k))
+    right = y.permute(order).reshape((*batch, 1, n, k)).expand((*batch, m, n, k))
+    return (left * right).sum([len(batch) + 2]).reshape((*batch, m, n))

@@ -42,6 +42,7 @@ FAMILIES = (
     "tests/tensor_api/test_every_method.py", "tests/tensor_api/test_api_order.py", "tests/optimize/test_decisions.py",
     "tests/optimize/test_rows_in_registers.py", "tests/optimize/test_transposed_copies.py",
     "tests/optimize/test_attention_gradient.py", "tests/optimize/test_optimize.py", "tests/optimize/test_recipes.py",
+    "tests/optimize/test_products.py", "tests/optimize/test_product_tilings.py",
     "tests/optimize/test_matrix_unit.py", "tests/render/test_render_ops.py", "tests/render/test_render_fuzz.py",
     "tests/lower/test_online_softmax.py",
     "tests/engine/test_changing_sizes.py", "tests/engine/test_sizes_compiled.py",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from glassgrad import GlassgradError, Tensor, nn
-from glassgrad.compat.tinygrad import older_names
+from glassgrad.compat.tinygrad import compiler_functions
 from glassgrad.nn import optim, state
 from glassgrad.nn.optim import lr_scheduler
 from glassgrad.nn.state.formats import safetensors
@@ -80,7 +80,7 @@ a weight is scaled by its inputs or its outputs
   given:    mode='fan_both'
   expected: "fan_in" or "fan_out"
   fix:      leave mode out: it is fan_in"""),
-    "NumPy type": (lambda: older_names._from_np_dtype("complex64"), """
+    "NumPy type": (lambda: compiler_functions._from_np_dtype("complex64"), """
 this NumPy type has no counterpart
   given:    complex64
   expected: numbers or truth values

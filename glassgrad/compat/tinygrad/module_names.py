@@ -32,10 +32,10 @@ _HOMES = {
     f"{HERE}.dtype_functions": "_to_torch_dtype _from_torch_dtype from_storage_scalar to_storage_scalar",
     f"{HERE}.helpers": "Context TRAINING JIT getenv fetch",
     f"{HERE}.more_helpers": "is_numpy_ndarray",
-    f"{HERE}.older_names": """UnaryOps BinaryOps TernaryOps ReduceOps MovementOps LoadOps MetaOps BufferOps GroupOp
-        create_schedule run_schedule run_linear lower_schedule lower_schedule_item ExecItem sym_infer resolve smax smin
-        sint least_upper_dtype least_upper_float DTypeLike ConstType ReductionStr is_dtype_supported canonicalize_device
-        function _broadcast_shape _to_np_dtype _from_np_dtype""",
+    f"{HERE}.compiler_functions": """UnaryOps BinaryOps TernaryOps ReduceOps MovementOps LoadOps MetaOps BufferOps
+        GroupOp create_schedule run_schedule run_linear lower_schedule lower_schedule_item ExecItem sym_infer resolve
+        smax smin sint least_upper_dtype least_upper_float DTypeLike ConstType ReductionStr is_dtype_supported
+        canonicalize_device function _broadcast_shape _to_np_dtype _from_np_dtype""",
     f"{HERE}.tinygrad_tensor": "Tensor=TinygradTensor",
     f"{HERE}.tinygrad_uop": "UOp KernelInfo AxisType AddrSpace LazyBuffer",
     f"{HERE}.web_server": "HTTPRequestHandler TCPServerWithReuse",

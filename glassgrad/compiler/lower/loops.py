@@ -221,6 +221,12 @@ def task_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
     return loops, body
 
 
+def version_of(body: list[Statement]) -> tuple[UOp | None, list[Statement]]:
+    """The condition on which a version of a nest runs (an index that is 1 or 0; None: always), and the nest."""
+    first = body[0]
+    return (first.stop, first.body) if isinstance(first, For) and first.range is ONCE else (None, body)
+
+
 def numbered_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
     """As `task_loops`, in the order in which a launch numbers their iterations: loops with a run-time bound first,
     so that tasks beyond the bound are the last ones. (Not those whose bound depends on another loop's counter.)"""

@@ -108,7 +108,7 @@ class BoxedTile:
         return [Box(self.source, self.offset, axes, counts, (add(along, index(i)), across, *at),
                     add(to, index(i * self.rows))) for i in range(0, self.inside.block, self.line)]
 
-    def place(self, position: UOp, k: UOp) -> UOp:
+    def index_of(self, position: UOp, k: UOp) -> UOp:
         """The offset in shared memory of a position and a k of the block."""
         return place_in_lines(self.line, self.rows, *((k, position) if self.along_k else (position, k)))
 
@@ -125,7 +125,7 @@ class PlacedTile:
         return self.tile.depth
 
     def at(self, position: UOp, k: UOp) -> UOp:
-        return load(self.memory, add(self.begin, self.tile.place(position, k)))
+        return load(self.memory, add(self.begin, self.tile.index_of(position, k)))
 
 
 def _few(outer: list[tuple[UOp, int]]) -> list[tuple[UOp, int]]:

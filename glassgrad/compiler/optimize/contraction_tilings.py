@@ -15,10 +15,9 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_decorator import move
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
-from glassgrad.compiler.optimize.product.conv_tile import direct
-from glassgrad.compiler.optimize.product.depthwise_tile import windows
-from glassgrad.compiler.optimize.product.dot_product_tile import taps, taps_of_channels
-from glassgrad.compiler.optimize.product.flat_axes import of_matrices
+from glassgrad.compiler.optimize.product.conv_tile import conv_tiles
+from glassgrad.compiler.optimize.product.depthwise_tile import depthwise_tiles
+from glassgrad.compiler.optimize.product.dot_product_tile import dot_tiles, dot_tiles_of_channels
 from glassgrad.compiler.optimize.product.gpu_group_tile import group_tiles
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_loops import on_gpu_matrix_unit
 from glassgrad.compiler.optimize.product.gpu_warp_tile import on_warps
@@ -36,13 +35,16 @@ MOST_RUN_TIME_TASKS = 32        # tasks of a loop with a run-time bound around a
 
 
 @move(lambda body, *_: None)
-def contraction(body: list[Statement], target: Target, decisions: Decisions, by_rows: bool = False) -> Phases | None:
-    """The phases of a contraction on a CPU: by its matrix unit, or its vectors. `by_rows`: for a range of the number of
-    rows, or of positions along a row of an image. Refuses (None) what no family accepts."""
-    product = with_run_time_rows(body, target) if by_rows else None
-    positions = with_run_time_positions(body) if by_rows and product is None else None
-    if positions is not None and (in_place := direct(positions, target, decisions)) is not None:
-        return in_place
+def contraction(body: list[Statement], target: Target, decisions: Decisions, is_version: bool = False) -> Phases | None:
+    """The phases of a contraction on a CPU: by its matrix unit, or its vectors. `is_version`: the nest is for a range
+    of the number of rows, or of positions along a row of an image. Refuses (None) what no family accepts."""
+    product = None
+    if is_version:
+        product = with_run_time_rows(body, target)
+        positions = with_run_time_positions(body) if product is None else None
+        in_place = None if positions is None else conv_tiles(positions, target, decisions)
+        if in_place is not None:
+            return in_place
     product = product or recognize(body) or recognize_pairs(body)
     if product is None:
         return None
@@ -52,16 +54,16 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions, by_
 
 @move(lambda body, *_: None)
 def contraction_by_groups(body: list[Statement], target: Target, decisions: Decisions,
-                          by_rows: bool = False) -> tuple[Phases, list[Statement]] | None:
+                          is_version: bool = False) -> tuple[Phases, list[Statement]] | None:
     """The phases of a contraction on groups of threads, and the loop nest that plain loops still have to do: with split
-    K the sum of the parts, else empty. `by_rows`: for a range of row counts. Refuses (None) what no family accepts."""
+    K the sum of the parts, else empty. `is_version`: as for `contraction`. Refuses (None) what no family accepts."""
     bounded_axes = with_run_time_axes(body)
     product = bounded_axes or recognize(body) or recognize_pairs(body)
     if product is None:
         return None
     stops = product.stops
     product = replace(product, k=sorted(product.k, key=lambda r: r not in stops))     # a run-time bound is of the first
-    in_place = None if by_rows or bounded_axes is None else recognize_with_run_time_bounds(body)
+    in_place = None if is_version or bounded_axes is None else recognize_with_run_time_bounds(body)
     return on_gpu_matrix_unit(in_place or product, target, decisions) or on_warps(product, target, decisions) or \
         group_tiles(product, target, decisions)
 
@@ -106,25 +108,31 @@ def with_run_time_positions(body: list[Statement]) -> Product | None:
 def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases | None:
     """The phases for a CPU's vectors: window tiles, images read in place, lanes along the sum, or register tiles."""
     if not product.n:
-        return windows(product, target, decisions) or taps(product, target, decisions)
-    before: Phases = []
+        return depthwise_tiles(product, target, decisions) or dot_tiles(product, target, decisions)
+    copies_padding: Phases = []
+    in_place = None
     if product.stops:
-        in_place = direct(product, target, decisions)
-        if in_place is not None:
-            return in_place
-    elif product.pair is None and not of_matrices(product):
-        in_place = direct(product, target, decisions) or taps_of_channels(product, target, decisions)
-        if in_place is None and (copied := with_zeros(product, target.lanes(product.total.dtype.itemsize))) is not None:
-            before, product = copied
-            in_place = direct(product, target, decisions) or taps_of_channels(product, target, decisions)
-        if in_place is not None:
-            return [*before, *in_place]
+        in_place = conv_tiles(product, target, decisions)
+    elif product.pair is None and not product.of_matrices:
+        in_place = on_images(product, target, decisions)
+        padded = with_zeros(product, target.lanes(product.total.dtype.itemsize)) if in_place is None else None
+        if padded is not None:
+            copies_padding, product = padded
+            in_place = on_images(product, target, decisions)
+    if in_place is not None:
+        return [*copies_padding, *in_place]
     plan = RegisterPlan.cheapest(product, target)
     if plan is None:
         return None
     chosen = decisions.ask(plan.own(), plan.refuses, plan.others)
-    *packing, last = product.with_run_time_bounds(RegisterTile(plan, chosen).phases())
-    return [*before, *map(limit_tasks, [*(skip_unused_packing(phase, product) for phase in packing), last])]
+    *packing, last = product.set_run_time_bounds(RegisterTile(plan, chosen).phases())
+    packing = [skip_unused_packing(phase, product) for phase in packing]
+    return [*copies_padding, *map(limit_tasks, [*packing, last])]
+
+
+def on_images(product: Product, target: Target, decisions: Decisions) -> Phases | None:
+    """The phases of a product whose factors are images read in place, with lanes along channels or along the sum."""
+    return conv_tiles(product, target, decisions) or dot_tiles_of_channels(product, target, decisions)
 
 
 def skip_unused_packing(packing: list[Statement], product: Product) -> list[Statement]:

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.symbolic import least
-from glassgrad.compiler.lower.loops import For, If, Kernel, Phase, Statement, Store, loads_in, task_loops, walk
+from glassgrad.compiler.lower.loops import (For, If, Kernel, Phase, Statement, Store, loads_in, task_loops, version_of,
+                                            walk)
 from glassgrad.compiler.optimize.contraction_tilings import contraction, contraction_by_groups
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
-from glassgrad.compiler.optimize.moves.split_by_remainder import residues, side_by_side, split_where_divided
+from glassgrad.compiler.optimize.moves.split_by_remainder import by_remainder, in_one_nest, split_where_divided
 from glassgrad.compiler.optimize.plain.gpu_loops import group_loops
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.plain.rows_in_registers import rows_by_length
@@ -26,7 +27,7 @@ from glassgrad.compiler.optimize.redundant_phases import filled_once
 from glassgrad.compiler.optimize.run_time_blocks import by_terms, in_blocks
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.tasks_of_several_nests import nests
-from glassgrad.compiler.optimize.versions_by_size import condition, for_any_value, run_only_if
+from glassgrad.compiler.optimize.versions_by_size import for_any_value, run_only_if
 
 # importing this module registers all choices
 __all__ = ["STREAM_FROM", "Refused", "decide", "optimize", "read", "unoptimized"]
@@ -40,25 +41,38 @@ def optimize(kernel: Kernel, target: Target, given: Sequence[str] | None = None)
 
 def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
     """As `optimize`, with the caller's `Decisions`; all decisions that these were given must be used."""
-    phases = [Phase(run_only_if(is_run, nest)) for phase in kernel.phases if is_nests(phase.body)
-              for is_run, body in [condition(phase.body)] for nest in nests(body, target, decisions)]
+    phases = [made for phase in kernel.phases if is_nests(phase.body)
+              for made in _several_nests(phase.body, target, decisions)]
     any_tiled = bool(phases)
     for parts in _loop_nests(kernel, target):
         if target.groups:
-            phases += _by_groups(parts, target, decisions)
+            phases += _on_groups(parts, target, decisions)
             continue
-        for body in [body for part in parts for body in _merged(part, target)]:
-            has_stop = isinstance(body[0], For) and body[0].stop is not None
-            is_run, body = condition(body) if has_stop else (None, body)
-            tiled = contraction(body, target, decisions, is_run is not None) if target.tiled_products else None
-            bodies = tiled or plain(body, target, decisions)
-            phases += [Phase(b if is_run is None else run_only_if(is_run, for_any_value(b, kernel))) for b in bodies]
-            any_tiled = any_tiled or tiled is not None
+        for nest in [nest for part in parts for nest in _merged(part, target)]:
+            made, is_tiled = _on_cpu(nest, kernel, target, decisions)
+            phases += made
+            any_tiled = any_tiled or is_tiled
     streamed = () if any_tiled or target.groups else streamed_slots([p.body for p in phases], target, decisions)
     phases = filled_once(phases) if target.groups else phases
     phases = [Phase(moves.branch(phase.body)) for phase in phases]
     decisions.finish()
     return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, streamed)
+
+
+def _several_nests(body: list[Statement], target: Target, decisions: Decisions) -> list[Phase]:
+    """The phases of tasks that consist of several loop nests."""
+    runs, tasks = version_of(body)
+    return [Phase(run_only_if(runs, made)) for made in nests(tasks, target, decisions)]
+
+
+def _on_cpu(nest: list[Statement], kernel: Kernel, target: Target, decisions: Decisions) -> tuple[list[Phase], bool]:
+    """The phases of a loop nest on a CPU, and whether it was tiled as a contraction."""
+    runs, nest = version_of(nest)
+    tiled = contraction(nest, target, decisions, runs is not None) if target.tiled_products else None
+    made = tiled or plain(nest, target, decisions)
+    if runs is not None:
+        made = [run_only_if(runs, for_any_value(body, kernel)) for body in made]
+    return [Phase(body) for body in made], tiled is not None
 
 
 def _merged(part: list[Statement], target: Target) -> list[list[Statement]]:
@@ -70,38 +84,32 @@ def _merged(part: list[Statement], target: Target) -> list[list[Statement]]:
     return by_terms(body, target) if some_stop else [body]
 
 
-def _by_groups(parts: list[list[Statement]], target: Target, decisions: Decisions) -> list[Phase]:
+def _on_groups(parts: list[list[Statement]], target: Target, decisions: Decisions) -> list[Phase]:
     """The phases of loop nests on groups of threads; nests that are no contractions, or add up parts of one, are merged
     where they have the same loops."""
     phases: list[Phase] = []
     waiting: list[list[Statement]] = []
     for part in parts:
-        blocks = [condition(body) for body in _merged(part, target)]
-        tiled = [contraction_by_groups(body, target, decisions, is_run is not None) for is_run, body in blocks]
-        if tiled == [None] * len(blocks):
+        versions = [version_of(nest) for nest in _merged(part, target)]
+        tiled = [contraction_by_groups(nest, target, decisions, runs is not None) for runs, nest in versions]
+        if tiled == [None] * len(versions):
             waiting.append(part)
             continue
-        for (is_run, body), found in zip(blocks, tiled):
-            bodies, rest = ([], body) if found is None else found
-            if is_run is None:
-                waiting += [rest] if rest else []
+        for (runs, nest), found in zip(versions, tiled):
+            made, rest = ([], nest) if found is None else found
+            if rest and runs is None:
+                waiting.append(rest)
             elif rest:
-                bodies = [*bodies, *group_loops(moves.merge_all(rest), target, decisions)]
-            phases += [Phase(run_only_if(is_run, b)) for b in bodies]
+                made = [*made, *group_loops(moves.merge_all(rest), target, decisions)]
+            phases += [Phase(run_only_if(runs, body)) for body in made]
     same_loops: dict[tuple[UOp, ...], list[list[Statement]]] = {}
     for nest in waiting:
         same_loops.setdefault(tuple([f.range for f in task_loops(nest)[0]]), []).append(nest)
     for alike in same_loops.values():
-        for nest in side_by_side(alike):
-            phases += map(Phase, _by_length(moves.merge_all(nest), target, decisions))
+        for nest in in_one_nest(alike):
+            for runs, rows in map(version_of, rows_by_length(moves.merge_all(nest))):
+                phases += [Phase(run_only_if(runs, body)) for body in group_loops(rows, target, decisions)]
     return phases
-
-
-def _by_length(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
-    """The phases of a loop nest that is no contraction, on groups of threads; several versions of it for rows of a
-    run-time length."""
-    return [run_only_if(is_run, phase) for is_run, version in map(condition, rows_by_length(body))
-            for phase in group_loops(version, target, decisions)]
 
 
 def is_nests(body: list[Statement]) -> bool:
@@ -117,7 +125,7 @@ def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[list[Statement]
         body = moves.without_known_gates(phase.body)
         if target.groups:
             body = split_where_divided(sum_moves.sums_together(body))
-        yield residues(body)
+        yield by_remainder(body)
 
 
 def unoptimized(kernel: Kernel) -> Kernel:

@@ -122,7 +122,7 @@ def _with_other_tiles(versions: dict[int, list[Statement]], target: Target) -> d
     tiles: dict[int, list[str]] = {}
     for most, body in versions.items():
         recipe = Decisions(None)
-        contraction_by_groups(body, target, recipe, by_rows=True)
+        contraction_by_groups(body, target, recipe, is_version=True)
         tiles[most] = recipe.moves
     return {most: body for (most, body), more in zip(versions.items(), [*[*versions][1:], 0])
             if tiles[most] != tiles.get(more)}

@@ -17,7 +17,7 @@ from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, index, 
                                                     times)
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.lower.loops import (LOOP, ONCE, TASK, For, Kernel, Statement, around, counter, nodes_in,
-                                            numbered_loops, task_loops, walk)
+                                            numbered_loops, task_loops, version_of, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 
 
@@ -67,20 +67,14 @@ def one_of(versions: dict[int, list[Statement]], stop: UOp, least: int = 0) -> l
     return out
 
 
-def condition(body: list[Statement]) -> tuple[UOp | None, list[Statement]]:
-    """The condition on which a version runs (an index that is 1 or 0; None: always), and its nest."""
-    first = body[0]
-    return (first.stop, first.body) if isinstance(first, For) and first.range is ONCE else (None, body)
-
-
-def run_only_if(used: UOp | None, phase: list[Statement]) -> list[Statement]:
-    """The phase, run only where `used` is 1: else the loop that bounds the number of its tasks has trip count 0."""
-    if used is None:
+def run_only_if(runs: UOp | None, phase: list[Statement]) -> list[Statement]:
+    """The phase, run only where `runs` is 1: else the loop that bounds the number of its tasks has trip count 0."""
+    if runs is None:
         return phase
     loops, inner = task_loops(phase)
     if not loops:
-        before, inner = condition(phase)
-        return [For(ONCE, LOOP, inner, used if before is None else times(before, used))]
+        before, inner = version_of(phase)
+        return [For(ONCE, LOOP, inner, runs if before is None else times(before, runs))]
     first = numbered_loops(phase)[0][0]
-    stop = times(first.stop or index(first.range.arg.size), used)
+    stop = times(first.stop or index(first.range.arg.size), runs)
     return around([For(f.range, f.kind, [], stop if f is first else f.stop) for f in loops], inner)

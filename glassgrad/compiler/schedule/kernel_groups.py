@@ -61,7 +61,6 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], stored_by: dict[UO
     the kernel of another one stores. From `few_rows` rows on, if that is not 0, reductions of the same rows share a
     kernel: a group of threads reads a row from memory once. A kernel has at most `buffers` arguments; one of small
     maps reads and writes at most `side_by_side` values."""
-    few_rows, buffers, side_by_side = limits.few_rows, limits.buffers, limits.side_by_side
     groups: list[KernelGroup] = []
     group_of: dict[UOp, KernelGroup] = {}
     by_shape: dict[Shape, list[KernelGroup]] = {}
@@ -73,37 +72,49 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], stored_by: dict[UO
             group_of[node] = recurrences[steps]
             continue
         roots = [*[n for n, result in stored_by.items() if result is node], node]
-        reads, reduces = _reads(node, reasons)
-        for other in roots[:-1]:
-            reads.update((r, reads.get(r, True) and plain) for r, plain in _reads(other, reasons)[0].items())
-        bit = 1 << len(groups)
-        reads = {r: plain for r, plain in reads.items() if r not in roots}
-        needs = bit | _needs(reads, group_of)
-        rows = _rows(node, reads, reasons) if reduces and few_rows else None
-        if rows is not None and rows.last and node.size < few_rows and \
-                (math.prod([most(rows.shape[a]) for a in rows.axes]) > limits.held_row or
-                 any(n.op in OUT_OF_ORDER for n in _inside(node, reasons))):
-            rows = None                          # no group of threads holds a row
-        fresh = KernelGroup(roots, reads, needs, reduces, bit, rows)
+        fresh = _new_group(roots, 1 << len(groups), group_of, reasons, limits)
         if steps is not None:
             recurrences[steps] = fresh
-        alone = _writer(node, reasons).op in (o.COPY, o.SCATTER, o.SCAN, o.RECURRENCE) or \
-            (node.op is o.WHERE and node in outputs and part_of(node) is not None) or \
-            any(r.size == node.size for r in roots[:-1])         # sums of several chains: no other result joins them
+        alone = _runs_alone(roots, reasons, outputs)
         near = by_shape.get(squeezed(node), [])[-MOST_RESULTS:]
         joined = None if alone else _join(fresh, near, group_of, groups, reasons, limits)
-        if joined is None:
-            groups.append(fresh)
-            group_of.update((root, fresh) for root in roots)
-            if not alone:
-                by_shape.setdefault(squeezed(node), []).append(fresh)
-        else:
+        if joined is not None:
             group_of[node] = joined
-    if side_by_side:
+            continue
+        groups.append(fresh)
+        group_of.update((root, fresh) for root in roots)
+        if not alone:
+            by_shape.setdefault(squeezed(node), []).append(fresh)
+    if limits.side_by_side:
         for maps in by_shape.values():
             small = [group for group in maps if not group.reduces]
-            _join_small_maps(small, groups, group_of, min(side_by_side, buffers))
+            _join_small_maps(small, groups, group_of, min(limits.side_by_side, limits.buffers))
     return _new_values_later(_in_memory_order(groups, group_of, outputs), outputs)
+
+
+def _new_group(roots: list[UOp], bit: int, group_of: dict[UOp, KernelGroup], reasons: dict[UOp, str],
+               limits: FusionLimits) -> KernelGroup:
+    """The kernel of some results, the last of which it is named by."""
+    node = roots[-1]
+    found, reduces = _reads(node, reasons)
+    for other in roots[:-1]:
+        found.update((r, found.get(r, True) and plain) for r, plain in _reads(other, reasons)[0].items())
+    reads = {r: plain for r, plain in found.items() if r not in roots}
+    rows = _rows(node, reads, reasons) if reduces and limits.few_rows else None
+    if rows is not None and rows.last and node.size < limits.few_rows and \
+            (math.prod([most(rows.shape[a]) for a in rows.axes]) > limits.held_row or
+             any(n.op in OUT_OF_ORDER for n in _inside(node, reasons))):
+        rows = None                          # no group of threads holds a row
+    return KernelGroup(roots, reads, bit | _needs(reads, group_of), reduces, bit, rows)
+
+
+def _runs_alone(roots: list[UOp], reasons: dict[UOp, str], outputs: set[UOp]) -> bool:
+    """Whether no other result joins the kernel of these: what copies, writes by index or in part, or takes many steps;
+    and sums of several chains."""
+    node = roots[-1]
+    return _writer(node, reasons).op in (o.COPY, o.SCATTER, o.SCAN, o.RECURRENCE) or \
+        (node.op is o.WHERE and node in outputs and part_of(node) is not None) or \
+        any(r.size == node.size for r in roots[:-1])
 
 
 def _writer(node: UOp, reasons: dict[UOp, str]) -> UOp:
@@ -286,11 +297,10 @@ def _in_memory_order(groups: list[KernelGroup], group_of: dict[UOp, KernelGroup]
         if len(waiting) == 1:
             ends(value, waiting[0])
     done = [False] * len(groups)
-    ready = [i for i, count in enumerate(missing) if not count]                  # both are heaps
-    frees = [i for i in ready if takes[i] <= 0]
+    ready = sorted((takes[i] > 0, i) for i, count in enumerate(missing) if not count)      # a heap: freeing ones first
     out: list[KernelGroup] = []
-    while ready or frees:
-        at = heappop(frees if frees else ready)
+    while ready:
+        _, at = heappop(ready)
         if done[at]:
             continue
         done[at] = True
@@ -300,12 +310,12 @@ def _in_memory_order(groups: list[KernelGroup], group_of: dict[UOp, KernelGroup]
             if left[value] == 1:
                 last = next(i for i in readers[value] if not done[i])
                 ends(value, last)
-                if not missing[last] and takes[last] <= 0:
-                    heappush(frees, last)
+                if not missing[last]:
+                    heappush(ready, (takes[last] > 0, last))
         for follower in dict.fromkeys(i for r in groups[at].roots for i in readers.get(r, [])):
             missing[follower] -= 1
             if not missing[follower]:
-                heappush(frees if takes[follower] <= 0 else ready, follower)
+                heappush(ready, (takes[follower] > 0, follower))
     return out
 
 

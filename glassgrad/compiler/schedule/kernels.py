@@ -86,14 +86,14 @@ def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str
                      limits: FusionLimits = CPU_LIMITS) -> Schedule:
     """One kernel for each group of stored nodes; `inputs` are the PARAM leaves by slot, `reasons` the stored nodes."""
     slots = [Slot(p.shape, p.dtype, p.device) for p in inputs]
-    place: dict[UOp, int] = {p: i for i, p in enumerate(inputs)}
+    slot_of: dict[UOp, int] = {p: i for i, p in enumerate(inputs)}
     for node in reasons:
-        place[node] = len(slots)
+        slot_of[node] = len(slots)
         slots.append(Slot(node.shape, node.dtype, node.device))
     sizes = {p.arg.symbol: p for p in inputs if isinstance(p.arg, Measure)}
     wanted = {*sinks, *[r for group in groups for r in group.reads]}      # others are read by their own kernel alone
-    memory = _Memory(place, reasons, slots)
-    planned = Schedule([], slots, len(inputs), {s: place[s] for s in sinks})
+    memory = _Memory(slot_of, reasons, slots)
+    planned = Schedule([], slots, len(inputs), {s: slot_of[s] for s in sinks})
     for group in groups:
         root = group.roots[0]
         part = part_of(root) if root.op is o.WHERE and root in planned.results else None
@@ -111,32 +111,32 @@ def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str
 
 def _plan_update(planned: Schedule, root: UOp, part: Part, memory: _Memory, sizes: dict[Symbol, UOp]) -> None:
     """Plan a partial update as two kernels: a copy of the old value, of a variable length, and the replaced part."""
-    place, why = memory.place, memory.reasons[root]
+    slot_of, why = memory.slot_of, memory.reasons[root]
     slot, size = len(planned.slots), part.whole.size
     planned.slots.append(Slot((), dtypes.index, None))
     copied = Symbol(f"copied{slot}", 0, size)
     sizes[copied] = UOp(o.PARAM, dtypes.index, (), Measure(slot, copied))
-    place[sizes[copied]] = slot
+    slot_of[sizes[copied]] = slot
     length: Dimension = Length({(copied,): 1})
     copy = part.whole.reshape((size,)).shrink(((0, length),))
     value = UOp(o.DETACH, part.value.dtype, (part.value,), None, root.place)
-    place[copy] = place[value] = place[root]
+    slot_of[copy] = slot_of[value] = slot_of[root]
     with_part = memory.with_stored({copy: "the rest of what a part is written into", value: why})
     planned.items += [_item([copy], [copy], with_part, sizes), _item([value], [value], with_part, sizes, part)]
-    planned.updates.append(Update(place[part.whole], place[root], slot, size))
+    planned.updates.append(Update(slot_of[part.whole], slot_of[root], slot, size))
 
 
 # -- one kernel's own graph ----------------------------------------------------------------------------------
 class _Memory:
     """The slots of values and of pieces of values: step 7 of a loop over x[i] is the kernel of step 6 at an offset."""
 
-    def __init__(self, place: dict[UOp, int], reasons: dict[UOp, str], slots: list[Slot]):
-        self.place, self.reasons, self.slots = place, reasons, slots
+    def __init__(self, slot_of: dict[UOp, int], reasons: dict[UOp, str], slots: list[Slot]):
+        self.slot_of, self.reasons, self.slots = slot_of, reasons, slots
         self.pieces: dict[tuple[int, int, Shape], int] = {}
 
     def with_stored(self, reasons: dict[UOp, str]) -> _Memory:
         """The same memory, for kernels that find these nodes stored too."""
-        extended = _Memory(self.place, {**self.reasons, **reasons}, self.slots)
+        extended = _Memory(self.slot_of, {**self.reasons, **reasons}, self.slots)
         extended.pieces = self.pieces
         return extended
 
@@ -151,16 +151,16 @@ class _Memory:
         source = node.src[0]
         while source.op is o.RESHAPE and not self.holds(source, roots):
             source = source.src[0]
-        found = source in self.place and self.holds(source, roots) and not (
+        found = source in self.slot_of and self.holds(source, roots) and not (
             source.op is o.PARAM and (isinstance(source.arg, Measure) or source.arg.scalar))
         return source if found and start_of_piece(node) is not None else None
 
     def slot(self, node: UOp, whole: UOp | None) -> int:
         """The slot of a value, or of a piece of one."""
         if whole is None:
-            return self.place[node]
+            return self.slot_of[node]
         offset = (start_of_piece(node) or 0) * node.dtype.itemsize
-        key = self.place[whole], offset, node.shape
+        key = self.slot_of[whole], offset, node.shape
         if key not in self.pieces:
             self.pieces[key] = len(self.slots)
             self.slots.append(Slot(node.shape, node.dtype, self.slots[key[0]].device, key[0], offset))
@@ -175,13 +175,13 @@ class _Memory:
 def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symbol, UOp],
           part: Part | None = None) -> Item:
     """The kernel that computes `roots` and writes those of them that are `stored`."""
-    place = memory.place
+    slot_of = memory.slot_of
     if roots[0].op is o.COPY:
         source = roots[0].src[0]
         ast = _copy_of(source, roots[0].arg)
-        return memory.item(ast, [place[roots[0]], place[source]], stored)
+        return memory.item(ast, [slot_of[roots[0]], slot_of[source]], stored)
     new: dict[UOp, UOp] = {}
-    slots = [place[r] for r in stored]
+    slots = [slot_of[r] for r in stored]
     last = roots[-1]                 # results of its size are stored in its shape, whatever axes of length 1 they have
     shapes = [last.shape if squeezed(r) == squeezed(last) else r.shape for r in stored]
     targets = [UOp(o.PARAM, r.dtype, (), Param(i, shape)) for i, (r, shape) in enumerate(zip(stored, shapes))]
@@ -211,7 +211,7 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
     stores = tuple(UOp(o.STORE, r.dtype, (t, new[r].reshaped(shape))) for t, r, shape in zip(targets, stored, shapes))
     sink = UOp(o.SINK, stored[0].dtype, stores)
     if sink.symbolic:
-        sink = _with_variables(sink, slots, {symbol: place[size] for symbol, size in sizes.items()})
+        sink = _with_variables(sink, slots, {symbol: slot_of[size] for symbol, size in sizes.items()})
     return memory.item(sink, slots, stored)
 
 
@@ -223,15 +223,15 @@ def _copy_of(source: UOp | Slot, to: OnDevice) -> UOp:
 def _recurrence(stored: list[UOp], memory: _Memory, inputs: list[UOp], in_one_kernel: bool) -> Item:
     """The item of a recurrence, of which some results are stored; after its sources come all variables. One kernel
     computes the number of a step itself, and has no variables."""
-    slots, params = [memory.place[r] for r in stored], list[UOp]()
+    slots, params = [memory.slot_of[r] for r in stored], list[UOp]()
     for node in stored[0].src:
         if in_one_kernel and node.op is o.IOTA:
             params.append(node)
             continue
         params.append(UOp(o.PARAM, node.dtype, (), Param(len(slots), node.shape, False, node.device)))
-        while node not in memory.place:                  # a reshape of what is in memory
+        while node not in memory.slot_of:                # a reshape of what is in memory
             node = node.src[0]
-        slots.append(memory.place[node])
+        slots.append(memory.slot_of[node])
     if not in_one_kernel:
         slots += [slot for slot, p in enumerate(inputs) if isinstance(p.arg, Measure)]
     results = [r.over(tuple(params)) for r in stored]

@@ -18,9 +18,8 @@ from glassgrad.compiler.graph.index_algebra import (Terms, add, all_of, below_li
                                                     linear, multiply)
 from glassgrad.compiler.lower.loops import LOOP, For, Statement, Store, counter, load, local, one, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.product.recognize import Product, stride_along
+from glassgrad.compiler.optimize.product.recognize import REREAD, Product, stride_along
 
-REREAD = 2          # least times that a window reads each element of the copy
 TASK_ELEMENTS = 8192    # that a task copies: claiming one costs as much as copying some hundreds
 
 

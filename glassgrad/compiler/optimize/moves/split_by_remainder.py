@@ -25,7 +25,7 @@ from glassgrad.compiler.schedule.joined_remainders import MOST_NESTS
 
 
 @move(lambda body: [body])
-def residues(body: list[Statement]) -> list[list[Statement]]:
+def by_remainder(body: list[Statement]) -> list[list[Statement]]:
     """One loop nest for each remainder; the body itself where no gate tests a remainder."""
     waiting: list[list[Statement]] = [body]
     done: list[list[Statement]] = []
@@ -87,7 +87,7 @@ def _divided(f: For, inner: list[Statement]) -> tuple[int, int] | None:
 
 
 @move(lambda nests: nests)
-def side_by_side(nests: list[list[Statement]]) -> list[list[Statement]]:
+def in_one_nest(nests: list[list[Statement]]) -> list[list[Statement]]:
     """for i: S0[2i]; for i: S1[2i + 1]  ->  for i: S0[2i]; S1[2i + 1]      (so that accesses are contiguous)
     refuses: loops of different lengths; bodies that are not sums, then stores; reads of memory that is stored to"""
     loops = [task_loops(nest)[0] for nest in nests]

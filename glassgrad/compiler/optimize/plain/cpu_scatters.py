@@ -167,7 +167,7 @@ class _BlockOrder:
         value, combined = update
 
         def do(at: UOp, rows: UOp, values: UOp) -> list[Statement]:
-            place, new = self.found.place(load(rows, self._within(at))), load(values, self._within(at))
+            place, new = self.found.index_of(load(rows, self._within(at))), load(values, self._within(at))
             new = new if store.combine is not None else combined(load(store.memory, place), new)
             return [Store(store.memory, place, new, store.combine)]
         row = self.found.row.cast(dtypes.int32 if fits(0, self.found.rows) else dtypes.index)

@@ -93,7 +93,7 @@ class ScatterLoop:
     def reads_itself(self) -> bool:
         return any(n.op is o.LOAD and n.src[0] is self.store.memory for n in toposort([self.store.value]))
 
-    def place(self, row: UOp) -> UOp:
+    def index_of(self, row: UOp) -> UOp:
         """Where a row, held by a register, is stored: memory alone has no bounds."""
         others = add(self.store.index, multiply(self.row, -self.unit))
         return add(others, multiply(row.cast(dtypes.index).maximum(0).minimum(index(self.rows - 1)), self.unit))
@@ -222,7 +222,7 @@ def _in_turn(found: ScatterLoop, steps: _Steps, wide: Callable[[list[Statement]]
         gate = less(at, total) if u else None
         here = {found.counter: steps.of(at, gate)}
         there, value = register(f"row{u}", dtypes.index), register(f"value{u}", store.value.dtype)
-        place = found.place(there)
+        place = found.index_of(there)
         stored = substitute_index(store.value, {load(store.memory, store.index): load(store.memory, place), **here}, {})
         rows.append(Assign(there, edge_gate(substitute_index(found.row, here, {}), gate)))
         if count > 1:
@@ -254,13 +254,13 @@ def _compared(found: ScatterLoop, steps: _Steps, lanes: int) -> list[Statement]:
         For(lane, LANE, [Assign(row, own if gate is None else gate.where(own, const(-1, kind))), Store(rows, lane, row),
                          Store(values, lane, edge_gate(substitute_index(added, here, {}), gate))]),
         For(lane, LANE, [
-            Assign(result, load(memory, found.place(row), inside) if reads else const(0, result.dtype)),
+            Assign(result, load(memory, found.index_of(row), inside) if reads else const(0, result.dtype)),
             Assign(first, inside),
             For(other, LOOP, [
                 Assign(first, first & (same & earlier).logical_not()),
                 Assign(result, (same & earlier.logical_not()).where(combined(result, load(values, other)), result))],
                 None if steps.total is None or lanes <= COMPARED else add(steps.total, multiply(one(block), -lanes))),
-            Store(memory, found.place(row), result, None, first)])]
+            Store(memory, found.index_of(row), result, None, first)])]
     stop = None if steps.total is None else divide_up(steps.total, lanes)
     return [For(block, LOOP, body, stop)] if block.arg.size > 1 else body
 

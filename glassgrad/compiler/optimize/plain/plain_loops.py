@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, loops_around, nodes_in, task_loops, walk
+from glassgrad.compiler.lower.loops import (LOOP, TASK, For, If, Statement, loops_around, nodes_in, task_loops,
+                                            version_of, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.cut_at_gates import branches_at_gates, branches_at_parts, cut_at_gates
@@ -25,7 +26,7 @@ from glassgrad.compiler.optimize.plain.reductions import rows_at_once, transpose
 from glassgrad.compiler.optimize.product.recognize import count
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.optimize.versions_by_size import bounded, condition, one_of, run_only_if
+from glassgrad.compiler.optimize.versions_by_size import bounded, one_of, run_only_if
 
 MOST_CUTS = 8           # of a row at its conditions: `pad` has two, `cat` of nine has eight
 MOST_BRANCHES = 1       # conditions that are the same for a whole row, for which it has two versions
@@ -61,7 +62,7 @@ def _whole_if_short(body: list[Statement], reduced: For, parts: tuple[list[State
     if reduced.stop is None:
         return in_parts
     chunk = next(s.range.arg.size for s in walk(parts[0]) if isinstance(s, For) and s.stop and s.kind == LOOP)
-    short, long = map(condition, one_of({chunk: bounded(body, reduced.stop, chunk, reduced.stop),
+    short, long = map(version_of, one_of({chunk: bounded(body, reduced.stop, chunk, reduced.stop),
                                          reduced.range.arg.size: body}, reduced.stop, -1))
     whole = [run_only_if(short[0], phase) for phase in plain(short[1], target, decisions)]
     return [*whole, *[run_only_if(long[0], phase) for phase in in_parts]]

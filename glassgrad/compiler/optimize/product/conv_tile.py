@@ -38,7 +38,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 Runs = dict[UOp, tuple[CutLoop, tuple[Run, ...]]]    # of a loop of K: the loop of M whose tile bounds it, and its runs
 
 
-def direct(given: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
+def conv_tiles(given: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
     """The phases; refuses (None) what is no window, or has too few channels for the lanes, or too few products to repay
     the transposition."""
     plan = ImagePlan.cheapest(given, target)
@@ -148,8 +148,8 @@ class ImageTile(PanelBlocks):
             first, *rest = loops
             return [s for low, high, part in self.regions(first, runs)
                     for s in bounded(first, low, high, self.steps(rest, runs, both(wanted, part)))]
-        a = substitute_index(load(*self.p.left.src[:2]), {r.loop: r.place(one(r.inside)) for r in self.rows}, {})
-        b = load(self.right.memory, self.right.place(self.panel_n, self.right.step(), self.column))
+        a = substitute_index(load(*self.p.left.src[:2]), {r.loop: r.index_of(one(r.inside)) for r in self.rows}, {})
+        b = load(self.right.memory, self.right.index_of(self.panel_n, self.right.step(), self.column))
         step = Accumulate(self.total, o.ADD, a * b)
         return [step] if wanted is None else [If(wanted, [step])]
 
@@ -159,7 +159,7 @@ class ImageTile(PanelBlocks):
             row, used = runs[k]
             return self.edges.regions(k, index(0), row.inside, used)
         bound_by = self.edges.bound.get(k) or index(0)
-        return self.edges.regions(k, next((r.place(index(0)) for r in self.rows if r.loop is bound_by), bound_by))
+        return self.edges.regions(k, next((r.index_of(index(0)) for r in self.rows if r.loop is bound_by), bound_by))
 
     def spot(self, held: UOp) -> UOp:
         """The index of a sum in LOCAL memory: [held tile][row][column]."""
@@ -193,7 +193,7 @@ class ImageTile(PanelBlocks):
         stores such a block by columns."""
         at_n = add(multiply(self.panel_n, self.columns), self.column)
         gate = below(at_n, self.plan.n.size)
-        places = {**self.plan.n.apart(at_n), **{r.loop: r.place(one(r.inside)) for r in self.rows}}
+        places = {**self.plan.n.apart(at_n), **{r.loop: r.index_of(one(r.inside)) for r in self.rows}}
         for r in [r for r in self.rows if not r.pieces or self.reads_along(r)]:
             gate = both(gate, r.gate(one(r.inside)))
         body = self.p.stores(load(self.sums, self.spot(held)), places, gate)

@@ -16,8 +16,9 @@ from glassgrad.compiler.graph import UOp
 from glassgrad.compiler.graph.index_algebra import add, bounds, index, less, multiply
 from glassgrad.compiler.lower.loops import counter, one, ranges_of
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, RunTimePiece, read_in_place
-from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis, of_matrices
-from glassgrad.compiler.optimize.product.recognize import USUAL, Product, count, footprint, stride_along, usual_stride
+from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis
+from glassgrad.compiler.optimize.product.recognize import (REREAD, USUAL, Product, count, footprint, stride_along,
+                                                           usual_stride)
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling, blocks
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -138,7 +139,7 @@ class CutLoop:
         self.over, self.inside = counter(name + "o", self.count), counter(name + "i", self.tile)
         self.begin, self.done = counter(name + "b", size), counter(name + "d", size)
 
-    def place(self, inside: UOp) -> UOp:
+    def index_of(self, inside: UOp) -> UOp:
         """The index in the loop; the last tile starts early, so that nothing past the end is read."""
         if self.pieces:
             return add(self.begin, inside)
@@ -149,10 +150,10 @@ class CutLoop:
     def gate(self, inside: UOp) -> UOp | None:
         """The condition that the previous tile has not stored this row already; None where no tiles overlap."""
         if self.pieces:
-            return less(self.done, add(self.place(inside), index(1)))
+            return less(self.done, add(self.index_of(inside), index(1)))
         if self.loop.arg.size % self.tile == 0:
             return None
-        return less(multiply(self.over, self.tile), add(self.place(inside), index(1)))
+        return less(multiply(self.over, self.tile), add(self.index_of(inside), index(1)))
 
 
 def rows_of(p: Product, edges: Edges, tiles: list[int]) -> list[CutLoop]:
@@ -175,7 +176,7 @@ class ImagePlan:
     @staticmethod
     def cheapest(p: Product, target: Target) -> ImagePlan | None:
         """The plan with either of the factors as the image; None for plain matrices, too."""
-        plans = [plan for each in (p, p.swapped()) if p.m and p.n and p.pair is None and not of_matrices(p)
+        plans = [plan for each in (p, p.swapped()) if p.m and p.n and p.pair is None and not p.of_matrices
                  and (plan := ImagePlan.of(each, target)) is not None]
         return min(plans, key=lambda plan: plan.cost, default=None)
 
@@ -197,7 +198,7 @@ class ImagePlan:
         if found is None:
             return None
         edges, steps = found
-        window = cpu.REREAD * footprint(image, p.k + m) <= depth * tall
+        window = REREAD * footprint(image, p.k + m) <= depth * tall
         along = len(p.k) > 1 and steps[p.k[-1]] == 1 and wide <= cpu.FEW_WINDOW_PANELS * lanes
         near = len(m) > 1 and 2 * footprint(image, p.k + m[1:]) * image.dtype.itemsize <= target.l2_bytes
         if not (window or along or near):

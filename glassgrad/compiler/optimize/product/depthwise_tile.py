@@ -31,7 +31,7 @@ from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 
-def windows(p: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
+def depthwise_tiles(p: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
     """The phase; refuses (None) what is no window over rows that are contiguous along the lanes."""
     plan = WindowPlan.of(p, target)
     if plan is None:

@@ -29,7 +29,7 @@ from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 
-def taps(p: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
+def dot_tiles(p: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
     """The phase; refuses (None) where a factor is not contiguous along the innermost summed loop."""
     left, right = (read_in_place(f, p.total.dtype, p.m, p.k) for f in (p.left, p.right))
     if left is None or right is None or p.stops or len(p.right.src) == 3 or len(p.k) < 2:
@@ -46,13 +46,13 @@ def taps(p: Product, target: Target, decisions: Decisions) -> list[list[Statemen
     return [TapsPlan(p, edges, inside, lanes).phase()]
 
 
-def taps_of_channels(product: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
+def dot_tiles_of_channels(product: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
     """The same for every channel of an image and a few of a gradient; refuses (None) what is no window, and windows
     whose sums are along the taps: there the line is longer, and its elements are the results."""
     for p in (product, product.swapped()):
         if p.left.op is o.LOAD and 2 * footprint(p.left, p.m + p.k) <= count(p.m + p.k) and \
                 p.m[-1].arg.size <= p.k[-1].arg.size:
-            found = taps(few_at_once(p, target), target, decisions)
+            found = dot_tiles(few_at_once(p, target), target, decisions)
             if found is not None:
                 return found
     return None

@@ -186,13 +186,6 @@ def flat_axis(loops: list[UOp], epilogue: list[Statement], name: str) -> tuple[F
     return best, loops[:len(loops) - len(best.parts)]
 
 
-def of_matrices(p: Product) -> bool:
-    """Whether both factors are plain matrices in memory: neither is a window over an image."""
-    return all(factor.op is o.LOAD and len(factor.src) == 2 and len(own) == len(p.k) == 1
-               and cpu.REREAD * footprint(factor, own + p.k) > count(own + p.k)
-               for factor, own in ((p.left, p.m), (p.right, p.n)))
-
-
 def image_axis(p: Product, lanes: int = 1) -> tuple[FlatAxis, list[UOp]] | None:
     """The last two loops of N as one axis with the pitch of the image they go over: then each tap of a window is one
     contiguous read at a constant offset. Or with a pitch of whole vectors of `lanes`, where more padding costs less

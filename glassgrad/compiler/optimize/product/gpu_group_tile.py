@@ -16,6 +16,7 @@ copied as zeros and not stored. With two stages (double buffering), a step needs
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, linear, modulo, multiply,
@@ -32,8 +33,6 @@ from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
-Way = tuple[FlatAxis, list[UOp], float, gpu.Tile, int]      # columns, loops around them, a factor on the time, parts
-
 
 def group_tiles(product: Product, target: Target, decisions: Decisions) \
         -> tuple[list[list[Statement]], list[Statement]] | None:
@@ -41,63 +40,103 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
     and what is so thin that plain loops, which read both factors for each product, are as fast."""
     if not product.n or product.pair is not None and not product.pair.adds_nothing_past_the_end:
         return None
-    product = product.with_lanes_right()
-    m, outside_m = flat_axis(product.m, product.epilogue, "m")
-    in_order, outside_n = flat_axis(product.n, product.epilogue, "n")
-    m, in_order, k = (axis.with_run_time_bound(product.stops) for axis in (m, in_order, FlatAxis.of(product.k)))
-    bounded = {*product.stops} - {*product.k, *m.parts}
-    # tiles over columns of one image, stored in order; or over those of all images, if one leaves much of a tile empty
-    columns_of = [(in_order, [*product.batch, *outside_m, *outside_n], 1.0)]
-    if outside_n:
-        columns_of.append((FlatAxis.of(product.n), [*product.batch, *outside_m], gpu.OUT_OF_ORDER))
-    processors = max(1, target.few_tasks // 2)
+    choice = GroupTileChoice(product.with_lanes_right(), target)
+    product, m, k = choice.product, choice.m, choice.k
+    if choice.short < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k or product.total.dtype.kind != "f":
+        return None
+    best = choice.fastest()
+    if choice.is_thin_and_slow(best):
+        return None
+    chosen = decisions.ask(choice.tiling(best), _refuses)
+    before: list[list[Statement]] = []
+    in_steps = _steps_of_one_loop(product, best.n)
+    if in_steps is not None:
+        k = FlatAxis.of(in_steps)
+        left = packed("weights", product.left, m, k, best.outer, gpu.STEP, must_follow_k=False)
+        before, product = [left.before], replace(product, left=_read_back(left))
+    phases, rest = GroupTile(product, m, best.n, k, best.outer, chosen).tiled()
+    product.set_run_time_bounds([*before, *phases, rest])
+    return [*before, *phases], rest
 
-    copied = copy_cost(product.left, m, k), copy_cost(product.right, in_order, k)
 
-    def typical(axis: FlatAxis, rows: int) -> int:
+class GroupTileWay(NamedTuple):
+    """One way to tile a product by groups of threads."""
+    n: FlatAxis
+    outer: list[UOp]       # the loops around the tiles
+    factor: float          # on the time
+    tile: gpu.Tile
+    parts: int             # of K
+
+
+class GroupTileChoice:
+    """The ways to tile a product by groups of threads, and the estimated time of each."""
+
+    def __init__(self, product: Product, target: Target):
+        self.product, self.target = product, target
+        m, outside_m = flat_axis(product.m, product.epilogue, "m")
+        in_order, outside_n = flat_axis(product.n, product.epilogue, "n")
+        self.m, in_order, self.k = (axis.with_run_time_bound(product.stops)
+                                    for axis in (m, in_order, FlatAxis.of(product.k)))
+        self.bounded = {*product.stops} - {*product.k, *m.parts}
+        # tiles over columns of one image, stored in order; or over those of all images, if one leaves much of a tile
+        # empty
+        self.columns = [(in_order, [*product.batch, *outside_m, *outside_n], 1.0)]
+        if outside_n:
+            self.columns.append((FlatAxis.of(product.n), [*product.batch, *outside_m], gpu.OUT_OF_ORDER))
+        self.short, self.long = sorted((m.size, self.columns[-1][0].size))
+        self.rows = [m.size] if self.m.stop is None else gpu.typical_rows(m.size, gpu.ROWS)     # to be fast for
+        self.processors = max(1, target.few_tasks // 2)
+        self.copied = copy_cost(product.left, self.m, self.k), copy_cost(product.right, in_order, self.k)
+
+    def fastest(self) -> GroupTileWay:
+        """The way that is fastest for these numbers of rows."""
+        ways = [GroupTileWay(n, outer, factor, tile, parts) for n, outer, factor in self.columns
+                for tile in gpu.GROUP_TILES for parts in self.part_counts(n, outer, tile)]
+        return gpu.best_for(ways, self.time, self.rows)
+
+    def part_counts(self, n: FlatAxis, outer: list[UOp], tile: gpu.Tile) -> list[int]:
+        """The numbers of parts that K may be split into."""
+        m = self.m
+        if self.bounded:
+            return [1]
+        if m.stop is not None:
+            return gpu.block_counts(n.size, count(outer), tile, self.processors)
+        return gpu.part_counts(m.size, n.size, self.typical(self.k, m.size), count(outer), tile, self.processors)
+
+    def typical(self, axis: FlatAxis, rows: int) -> int:
         """The size of an axis where M has this many rows."""
         if axis.stop is None:
             return axis.size
-        return rows if axis.stop is m.stop else -(-axis.size // gpu.TYPICAL)
+        return rows if axis.stop is self.m.stop else -(-axis.size // gpu.TYPICAL)
 
-    def part_counts(n: FlatAxis, outer: list[UOp], tile: gpu.Tile) -> list[int]:
-        if bounded:
-            return [1]
-        if m.stop is not None:
-            return gpu.block_counts(n.size, count(outer), tile, processors)
-        return gpu.part_counts(m.size, n.size, typical(k, m.size), count(outer), tile, processors)
+    def parts_at(self, way: GroupTileWay, rows: int) -> int:
+        """The number of parts of K for this many rows."""
+        return way.parts if self.m.stop is None else gpu.parts_at(rows, way.parts, self.typical(self.k, rows), way.tile)
 
-    def time(way: Way, rows: int) -> float:
-        n, outer, factor, tile, parts = way
-        columns, depth = typical(n, rows), typical(k, rows)
-        now = parts if m.stop is None else gpu.parts_at(rows, parts, depth, tile)
-        joined = gpu.join_time(count(outer) * rows * columns) if now == 1 < parts else 0.0
-        return factor * gpu.tile_time(rows, columns, depth, count(outer), tile, now, processors, copied) + joined
-    short, long = sorted((m.size, columns_of[-1][0].size))
-    thin = short < (gpu.LEAST_SIDE if long >= gpu.THREADS else gpu.THIN_SIDE)
-    if short < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k or product.total.dtype.kind != "f":
-        return None
-    numbers = [m.size] if m.stop is None else gpu.typical_rows(m.size, gpu.ROWS)
-    ways = [(n, outer, factor, tile, parts) for n, outer, factor in columns_of for tile in gpu.GROUP_TILES
-            for parts in part_counts(n, outer, tile)]
-    best = n, outer, _, tile, parts = gpu.best_for(ways, time, numbers)
-    if thin and (bounded or time(best, m.size) * processors * gpu.PLAIN_PRODUCTS > product.work):
-        return None
-    tiles_bytes = tile.step * (tile.height + tile.width + 2 * gpu.PAD) * product.total.dtype.itemsize
-    usual = numbers[len(numbers) // 3]
-    depth = typical(k, usual)
-    now = parts if m.stop is None else gpu.parts_at(usual, parts, depth, tile)
-    two = 2 * tiles_bytes <= target.group_bytes and depth // now >= gpu.LEAST_STEPS * tile.step
-    own = Tiling("staged", tile.rows, tile.columns, tile.threads, block_m=tile.side, block_n=tile.threads // tile.side,
-                 left="shared", right="shared", k_block=tile.step, k_parts=parts, stages=2 if two else 1)
-    in_steps, before = _steps_of_one_loop(product, n), list[list[Statement]]()
-    if in_steps is not None:
-        k = FlatAxis.of(in_steps)
-        left = packed("weights", product.left, m, k, outer, gpu.STEP, must_follow_k=False)
-        before, product = [left.before], replace(product, left=_read_back(left))
-    phases, rest = GroupTile(product, m, n, k, outer, decisions.ask(own, _refuses)).tiled()
-    product.with_run_time_bounds([*before, *phases, rest])
-    return [*before, *phases], rest
+    def time(self, way: GroupTileWay, rows: int) -> float:
+        """The estimated cycles of a way for this many rows."""
+        columns, depth, around = self.typical(way.n, rows), self.typical(self.k, rows), count(way.outer)
+        parts = self.parts_at(way, rows)
+        joined = gpu.join_time(around * rows * columns) if parts == 1 < way.parts else 0.0
+        return way.factor * gpu.tile_time(rows, columns, depth, around, way.tile, parts, self.processors,
+                                          self.copied) + joined
+
+    def is_thin_and_slow(self, best: GroupTileWay) -> bool:
+        """Whether plain loops are as fast as the best way."""
+        if self.short >= (gpu.LEAST_SIDE if self.long >= gpu.THREADS else gpu.THIN_SIDE):
+            return False
+        cycles = self.time(best, self.m.size) * self.processors
+        return bool(self.bounded) or cycles * gpu.PLAIN_PRODUCTS > self.product.work
+
+    def tiling(self, way: GroupTileWay) -> Tiling:
+        """The way as a decision; the next step of K is copied during this one where there are enough of them."""
+        tile, usual = way.tile, self.rows[len(self.rows) // 3]
+        tiles_bytes = tile.step * (tile.height + tile.width + 2 * gpu.PAD) * self.product.total.dtype.itemsize
+        two = 2 * tiles_bytes <= self.target.group_bytes and \
+            self.typical(self.k, usual) // self.parts_at(way, usual) >= gpu.LEAST_STEPS * tile.step
+        return Tiling("staged", tile.rows, tile.columns, tile.threads, block_m=tile.side,
+                      block_n=tile.threads // tile.side, left="shared", right="shared", k_block=tile.step,
+                      k_parts=way.parts, stages=2 if two else 1)
 
 
 def _steps_of_one_loop(p: Product, n: FlatAxis) -> list[UOp] | None:

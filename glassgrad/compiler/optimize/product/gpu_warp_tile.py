@@ -62,7 +62,7 @@ def on_warps(product: Product, target: Target, decisions: Decisions) \
     own = Tiling("warps", rows // unit.rows, columns // unit.columns, unit=unit.name, left="shared", right="shared",
                  k_block=gpu.WARP_STEP, stages=2)
     c = decisions.ask(own, _refuses)
-    return product.with_run_time_bounds(WarpTile(p, unit, (left, right), m, n, FlatAxis.of(p.k), outer, c).phases()), []
+    return product.set_run_time_bounds(WarpTile(p, unit, (left, right), m, n, FlatAxis.of(p.k), outer, c).phases()), []
 
 
 def _refuses(c: Tiling) -> str | None:
@@ -132,9 +132,9 @@ class CopiedLines:
 
     def at(self, position: UOp, k: UOp, stage: int = 0) -> UOp:
         """The element that was copied."""
-        return load(self.memories[stage], self.place(position, k))
+        return load(self.memories[stage], self.index_of(position, k))
 
-    def place(self, position: UOp, k: UOp) -> UOp:
+    def index_of(self, position: UOp, k: UOp) -> UOp:
         line, inner = (position, k) if self.along_k else (k, position)
         return add(multiply(line, self.pitch), inner)
 
@@ -167,7 +167,7 @@ class CopiedLines:
         return self.for_all(self.store(self.number(index(0), {})))
 
     def store(self, value: UOp, stage: int = 0) -> Store:
-        return Store(self.memories[stage], self.place(*self.element(one(self.each))), value, None, self.inside)
+        return Store(self.memories[stage], self.index_of(*self.element(one(self.each))), value, None, self.inside)
 
     def for_all(self, statement: Statement) -> list[Statement]:
         return nested([self.times, self.each], [For(self.lane, LANE, [statement])], TILE)

@@ -43,7 +43,7 @@ class PackedFactor:
         self.memory = local(name, value.dtype, count(self.outer) * panels * self.depth * width,
                             "shared" if task is None else "worker")
 
-    def place(self, panel: UOp, step: UOp, position: UOp) -> UOp:
+    def index_of(self, panel: UOp, step: UOp, position: UOp) -> UOp:
         """The index in memory of a position of a panel, at a step of K."""
         at = add(multiply(flat_index(self.outer), self.panels), panel)
         at = add(multiply(at, self.depth), step)
@@ -70,7 +70,7 @@ class PackedFactor:
         along_k = bool(reads) and 1 not in steps and not near and \
             all(stride_along(n.src[1], self.k[-1]) == 1 and (long or step is not None) for n, step in zip(reads, steps))
         value = zero_outside(value, gate)
-        store: list[Statement] = [Store(self.memory, self.place(one(panel), self.step(), one(spot)), value)]
+        store: list[Statement] = [Store(self.memory, self.index_of(one(panel), self.step(), one(spot)), value)]
         if along_k:
             body, loops = self.across(spot, store, lanes), self.loops(self.k[:-1])
         else:

@@ -19,6 +19,7 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import edge_gate
 from glassgrad.compiler.optimize.product.pairs import Pair, pair_of
 
+REREAD = 2           # times that each element is read, for a factor to be a window
 USUAL = 4            # the part of its greatest value that a run-time size is taken for
 
 
@@ -48,8 +49,8 @@ class Product:
         loop = next((r for r in self.k if r in self.stops), None)
         return None if loop is None else multiply(self.stops[loop], self.depth // loop.arg.size)
 
-    def with_run_time_bounds(self, phases: list[list[Statement]]) -> list[list[Statement]]:
-        """The phases of a tiling, with the product's run-time bounds set on their loops."""
+    def set_run_time_bounds(self, phases: list[list[Statement]]) -> list[list[Statement]]:
+        """Set the product's run-time bounds on the loops of a tiling's phases, which are returned."""
         for loop in [s for phase in phases for s in walk(phase) if isinstance(s, For) and s.range in self.stops]:
             loop.stop = self.stops[loop.range]
         return phases
@@ -70,6 +71,13 @@ class Product:
     def work(self) -> int:
         """Multiply-adds in total."""
         return count((*self.k, *self.m, *self.n, *self.batch))
+
+    @property
+    def of_matrices(self) -> bool:
+        """Whether both factors are plain matrices in memory: neither is a window over an image."""
+        return all(factor.op is o.LOAD and len(factor.src) == 2 and len(own) == len(self.k) == 1
+                   and REREAD * footprint(factor, own + self.k) > count(own + self.k)
+                   for factor, own in ((self.left, self.m), (self.right, self.n)))
 
     def swapped(self) -> Product:
         """The same with the factors exchanged."""
@@ -127,8 +135,6 @@ def recognize(body: list[Statement]) -> Product | None:
     if grouped is not None and grouped.m and grouped.n and \
             (found is None or not found.m or not found.n or count(grouped.batch) < count(found.batch)):
         return grouped
-    if found is not None and found.m and found.n:
-        return found
     if found is None or not (found.m or found.n):
         return None
     return found if found.m else found.swapped()

@@ -34,8 +34,8 @@ class Parts:
         self.outer, self.m, self.n, self.part = outer, m, n, counter("kp", parts)
         self.at_run_time = at_run_time
         self.product = product if dtype is product.total.dtype else product.rounded(dtype)
-        self.place = product.store.index
-        begin, _ = linear(self.place)                    # in the name: each product of a kernel has its own memory
+        self.stored_at = product.store.index
+        begin, _ = linear(self.stored_at)                    # in the name: each product of a kernel has its own memory
         rows = parts * m.size if at_run_time is None else at_run_time.most_rows
         self.memory = local(f"parts{begin or ''}", dtype, rows * count(outer) * n.size, "shared")
 
@@ -56,7 +56,7 @@ class Parts:
         total = register(product.total.arg, product.total.dtype)
         at = load(self.memory, self.at(one(self.part), self.m.position(), self.n.position()))
         loops = [*self.outer, *self.m.parts, *self.n.parts]
-        loops.sort(key=lambda r: -abs(stride_along(self.place, r) or 0))
+        loops.sort(key=lambda r: -abs(stride_along(self.stored_at, r) or 0))
         if self.at_run_time is not None:                 # outermost, so that it bounds the number of tasks
             loops.sort(key=lambda r: r not in self.m.parts)
         if self.part.arg.size == 1:

@@ -100,7 +100,6 @@ LEAST_USE = 0.37         # share of the multiply-adds that must be useful: else 
 LEAST_LANES = 4          # of vectors along few channels
 POSITIONS = 7, 13, 63    # up to which a run-time number of them has a version of the code each,
 USUAL_POSITIONS = 8, 10, 12, 17, 24, 33, 50, 64, 100, 250     # and typical numbers of them
-REREAD = 2               # times that each element is read, for a factor to be a window
 FEW_WINDOW_PANELS = 8    # of N, up to which a factor that is no window is read in place too
 MOST_VECTORS = 4         # of a tile
 MOST_SPLIT = 1 << 17     # results up to which each part of K has separate partial sums

@@ -271,7 +271,7 @@ class CFunction(CArithmetic, Walker):
         constant, same, wide, step = self.index_parts(index)
         return self.sum(constant, same, 0), ix.index(0) if wide is None else wide, step
 
-    def place(self, memory: UOp, scalar: CValue) -> str:
+    def address(self, memory: UOp, scalar: CValue) -> str:
         return self.base(memory) if scalar.constant == 0 else f"{self.base(memory)} + {scalar.text}"
 
     def spot(self, memory: UOp, index: UOp) -> str:
@@ -290,19 +290,19 @@ class CFunction(CArithmetic, Walker):
             text = f"{self.base(memory)}[{self.spot(memory, index)}]"
             return CValue(text, dtype) if test is None else CValue(f"{test.inside} ? {text} : 0", dtype, 0, False)
         kind, full = self.unit(memory), self.unit(memory, lanes)
-        place = self.place(memory, scalar)
+        pointer = self.address(memory, scalar)
         masked = test is not None and test.lanes > 0
         mask_parameter, lane_test, mask, suffix = self._mask(full, lanes, gate if masked else None)
         if step == 1 and not masked and lanes == width(lanes):
             name = self.define(f"load_{full}", full, f"const {kind} *p", self._unaligned(memory, full),
                                "return *(const any *)p;")
-            text = f"{name}({place})"
+            text = f"{name}({pointer})"
         else:
             parameter, at = self._lane_index(step, lanes)
             name = self.define(f"gather_{suffix}" if step is None else f"load_{suffix}_step", full,
                                f"const {kind} *p, {parameter}{mask_parameter}", f"{full} r = {{0}};",
                                f"for (int i = 0; i < {lanes}; i++) {lane_test}r[i] = p[{at}];", "return r;")
-            text = f"{name}({place}, {self.operand(wide).text if step is None else step}{mask})"
+            text = f"{name}({pointer}, {self.operand(wide).text if step is None else step}{mask})"
         if test is not None and not masked:
             text = f"({test.inside} ? {text} : ({full}){{0}})"
         if dtype is dtypes.bool:
@@ -314,7 +314,7 @@ class CFunction(CArithmetic, Walker):
         return "" if statement.gate is None else self.operand(statement.gate).inside
 
     def prefetch(self, statement: Prefetch) -> None:
-        self.line(f"__builtin_prefetch({self.place(statement.memory, self.split(statement.index)[0])}, 0, 2);")
+        self.line(f"__builtin_prefetch({self.address(statement.memory, self.split(statement.index)[0])}, 0, 2);")
 
     def store(self, statement: Store) -> None:
         memory, dtype = statement.memory, statement.memory.dtype
@@ -325,18 +325,18 @@ class CFunction(CArithmetic, Walker):
             return
         if dtype is dtypes.bool:
             value = self.cast(value, dtypes.uint8)
-        kind, full, place = self.unit(memory), self.unit(memory, lanes), self.place(memory, scalar)
+        kind, full, pointer = self.unit(memory), self.unit(memory, lanes), self.address(memory, scalar)
         mask_parameter, lane_test, mask, suffix = self._mask(full, lanes, statement.gate)
         if step == 1 and not mask and lanes == width(lanes):
             name = self.define(f"store_{full}", "void", f"{kind} *p, {full} v",
                                self._unaligned(memory, full), "*(any *)p = v;")
-            self.line(f"{name}({place}, {value.text});")
+            self.line(f"{name}({pointer}, {value.text});")
         else:
             parameter, at = self._lane_index(step, lanes)
             name = self.define(f"scatter_{suffix}" if step is None else f"store_{suffix}_step", "void",
                                f"{kind} *p, {parameter}, {full} v{mask_parameter}",
                                f"for (int i = 0; i < {lanes}; i++) {lane_test}p[{at}] = v[i];")
-            self.line(f"{name}({place}, {self.operand(wide).text if step is None else step}, {value.text}{mask});")
+            self.line(f"{name}({pointer}, {self.operand(wide).text if step is None else step}, {value.text}{mask});")
 
     def _lane_index(self, step: int | None, lanes: int) -> tuple[str, str]:
         """A helper's parameter for the lanes' positions, and the index of lane i: by a stride or an index per lane."""

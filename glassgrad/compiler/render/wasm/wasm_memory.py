@@ -45,20 +45,20 @@ class WasmMemory(WasmCasts, LowLevelWalker):
         offset = self.total(0, {a: k * memory.dtype.itemsize for a, k in terms.items()}, dtypes.int32)
         return self.native("add", dtypes.int32, pointer, offset)
 
-    def place(self, memory: UOp, constant: int, terms: ix.Terms) -> tuple[Code, int]:
+    def address(self, memory: UOp, constant: int, terms: ix.Terms) -> tuple[Code, int]:
         """The address of memory[constant + terms], as a pointer and a number of bytes that instructions add."""
         pointer, offset = self.pointer(memory, terms).code, constant * memory.dtype.itemsize
         if 0 <= offset < LARGEST_OFFSET and _least(terms) >= 0:
             return pointer, offset
         return self.bind(Code("i32.add", (pointer, number(offset)))), 0
 
-    def lane_places(self, memory: UOp, index: UOp, lanes: int) -> list[tuple[Code, int]]:
+    def lane_addresses(self, memory: UOp, index: UOp, lanes: int) -> list[tuple[Code, int]]:
         """The address of every lane."""
         constant, same, wide, step = self.index_parts(index)
         if step is not None:
-            return [self.place(memory, constant + step * lane, same) for lane in range(lanes)]
+            return [self.address(memory, constant + step * lane, same) for lane in range(lanes)]
         assert wide is not None
-        pointer, offset = self.place(memory, constant, same)
+        pointer, offset = self.address(memory, constant, same)
         if offset:
             pointer = self.bind(Code("i32.add", (pointer, number(offset))))
         shift = number(memory.dtype.itemsize.bit_length() - 1)
@@ -81,9 +81,9 @@ class WasmMemory(WasmCasts, LowLevelWalker):
     def _load_one(self, memory: UOp, unit: DType, index: UOp, gate: UOp | None) -> WasmValue:
         constant, same, _, _ = self.index_parts(index)
         if gate is None:
-            return self.read(unit, *self.place(memory, constant, same))
+            return self.read(unit, *self.address(memory, constant, same))
         test = self.operand(gate)
-        pointer, offset = self.place(memory, constant, same)
+        pointer, offset = self.address(memory, constant, same)
         where = Code("i32.add", (pointer, number(offset))) if offset else pointer
         safe = Code("select", (where, self.base(memory).code, test.code))
         return self.select(test, self.read(unit, safe, 0), literal(0, unit))
@@ -95,11 +95,11 @@ class WasmMemory(WasmCasts, LowLevelWalker):
     def _load_lanes(self, memory: UOp, unit: DType, index: UOp, lanes: int) -> WasmValue:
         constant, same, _, step = self.index_parts(index)
         if step == 1 or step == -1:
-            pointer, offset = self.place(memory, constant - (lanes - 1 if step == -1 else 0), same)
+            pointer, offset = self.address(memory, constant - (lanes - 1 if step == -1 else 0), same)
             pieces = tuple([_whole_load(pointer, offset + at, nbytes) for at, nbytes in _parts(lanes, unit.itemsize)])
             value = WasmValue(pieces, unit, lanes)
             return value if step == 1 else self.reversed(value)
-        places = self.lane_places(memory, index, lanes)
+        places = self.lane_addresses(memory, index, lanes)
         bits, count = 8 * unit.itemsize, PIECE // unit.itemsize
         pieces = ()
         for first in range(0, lanes, count):
@@ -115,7 +115,7 @@ class WasmMemory(WasmCasts, LowLevelWalker):
         constant, same, _, step = self.index_parts(index)
         bits, count = 8 * unit.itemsize, PIECE // unit.itemsize
         tests = self.bound(self.mask(gate, unit.itemsize))
-        places = self.lane_places(memory, index, lanes)
+        places = self.lane_addresses(memory, index, lanes)
         pieces = []
         for first in range(0, lanes, count):
             found = self.local("v128")
@@ -156,22 +156,22 @@ class WasmMemory(WasmCasts, LowLevelWalker):
         if memory.dtype is dtypes.bool:
             value = self.cast(value, dtypes.uint8)
         if not lanes:
-            pointer, offset = self.place(memory, constant, same)
+            pointer, offset = self.address(memory, constant, same)
             self.line(Code(_access("store", unit), (pointer, value.code), At(offset)))
         elif gate is not None:
             self._store_some(memory, statement.index, self.bound(value), self.operand(gate, lanes))
         elif step == 1 or step == -1:
-            pointer, offset = self.place(memory, constant - (lanes - 1 if step == -1 else 0), same)
+            pointer, offset = self.address(memory, constant - (lanes - 1 if step == -1 else 0), same)
             value = self.bound(value if step == 1 else self.reversed(value))
             for piece, (at, nbytes) in zip(value.pieces, _parts(lanes, unit.itemsize)):
                 self.scope.lines.extend(_whole_store(pointer, offset + at, piece, nbytes))
         else:
             value = self.bound(value)
-            self.scope.lines.extend(_lane_stores(value, self.lane_places(memory, statement.index, lanes)))
+            self.scope.lines.extend(_lane_stores(value, self.lane_addresses(memory, statement.index, lanes)))
 
     def _store_some(self, memory: UOp, index: UOp, value: WasmValue, gate: WasmValue) -> None:
         tests = self.bound(self.mask(gate, value.size))
-        places = self.lane_places(memory, index, value.lanes)
+        places = self.lane_addresses(memory, index, value.lanes)
         each = [CodeBlock("if", self.extract(tests, lane).code, [line])
                 for lane, line in enumerate(_lane_stores(value, places))]
         count, whole = PIECE // value.size, self.index_parts(index)[3] == 1

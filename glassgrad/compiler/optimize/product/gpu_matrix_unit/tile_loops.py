@@ -48,7 +48,7 @@ def on_gpu_matrix_unit(product: Product, target: Target, decisions: Decisions) \
             None not in exchanged.placed() and exchanged.own().k_parts == 1:
         plan = exchanged                          # as the left factor, the right one need not be stored first
     phases, joined = GroupUnitTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases()
-    return phases, plan.product.with_run_time_bounds([joined])[0]
+    return phases, plan.product.set_run_time_bounds([joined])[0]
 
 
 class GroupUnitTile:

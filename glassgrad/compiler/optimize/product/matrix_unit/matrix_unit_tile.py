@@ -177,7 +177,7 @@ class UnitTile(PanelBlocks):
                 *([For(block, LOOP, later)] if count > 2 else later),
                 *self.over_m(self.epilogue())]
 
-    def place(self, row: UOp, column: UOp) -> UOp:
+    def index_of(self, row: UOp, column: UOp) -> UOp:
         """The index of a sum in LOCAL memory: rows of a panel of M, each with all the task's columns."""
         above = multiply(one(self.in_m), self.rows) if self.k_block else index(0)
         return add(multiply(add(above, row), self.width), column)
@@ -186,7 +186,7 @@ class UnitTile(PanelBlocks):
         """The index in LOCAL memory of an element of the unit's matrices of sums."""
         unit, inside = self.unit, self.inside
         column = add(multiply(one(self.in_n), self.columns), multiply(one(self.tile_n), unit.columns))
-        return self.place(add(multiply(one(self.tile_m), unit.rows), inside.row), add(column, inside.column))
+        return self.index_of(add(multiply(one(self.tile_m), unit.rows), inside.row), add(column, inside.column))
 
     def sums(self, begin: UOp, first: UOp, count: int, stop: UOp | None = None) -> list[Statement]:
         """The sums of one panel of M and one of N over some steps of K, to LOCAL memory."""
@@ -224,13 +224,13 @@ class UnitTile(PanelBlocks):
                 below(at_m, self.m.size)
         if self.n.pitch:
             down, along = self.n.parts
-            result = load(self.tiles, self.place(row, add(multiply(down, self.n.pitch), along)))
+            result = load(self.tiles, self.index_of(row, add(multiply(down, self.n.pitch), along)))
             stores = self.product.stores(result, self.m.apart(at_m), gate)
             return [For(row, LOOP, [For(down, LOOP, moves.wide(For(along, LOOP, stores), 2, self.lanes))])]
         column = counter("ni", self.columns)
         at_n = add(multiply(self.panel_n, self.columns), column)
         gate = both(gate, below(at_n, self.n.size) if self.n.size % self.columns else None)
-        result = load(self.tiles, self.place(row, add(multiply(one(self.in_n), self.columns), column)))
+        result = load(self.tiles, self.index_of(row, add(multiply(one(self.in_n), self.columns), column)))
         stores = self.product.stores(result, {**self.m.apart(at_m), **self.n.apart(at_n)}, gate)
         body = moves.wide(For(column, LOOP, stores), -(-self.columns // self.lanes), self.lanes)
         return [For(row, LOOP, self.over_n(body))]

@@ -62,7 +62,7 @@ class UnitPanels:
         return bool(reads) and all(stride_along(at, along) == 1 and stride_along(at, spot) != 1 for at in reads)
 
     # -- where elements are ----------------------------------------------------------------------------------
-    def place(self, panel: UOp, step: UOp, position: UOp, k: UOp) -> UOp:
+    def index_of(self, panel: UOp, step: UOp, position: UOp, k: UOp) -> UOp:
         """The index in memory of a position of a panel; k counts words of the step, or elements if not in words."""
         at = add(multiply(add(multiply(flat_index(self.outer), self.panels), panel), self.steps), step)
         if self.right:
@@ -75,8 +75,8 @@ class UnitPanels:
         position = add(multiply(tile, self.across), position)
         if not self.words:
             k = add(multiply(inside.word, self.unit.pieces), inside.piece)
-            return load(self.memory, self.place(panel, step, position, k))
-        word = load(self.memory, self.place(panel, step, position, inside.word))
+            return load(self.memory, self.index_of(panel, step, position, k))
+        word = load(self.memory, self.index_of(panel, step, position, inside.word))
         dtype = self.value.dtype
         piece = word >> multiply(inside.piece, dtype.bits).cast(WORD)
         return _as(piece.cast(carrier_of(dtype)), dtype)
@@ -120,14 +120,14 @@ class UnitPanels:
         word, k = counter("w", self.unit.words), counter("k", self.unit.depth)
         if not self.words:
             value = self.at(panel, spot, add(multiply(step, self.unit.depth), k), ragged, clamp=True)
-            store: list[Statement] = [Store(self.memory, self.place(panel, step, spot, k), value)]
+            store: list[Statement] = [Store(self.memory, self.index_of(panel, step, spot, k), value)]
             return [For(spot, LOOP, moves.wide(For(k, LOOP, store), -(-self.unit.depth // lanes), lanes))]
         value = const(0, WORD)
         for i in range(self.unit.pieces):
             at = add(add(multiply(step, self.unit.depth), multiply(word, self.unit.pieces)), index(i))
             bits = _as(self.at(panel, spot, at, ragged, clamp=self.along_k), carrier_of(self.value.dtype)).cast(WORD)
             value = bits << (i * self.value.dtype.bits) | value if i else bits
-        store = [Store(self.memory, self.place(panel, step, spot, word), value)]
+        store = [Store(self.memory, self.index_of(panel, step, spot, word), value)]
         if self.right and not self.along_k:
             return [For(word, LOOP, moves.wide(For(spot, LOOP, store), -(-self.width // lanes), lanes))]
         # contiguous along the other axis than wanted: square blocks are transposed in registers

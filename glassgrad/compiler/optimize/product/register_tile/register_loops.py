@@ -54,26 +54,8 @@ class RegisterTile(PanelBlocks):
         self.left_in_place, self.right_in_place = c.left == "in_place", c.right == "in_place"
         self.row, self.over, self.lane = counter("mi", rows or c.rows), counter("ni", c.vectors), counter("l", c.lanes)
         self.column = add(multiply(one(self.over), self.lanes), one(self.lane))
-        self.at_m = add(add(multiply(self.panel_m, rows or c.rows), self.taller_panels(rows)), one(self.row))
-        self.at_n = add(multiply(self.panel_n, self.columns), self.column)
-        end_m = index(self.m.size) if self.m.stop is None else self.m.stop
-        ragged_m, ragged_n = self.m.stop is not None or self.m.size % self.rows, self.n.size % self.columns
-        self.gate_m = less(self.at_m, end_m) if ragged_m and (not self.m.balanced or rows == self.least_rows) else None
-        if self.m.balanced and self.gate_m is not None:
-            self.at_m = operation(o.MIN, self.at_m, add(end_m, index(-1)))
-        elif self.left_in_place and self.gate_m is not None:
-            # the last panel starts early, so that no row is read past the end; overlapping rows are masked at the store
-            nominal = multiply(self.panel_m, self.rows)
-            self.at_m = add(nominal.minimum(add(end_m, index(-self.rows))), one(self.row))
-            self.gate_m = less(nominal, add(self.at_m, index(1)))
-        self.gate_n = below(self.at_n, self.n.size) if ragged_n else None
-        self.begin_n, self.read_gate = multiply(self.panel_n, self.columns), self.gate_n
-        if self.right_in_place and ragged_n and self.n.size >= self.columns:
-            # likewise: every read is a whole vector then, and no mask is recomputed at each step of K
-            nominal = self.begin_n
-            self.begin_n, self.read_gate = nominal.minimum(self.n.size - self.columns), None
-            self.at_n = add(self.begin_n, self.column)
-            self.gate_n = less(nominal, add(self.at_n, index(1)))
+        self.set_rows(rows)
+        self.set_columns()
         p, near = self.product, c.right == "near"
         self.total = register_over(p.total.arg, p.total.dtype, (self.row, self.over, self.lane))
         self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1, self.panels_m, None, p.stops)
@@ -81,6 +63,37 @@ class RegisterTile(PanelBlocks):
                                   self.block_n if near else self.panels_n, self.task_n if near else None, p.stops,
                                   plan.right_bytes > plan.target.l2_bytes)
         self.right_panel = one(self.in_n) if near else self.panel_n
+
+    def set_rows(self, rows: int) -> None:
+        """The position of a tile's row on M (`at_m`), and the condition that it is stored (`gate_m`)."""
+        begin = add(multiply(self.panel_m, rows or self.rows), self.taller_panels(rows))
+        self.at_m = add(begin, one(self.row))
+        end = index(self.m.size) if self.m.stop is None else self.m.stop
+        ragged = self.m.stop is not None or self.m.size % self.rows != 0
+        self.gate_m = less(self.at_m, end) if ragged and (not self.m.balanced or rows == self.least_rows) else None
+        if self.gate_m is None:
+            return
+        if self.m.balanced:
+            self.at_m = operation(o.MIN, self.at_m, add(end, index(-1)))
+        elif self.left_in_place:
+            # the last panel starts early, so that no row is read past the end; overlapping rows are masked at the store
+            nominal = multiply(self.panel_m, self.rows)
+            self.at_m = add(nominal.minimum(add(end, index(-self.rows))), one(self.row))
+            self.gate_m = less(nominal, add(self.at_m, index(1)))
+
+    def set_columns(self) -> None:
+        """The position of a tile's column on N (`at_n`), the conditions that it is stored (`gate_n`) and read
+        (`read_gate`), and where the tile begins (`begin_n`)."""
+        ragged = self.n.size % self.columns != 0
+        self.begin_n = multiply(self.panel_n, self.columns)
+        self.at_n = add(self.begin_n, self.column)
+        self.gate_n = self.read_gate = below(self.at_n, self.n.size) if ragged else None
+        if self.right_in_place and ragged and self.n.size >= self.columns:
+            # as for rows: every read is a whole vector then, and no mask is recomputed at each step of K
+            nominal = self.begin_n
+            self.begin_n, self.read_gate = nominal.minimum(self.n.size - self.columns), None
+            self.at_n = add(self.begin_n, self.column)
+            self.gate_n = less(nominal, add(self.at_n, index(1)))
 
     # -- phases ----------------------------------------------------------------------------------------------
     def phases(self) -> list[list[Statement]]:
@@ -123,11 +136,12 @@ class RegisterTile(PanelBlocks):
         if self.left_in_place:
             a = self.left_at(self.at_m, k)
         else:
-            a = load(self.left.memory, self.left.place(divide(self.at_m, self.rows), k, modulo(self.at_m, self.rows)))
+            panel, row = divide(self.at_m, self.rows), modulo(self.at_m, self.rows)
+            a = load(self.left.memory, self.left.index_of(panel, k, row))
         if self.right_in_place:
             b = edge_gate(self.right_at(self.at_n, k), self.read_gate)
         else:
-            b = load(self.right.memory, self.right.place(self.right_panel, k, self.column))
+            b = load(self.right.memory, self.right.index_of(self.right_panel, k, self.column))
         return Accumulate(self.total, o.ADD, self.product.added(a, b))
 
     def right_at(self, n: UOp, k: UOp) -> UOp:
@@ -156,7 +170,7 @@ class RegisterTile(PanelBlocks):
             return [Prefetch(read.src[0], read.src[1]) for read in reads]
         if near and not self.left_in_place:
             line, soon = cpu.CACHE_LINE // self.left.value.dtype.itemsize, add(k, index(STEPS_AHEAD))
-            return [Prefetch(self.left.memory, self.left.place(self.panel_m, soon, index(spot)))
+            return [Prefetch(self.left.memory, self.left.index_of(self.panel_m, soon, index(spot)))
                     for spot in range(0, (together - 1) * self.rows + 1, line)]
         if self.right_in_place:
             step = max(self.lanes, cpu.CACHE_LINE // self.product.right.dtype.itemsize)
@@ -181,7 +195,7 @@ class RegisterTile(PanelBlocks):
 
     def over_image(self) -> list[Statement]:
         """The sums over windows of an image: every tap is a vector read from the image itself, at a constant offset."""
-        a = load(self.left.memory, self.left.place(self.panel_m, flat_index(self.product.k), one(self.row)))
+        a = load(self.left.memory, self.left.index_of(self.panel_m, flat_index(self.product.k), one(self.row)))
         b = edge_gate(substitute_index(self.product.right, self.n.apart(self.at_n), {}), self.gate_n)
         body: list[Statement] = [Accumulate(self.total, o.ADD, self.product.added(a, b))]
         count = 1

@@ -83,27 +83,39 @@ class RegisterPlan(TileCycles):
 
     def tiles(self) -> list[Tiling]:
         """Every tile that fits the registers, with where its factors are read; its blocks are not decided yet."""
-        in_place = ["in_place"] if self.why_right_not_along_n() is None else []
         found = []
         for vectors in (2, 1, 3, 4, 5, 6, 7):
             if vectors > max(1, -(-self.n.size // self.lanes)):
                 continue
-            few = self.n.size <= cpu.FEW_PANELS * vectors * self.lanes
-            apart = self.must_pack_together(vectors) is None
-            copied = [] if self.right_streams else ["near", "packed"] if apart else ["packed"]
+            ways_right = self.ways_to_read_right(vectors)
             for rows in range(min(self.m.size, self.target.vector_registers // vectors - 1), 0, -1):
                 if self.m.balanced and rows * (rows + 1) // 2 * vectors > cpu.MOST_HEIGHTS:
                     continue
-                left = self.left_must_be_packed(rows) is None and (
-                    self.left_along_m or self.lines_apart(rows, 8) and (few or apart or self.right_streams))
-                ways = ["in_place"] if left else ["packed"]
-                if left and self.target.multiplies_by_lane:
-                    ways.append("packed")
-                found += [Tiling("contract", rows, vectors, self.lanes, left=way, right=where)
-                          for way in ways if self.registers(rows, vectors, way) <= self.target.vector_registers
-                          for where in (*in_place, *copied)]
+                found += [Tiling("contract", rows, vectors, self.lanes, left=left, right=right)
+                          for left in self.ways_to_read_left(rows, vectors)
+                          if self.registers(rows, vectors, left) <= self.target.vector_registers
+                          for right in ways_right]
         not_copied = [t for t in found if t.left == t.right == "in_place"] if self.right_streams else []
         return not_copied or found
+
+    def ways_to_read_left(self, rows: int, vectors: int) -> list[str]:
+        """Where tiles of this size may read the left factor."""
+        few_panels = self.n.size <= cpu.FEW_PANELS * vectors * self.lanes
+        if self.left_must_be_packed(rows) is not None:
+            return ["packed"]
+        is_near = self.left_along_m or self.lines_apart(rows, 8) and (
+            few_panels or self.must_pack_together(vectors) is None or self.right_streams)
+        if not is_near:
+            return ["packed"]
+        return ["in_place", "packed"] if self.target.multiplies_by_lane else ["in_place"]
+
+    def ways_to_read_right(self, vectors: int) -> list[str]:
+        """Where tiles of so many vectors may read the right factor."""
+        ways = ["in_place"] if self.why_right_not_along_n() is None else []
+        if not self.right_streams:
+            ways += ["near"] if self.must_pack_together(vectors) is None else []
+            ways.append("packed")
+        return ways
 
     def registers(self, rows: int, vectors: int, left: str) -> int:
         """How many registers a tile takes: its sums, a step of the right factor, elements of the left one, and one for

@@ -1,4 +1,4 @@
-"""Names of tinygrad's that glassgrad has in another form: groups of ops, schedules as lists. Out: those names."""
+"""Functions and groups of tinygrad about ops, schedules, lengths and types, in terms of ours. Out: those names."""
 
 from __future__ import annotations
 
