@@ -267,7 +267,7 @@ def test_a_size_that_was_served_before_is_not_compared_row_by_row_again(monkeypa
         np.testing.assert_allclose((Tensor(x) * 3.0 + 1).numpy(), x * 3 + 1, rtol=1e-6)
         assert (len(compared) > before) is is_new, n
     x = data((7, 2))
-    np.testing.assert_allclose((Tensor(x) * 5.0 + 1).numpy(), x * 5 + 1, rtol=1e-6, err_msg="another float, a new graph")
+    np.testing.assert_allclose((Tensor(x) * 5.0 + 1).numpy(), x * 5 + 1, rtol=1e-6, err_msg="another float")
 
 
 def test_only_few_of_many_sizes_that_come_often_get_their_own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,7 +243,8 @@ class SizeFamilies:
         self._general: dict[Any, list[GeneralGraph]] = {}
         self._served: dict[Any, tuple[GeneralGraph, int]] = {}       # by key, graphs that were served last
 
-    def served(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
+    def served(self, normal: NormalizedGraph,
+               where: tuple[Any, ...]) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
         """The schedule for changing sizes that served the same graph before, and the size; None where there is none, or
         where this size gets its own kernels now."""
         found = self._served.get((where, normal.key))
