@@ -284,6 +284,10 @@ def _find_schedule(normal: NormalizedGraph, mode: _Mode, any_size: bool = False,
     it may keep values."""
     variants = _known.schedules.get((mode, normal.key))
     kept = None
+    if variants is None and any_size and settings.DYNAMIC and not registry.kept.rows:
+        served = _known.size_families.served(normal, mode)
+        if served is not None:
+            return _Found(normal, *served)
     if original is not None and (variants is None or registry.kept.rows):
         kept = _known.kept_rows.of(normal, original, variants is None)
         if kept is not None:

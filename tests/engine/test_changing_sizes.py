@@ -141,6 +141,22 @@ def test_random_layers_are_right_at_every_length(name: str, first: int, count: i
     assert not any(reports), "\n\n".join(filter(None, reports))
 
 
+@pytest.mark.parametrize("columns", [1, 3])
+def test_rows_added_by_index_keep_their_order_on_groups_of_threads_for_any_number_of_them(columns: int) -> None:
+    """Rows of one element leave no loop for the threads: the loop over the indices was cut into tasks, a race."""
+    with loop_device.registered():
+        for n in (4, 5, 6, 9, 300):
+            values, gradient = data((n, columns)), data((n, 49))
+            x = Tensor(values, device="HOPPER_LOOPS", requires_grad=True)
+            weight = Tensor(data((columns, 49)), device="HOPPER_LOOPS")
+            rows = Tensor.arange(n, device="HOPPER_LOOPS") // 2
+            ((x[rows] @ weight) * Tensor(gradient, device="HOPPER_LOOPS")).sum().backward()
+            wanted = np.zeros((n, columns))
+            np.add.at(wanted, np.arange(n) // 2, gradient.astype(np.float64) @ weight.numpy().T)
+            assert x.grad is not None
+            np.testing.assert_allclose(x.grad.numpy(), wanted, rtol=1e-3, atol=1e-3, err_msg=f"{n}")
+
+
 def test_a_guard_that_lets_wrong_numbers_through_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def careless(general: GeneralGraph, normal: NormalizedGraph) -> int | None:
         sizes = split(normal.key[general._row]).sizes

@@ -13,9 +13,10 @@ from changing_programs import PROGRAMS, WEIGHT, attention, compiled_by, data, ge
 from glassgrad import Context, Tensor, Variable, nn
 from glassgrad.base.errors import Bug
 from glassgrad.engine.changing_sizes import size_families as families
-from glassgrad.engine.changing_sizes.size_families import SEEN_GROWING, fast_up_to
+from glassgrad.engine.changing_sizes.size_families import SEEN_GROWING, GeneralGraph, fast_up_to
 from glassgrad.engine.changing_sizes.symbolic_graph import fit
 from glassgrad.engine.observer import Observer, observed_by
+from glassgrad.engine.schedule_key import NormalizedGraph
 
 pytestmark = pytest.mark.usefixtures("fresh_schedules")
 
@@ -247,6 +248,26 @@ def test_a_size_that_comes_often_gets_its_own_kernels(monkeypatch: pytest.Monkey
     x = data((7, 2))
     counts = [compiled_by(lambda: (Tensor(x) + 1).numpy())[0] for _ in range(6)]
     assert counts == [0, 0, 0, 1, 0, 0]
+
+
+def test_a_size_that_was_served_before_is_not_compared_row_by_row_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in (3, 4, 5):
+        (Tensor(data((n, 2))) * 3.0 + 1).numpy()
+    compared: list[int] = []
+    compare = GeneralGraph.value_for
+
+    def counted(general: GeneralGraph, normal: NormalizedGraph) -> int | None:
+        compared.append(len(normal.key))
+        return compare(general, normal)
+
+    monkeypatch.setattr(GeneralGraph, "value_for", counted)
+    for n, is_new in [(7, True), (9, True), (7, False), (9, False), (7, False)]:
+        x = data((n, 2))
+        before = len(compared)
+        np.testing.assert_allclose((Tensor(x) * 3.0 + 1).numpy(), x * 3 + 1, rtol=1e-6)
+        assert (len(compared) > before) is is_new, n
+    x = data((7, 2))
+    np.testing.assert_allclose((Tensor(x) * 5.0 + 1).numpy(), x * 5 + 1, rtol=1e-6, err_msg="another float")
 
 
 def test_only_few_of_many_sizes_that_come_often_get_their_own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

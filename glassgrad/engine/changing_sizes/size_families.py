@@ -36,6 +36,7 @@ SEEN_GROWING = 2          # the same, where one is longer by one than the other:
 LEAST_HIGH = 1024         # the least upper bound of a variable
 GROWTH = 4                # the factor by which it exceeds the greatest size seen
 MOST_SEEN = 24            # sizes before a skeleton is given up, and as many again for each variable that served others
+MOST_SERVED = 128         # graphs of which it is kept what serves them
 FIXED_AFTER = 50          # runs of one size before that size gets kernels of its own; the next one needs twice as many
 
 UNTILED = 1 << 24         # multiply-adds of a product in plain loops, above which a kernel for its size pays
@@ -57,7 +58,7 @@ class GeneralGraph:
         self.constants = self._other_floats(normal)
         self.fast_to = fast_up_to(compiled.items, compiled.programs, symbol)
         self.runs: dict[int, int] = {}                   # how often each value of the variable was computed
-        self.repaid = 0                                  # how many values were computed so often that they left
+        self.left: set[int] = set()                      # values that were computed so often that they left
         rest = iter(formulas)
         by_row = [tuple(islice(rest, len(part.sizes))) for part in parts]
         self._parts, self._formulas = parts, by_row
@@ -84,7 +85,7 @@ class GeneralGraph:
         if not self.symbol.low <= n <= self.symbol.high or self._same(key) != self._fixed or \
                 self._changing(key) != self._changed_rows(n):
             return None
-        return n if self._other_floats(normal) == self.constants else None
+        return n if self.has_floats_of(normal) else None
 
     def _changed_rows(self, n: int) -> tuple[Any, ...]:
         """The rows that depend on the variable, as its value n makes them."""
@@ -101,8 +102,12 @@ class GeneralGraph:
         for n in {n for i in leaves for n in rows[i].sizes if self.symbol.low <= n <= self.symbol.high}:
             place = self._places_in(rows, dict(zip(self._leaves, leaves)), n)
             if place is not None and [place[i] for i in self._sinks] == sinks:
-                return n if self._other_floats(normal) == self.constants else None
+                return n if self.has_floats_of(normal) else None
         return None
+
+    def has_floats_of(self, normal: NormalizedGraph) -> bool:
+        """Whether all floats that are no arguments are those of a graph of the same key."""
+        return self._other_floats(normal) == self.constants
 
     def _places_in(self, rows: Sequence[SizesOf], place: dict[int, int], n: int) -> dict[int, int] | None:
         """The index among `rows` of each row of this graph, for the value n of the variable; `place` has those of the
@@ -122,13 +127,15 @@ class GeneralGraph:
     def gets_own_kernels(self, value: int) -> bool:
         """Whether one more graph with this value of the variable gets kernels of its own: they are faster, or the value
         comes so often that they pay."""
+        if value in self.left:
+            return True
         if value > self.fast_to:
             report_sizes(f"size {value} gets kernels of its own: products of that size are faster so")
             return True
         runs = self.runs[value] = self.runs.get(value, 0) + 1
-        if runs <= FIXED_AFTER << self.repaid:
+        if runs <= FIXED_AFTER << len(self.left):
             return False
-        self.repaid += 1
+        self.left.add(value)
         report_sizes(f"size {value} was computed {runs - 1} times: it gets kernels of its own")
         return True
 
@@ -234,6 +241,17 @@ class SizeFamilies:
         self._seen: dict[Any, SizeFamily] = {}
         self._leaves: dict[Any, set[Any]] = {}           # rows of the leaves of the graph that a line made last
         self._general: dict[Any, list[GeneralGraph]] = {}
+        self._served: dict[Any, tuple[GeneralGraph, int]] = {}       # by key, graphs that were served last
+
+    def served(self, normal: NormalizedGraph,
+               where: tuple[Any, ...]) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
+        """The schedule for changing sizes that served the same graph before, and the size; None where there is none, or
+        where this size gets its own kernels now."""
+        found = self._served.get((where, normal.key))
+        if found is None or not found[0].has_floats_of(normal) or found[0].gets_own_kernels(found[1]):
+            return None
+        general, value = found
+        return general.compiled.for_values((value,)), (value,)
 
     def schedule_for(self, normal: NormalizedGraph, where: tuple[Any, ...],
                      compile: CompileForAllSizes) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
@@ -246,6 +264,9 @@ class SizeFamilies:
         general, value = found
         if general.gets_own_kernels(value):
             return None
+        if len(self._served) >= MOST_SERVED:
+            self._served.pop(next(iter(self._served)))
+        self._served[where, normal.key] = found
         return general.compiled.for_values((value,)), (value,)
 
     def _find(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> tuple[GeneralGraph, int] | None:

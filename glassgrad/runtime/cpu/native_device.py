@@ -35,6 +35,7 @@ from glassgrad.runtime.host_memory import HostMemory
 ALIGNMENT = 64
 LITTLE_SCRATCH = 1 << 16       # bytes that a plan may keep for launches without the worker pool
 MOST_INLINE_COMMANDS = 8       # up to so many serial commands do not open the worker pool
+MOST_KEPT_COUNTS = 64          # values of scalars for which a plan keeps its commands
 _FUNCTION = ctypes.CFUNCTYPE(None)        # arguments are ctypes' own: without argtypes, a call converts none of them
 
 
@@ -132,15 +133,15 @@ class NativePlan(DevicePlan):
         self.wires = [(slot, array, position) for position, slot in enumerate(used)]
         self._pack = partial(struct.Struct(f"{len(used)}P").pack_into, array, 0)
         self._gather = itemgetter(*used) if len(used) > 1 else lambda addresses: [addresses[slot] for slot in used]
-        self._by_value: dict[int, list[tuple[int, TasksByValue]]] = {}      # scalar's slot: commands it limits
-        self._values: dict[int, int] = {}                     # scalar's slot: the value that task counts are set for
-        self._alone = False                                   # whether this value leaves no work for other threads
+        self._by_value: dict[int, list[tuple[int, TasksByValue]]] = {}      # scalar's slot: programs it limits
+        self._values: tuple[int, ...] = ()                    # of these scalars, that task counts are set for
+        self._alone = False                                   # whether these values leave no work for other threads
         rows: list[Command] = []
         arguments = ctypes.addressof(array)
-        for program, uses in zip(programs, slots):
+        for number, (program, uses) in enumerate(zip(programs, slots)):
             self.spans.append((len(rows), len(program.phases)))
             for cut in program.info.by_value:
-                self._by_value.setdefault(uses[cut.argument], []).append((len(rows) + cut.phase, cut))
+                self._by_value.setdefault(uses[cut.argument], []).append((number, cut))
             rows += [Command(address, arguments, tasks, int(tasks <= 1)) for address, tasks in program.phases]
             arguments += ctypes.sizeof(ctypes.c_void_p) * len(uses)
         self._serial = all(row.tasks == 1 for row in rows)
@@ -151,6 +152,7 @@ class NativePlan(DevicePlan):
     def _write(self, rows: list[Command]) -> None:
         self._commands = (Command * max(1, len(rows)))(*rows)
         self._address, self._count = ctypes.addressof(self._commands), len(rows)
+        self._by_values: dict[tuple[int, ...], tuple[bytes, bool]] = {}     # the commands, and whether they run alone
         self._stopwatch = None
 
     def check(self, before: int, numbers: Sequence[tuple[int, int]]) -> None:
@@ -185,21 +187,29 @@ class NativePlan(DevicePlan):
         """Point every launch at the memory of its slots."""
         self._pack(*self._gather(addresses))
         if self._by_value:
-            for slot, cuts in self._by_value.items():
-                value = ctypes.c_int64.from_address(addresses[slot]).value
-                if self._values.get(slot) != value:
-                    self._values[slot] = value
-                    self._set_task_counts(cuts, value)
+            values = tuple([ctypes.c_int64.from_address(addresses[slot]).value for slot in self._by_value])
+            if values != self._values:
+                self._values = values
+                self._set_task_counts(values)
 
-    def _set_task_counts(self, cuts: list[tuple[int, TasksByValue]], value: int) -> None:
-        """Set the task counts of commands that depend on a scalar, so that idle tasks are not started."""
-        counts: dict[Any, int] = {}          # formulas recur: evaluate each one once
-        for number, cut in cuts:
-            if cut.formula not in counts:
-                counts[cut.formula] = cut.at(value)
-            command = self._commands[number]
-            command.tasks, command.serial = counts[cut.formula], int(value <= cut.serial_to)
+    def _set_task_counts(self, values: tuple[int, ...]) -> None:
+        """Set the task counts of commands that depend on scalars, so that idle tasks are not started."""
+        known = self._by_values.get(values)
+        if known is not None:
+            commands, self._alone = known
+            ctypes.memmove(self._address, commands, len(commands))
+            return
+        for cuts, value in zip(self._by_value.values(), values):
+            counts: dict[Any, int] = {}          # formulas recur: evaluate each one once
+            for number, cut in cuts:
+                if cut.formula not in counts:
+                    counts[cut.formula] = cut.at(value)
+                command = self._commands[self.spans[number][0] + cut.phase]
+                command.tasks, command.serial = counts[cut.formula], int(value <= cut.serial_to)
         self._alone = all(command.serial or command.tasks <= 1 for command in self._commands[:self._count])
+        if len(self._by_values) >= MOST_KEPT_COUNTS:
+            self._by_values.clear()
+        self._by_values[values] = bytes(self._commands), self._alone
 
     def run(self) -> None:
         """Run all kernels in order."""

@@ -155,7 +155,7 @@ def _scatter_or_scan(loops: list[For], inner: list[Statement], total: int, lanes
     body = scan_in_group(loops, inner, decisions) if all(f.stop is None for f in loops) else None
     if body is not None:
         return [loops_around([f.range for f in loops], body, TASK)]
-    if not loops or loops[-1] not in lane_loops(loops, inner):
+    if not loops or loops[-1].range.arg.size == 1 or loops[-1] not in lane_loops(loops, inner):
         return [nest(loops, inner, total, target, decisions, independent=False)]
     lane = loops[-1].range
     consecutive = neighbours(inner, lane) if lane.arg.size >= 4 * lanes and not odd_rows(inner, lane) else 0

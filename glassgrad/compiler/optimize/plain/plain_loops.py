@@ -138,7 +138,7 @@ def _scatter_or_scan(loops: list[For], inner: list[Statement], total: int, lanes
         nested = nest(rows.loops, rows.body, total, target, decisions, independent=False)
         return [*rows.before, loops_around(rows.tasks, nested, TASK)]
     lane = loops[-1].range if loops and loops[-1] in lane_loops(loops, inner) else None
-    along = lane is not None and not scattered_along(inner, lane) and \
+    along = lane is not None and lane.arg.size > 1 and not scattered_along(inner, lane) and \
         access_cost(inner, lane, lanes) < access_cost(inner, lane, 1)
     if lane is not None and along:
         chosen = ask_lanes(decisions, loops[-1:], 0, 1, lanes)
