@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from glassgrad.base.errors import Bug
@@ -133,7 +134,7 @@ class Values:
         self.requested: dict[UOp, list[tuple[Index, Any]]] = {}        # elementwise node: its indices and gates
         self.kept_at: dict[UOp, tuple[UOp, list[Block], Index]] = {}   # node: its LOCAL, the loops that fill it, where
         self.path: list[Block] = [Block(None)]
-        self.names = 0                        # numbers used in names so far
+        self.fresh = count().__next__         # numbers for names
         self.reduced: list[int] = []          # sizes of reduced axes, for the kernel's name
         nodes = toposort([sink])
         self.params = sorted((n for n in nodes if n.op is o.PARAM), key=lambda n: n.arg.slot)
@@ -298,10 +299,6 @@ class Values:
         value = yield (chosen.value, tuple(place if a == axis else i for a, i in enumerate(at)), gate)
         value, number = -value if chosen.negated else value, _as_index(picked)
         return (value if place is number else place.eq(number).where(value, const(0, value.dtype))).cast(node.dtype)
-
-    def fresh(self) -> int:
-        self.names += 1
-        return self.names - 1
 
     # -- values kept in LOCAL memory -------------------------------------------------------------------------
     def keep(self, node: UOp, at: Index, value: UOp) -> None:
