@@ -73,28 +73,34 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         normal = normalize([s for s in normal.sinks if s not in stored])
     sinks = normal.sinks
     if sinks:
-        normal, compiled, values, kept = _find_schedule(
-            normal, _mode(device, state), trace is None or trace.any_size,
-            original if trace is None and not (free or recompute) else None)
-        # the buffer of a value that is only reshaped gets that shape, so that the node is a BUFFER
-        are_sinks = sinks == nodes
-        shapes = None if are_sinks or values else {
-            below_reshapes(node): node.shape for node in reversed(nodes) if not node.symbolic}
-        with _running:
-            results = compiled.run(normal, state, values, free, shapes=shapes)
-        if trace is not None:
-            trace.records.append(Record(compiled, normal, results))
-        if values:
-            # memory is large enough for the longest of symbolic sizes
-            results = [made if made.shape == sink.shape else made.shrink([(0, n) for n in sink.shape])
-                       for sink, made in zip(normal.sinks, results)]
-        if kept is not None:
-            keep(kept, normal, results[len(sinks):], original)
-            results = results[:len(sinks)]
-        if are_sinks:
+        results = _run(nodes, normal, device, state, free, None if free or recompute else original)
+        if sinks == nodes:
             return results
         stored.update(zip(sinks, results))
     return [_rebased(n, stored) for n in nodes]
+
+
+def _run(nodes: Sequence[UOp], normal: NormalizedGraph, device: str, state: State, free: Collection[UOp],
+         original: dict[UOp, UOp] | None) -> list[UOp]:
+    """Find a graph's schedule, run it, and return the values of its sinks, of which the nodes are views. With
+    `original` (as for `_find_schedule`), values that are likely to be needed again are kept."""
+    sinks, trace = normal.sinks, recording()
+    normal, compiled, values, kept = _find_schedule(
+        normal, _mode(device, state), trace is None or trace.any_size, original if trace is None else None)
+    # the buffer of a value that is only reshaped gets that shape, so that the node is a BUFFER
+    shapes = None if sinks == nodes or values else {
+        below_reshapes(node): node.shape for node in reversed(nodes) if not node.symbolic}
+    with _running:
+        results = compiled.run(normal, state, values, free, shapes=shapes)
+    if trace is not None:
+        trace.records.append(Record(compiled, normal, results))
+    if values:
+        # memory is large enough for the longest of symbolic sizes
+        results = [made if made.shape == sink.shape else made.shrink([(0, n) for n in sink.shape])
+                   for sink, made in zip(normal.sinks, results)]
+    if kept is not None and original is not None:
+        keep(kept, normal, results[len(sinks):], original)
+    return results[:len(sinks)]
 
 
 def _graph_to_compute(nodes: Sequence[UOp], device: str, trace: Trace | None,

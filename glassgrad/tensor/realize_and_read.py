@@ -96,12 +96,14 @@ def shared(memory: UOp) -> UOp:
 
 # -- computing -----------------------------------------------------------------------------------------------
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
-    """Compute all of these at once; each comes back as a view of a BUFFER. Values assigned to tensors and computed on
-    the way are cached. Along with them, checks compute a number each: whether an index is in range and, under
-    SANITIZE=1, whether a result is finite."""
+    """Compute all of these at once; each comes back as a view of a BUFFER."""
     state = current_state()
-    if not _is_watched(state):
-        return compute(nodes, device, state)
+    return _realize_watched(nodes, device, state) if _is_watched(state) else compute(nodes, device, state)
+
+
+def _realize_watched(nodes: Sequence[UOp], device: str, state: State) -> list[UOp]:
+    """The same. Values assigned to tensors and computed on the way are cached. Along with them, checks compute a number
+    each: whether an index is in range and, under SANITIZE=1, whether a result is finite."""
     checks: list[Any] = index_range_check.sinks(nodes)
     tensors = assigned_within(nodes, device)
     waiting = [below_reshapes(t.uop) for t in tensors]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from glassgrad.base.errors import Bug
@@ -132,8 +133,8 @@ class Values:
         self.memo: dict[Request, UOp] = {}
         self.requested: dict[UOp, list[tuple[Index, Any]]] = {}        # elementwise node: its indices and gates
         self.kept_at: dict[UOp, tuple[UOp, list[Block], Index]] = {}   # node: its LOCAL, the loops that fill it, where
-        self.path: list[Block] = [Block(None)]
-        self.names = 0                        # numbers used in names so far
+        self.open_blocks: list[Block] = [Block(None)]
+        self.fresh = count().__next__         # numbers for names
         self.reduced: list[int] = []          # sizes of reduced axes, for the kernel's name
         nodes = toposort([sink])
         self.params = sorted((n for n in nodes if n.op is o.PARAM), key=lambda n: n.arg.slot)
@@ -219,7 +220,7 @@ class Values:
                 return (yield (node, at, gate))
             result = _compute(node, tuple([src[s] for s in node.src]))
             if node in self.kept and node not in self.kept_at and self.outputs.isdisjoint(
-                    [self.path[-1].counter, *[at[a] for a in self.kept[node]]]):
+                    [self.open_blocks[-1].counter, *[at[a] for a in self.kept[node]]]):
                 self.keep(node, at, result)
             return result
         if op in o.MOVEMENT:
@@ -260,7 +261,7 @@ class Values:
     def depth(self, at: Index, gate: UOp | None) -> int:
         """How deep in the open blocks a value at this index must be placed."""
         needed = frozenset().union(*[ranges_of(i) for i in at], ranges_of(gate) if gate is not None else ())
-        return max((d for d, block in enumerate(self.path) if block.counter in needed), default=0)
+        return max((d for d, block in enumerate(self.open_blocks) if block.counter in needed), default=0)
 
     def reduction(self, node: UOp, at: Index, gate: UOp | None) -> Computation:
         """A loop that accumulates into a register, placed as far out as the index allows."""
@@ -275,19 +276,19 @@ class Values:
             return (yield from self.one_element(node, chosen, at, gate))
         depth = self.depth(at, gate)
         if self.votes is not None:
-            for block in self.path[1:]:
+            for block in self.open_blocks[1:]:
                 if block.counter in self.votes and any(block.counter in ranges_of(i) for i in at):
                     self.votes[block.counter] += 1
         counters = {a: self.counter(f"k{self.fresh()}", source.shape[a]) for a in axes}
         self.reduced += [source.shape[a] for a in axes]
         total = register(f"acc{self.fresh()}", dtype)
-        whole_path = self.path
+        around = self.open_blocks
         inner = [Block(counters[a]) for a in axes]
-        self.path = whole_path[:depth + 1] + inner
+        self.open_blocks = around[:depth + 1] + inner
         value = yield (source, tuple(counters.get(a, i) for a, i in enumerate(at)), gate)
-        self.path = whole_path
+        self.open_blocks = around
         body: list[Statement] = [Accumulate(total, combine, value.cast(dtype))]
-        self.path[depth].statements += [Assign(total, identity(combine, dtype)), *self.closed(inner, LOOP, body)]
+        self.open_blocks[depth].statements += [Assign(total, identity(combine, dtype)), *self.closed(inner, LOOP, body)]
         return total.cast(node.dtype)
 
     def one_element(self, node: UOp, chosen: OneTerm, at: Index, gate: UOp | None) -> Computation:
@@ -299,18 +300,14 @@ class Values:
         value, number = -value if chosen.negated else value, _as_index(picked)
         return (value if place is number else place.eq(number).where(value, const(0, value.dtype))).cast(node.dtype)
 
-    def fresh(self) -> int:
-        self.names += 1
-        return self.names - 1
-
     # -- values kept in LOCAL memory -------------------------------------------------------------------------
     def keep(self, node: UOp, at: Index, value: UOp) -> None:
         """Store a just computed value for the loops that follow."""
         inner = self.kept[node]
         shape = tuple(node.shape[a] for a in inner)
         memory = local(f"kept{len(self.kept_at)}", node.dtype, math.prod(map(most, shape)))
-        self.kept_at[node] = (memory, self.path, tuple(at[a] for a in inner))
-        self.path[-1].statements.append(Store(memory, flatten(tuple(at[a] for a in inner), shape), value))
+        self.kept_at[node] = (memory, self.open_blocks, tuple(at[a] for a in inner))
+        self.open_blocks[-1].statements.append(Store(memory, flatten(tuple(at[a] for a in inner), shape), value))
         self.memo = {q: v for q, v in self.memo.items() if q[0] is not node}
 
     def is_filled(self, node: UOp) -> bool:
@@ -319,7 +316,7 @@ class Values:
         if node not in self.kept_at:
             return False
         _, filling, at = self.kept_at[node]
-        shared = sum(1 for mine, theirs in zip(self.path, filling) if mine is theirs)
+        shared = sum(1 for mine, theirs in zip(self.open_blocks, filling) if mine is theirs)
         if shared == len(filling) or not filling[shared].closed:
             return False
         return not any(block.counter in at for block in filling[:shared])

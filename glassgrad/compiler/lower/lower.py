@@ -80,9 +80,9 @@ class _Lowering(ScatterAndScan):
             counters = [self.counter(f"i{axis}", n) if most(n) > 1 or isinstance(n, Length) else index(0)
                         for axis, n in enumerate(shape)]
             for c in self.row_order(counters):
-                self.path.append(Block(c))
+                self.open_blocks.append(Block(c))
                 self.outputs.add(c)
-            blocks = self.path
+            blocks = self.open_blocks
             for s in stores:
                 target, value = s.src
                 at = tuple(index(0) if n == 1 else c for c, n in zip(counters, value.shape))
@@ -103,7 +103,7 @@ class _Lowering(ScatterAndScan):
         if not self.reductions:
             return loops
         probe = Values(self.sink, self.kept)
-        probe.path += [Block(c) for c in loops]
+        probe.open_blocks += [Block(c) for c in loops]
         probe.extents.update(self.extents)
         votes = probe.votes = dict.fromkeys(loops, 0)
         for value in [s.src[1] for s in self.sink.src if s.op is o.STORE]:

@@ -24,11 +24,11 @@ class ScatterAndScan(Values):
         disjoint; if there are as many as rows, each is a row's, which is summed before it is stored."""
         base, where, values, *starts = node.src
         counters = tuple(self.counter(f"i{a}", n) for a, n in enumerate(base.shape))
-        self.path += [Block(c) for c in counters]
+        self.open_blocks += [Block(c) for c in counters]
         copied = self.value_at(base, counters, None)
-        self.path[-1].statements.append(Store(target, flatten(counters, base.shape, self.size), copied))
-        first = Phase(self.nested(self.path))
-        self.path = [Block(None)]
+        self.open_blocks[-1].statements.append(Store(target, flatten(counters, base.shape, self.size), copied))
+        first = Phase(self.nested(self.open_blocks))
+        self.open_blocks = [Block(None)]
         rest = tuple(self.counter(f"j{a}", n) for a, n in enumerate(base.shape[1:]))
         at = steps = tuple(self.counter(f"s{a}", n) for a, n in enumerate(where.shape))
         outer = [Block(c) for c in rest]
@@ -37,12 +37,12 @@ class ScatterAndScan(Values):
         if starts:
             number = self.counter("b", starts[0].shape[0] - 1)
             outer = [Block(number), *outer]
-            self.path = [Block(None), *outer]
+            self.open_blocks = [Block(None), *outer]
             start, end = (self.clamped(self.value_at(starts[0], (b,), None), where.shape[0] + 1)
                           for b in (number, add(number, index(1))))
             at = (self.clamped(add(start, steps[0]), where.shape[0]),)
             stop = operation(o.MAX, add(end, multiply(start, -1)), index(0))
-        self.path = [Block(None), *outer, *inner]
+        self.open_blocks = [Block(None), *outer, *inner]
         if starts and rest and number.arg.size == base.shape[0] and node.arg.mode in _COMBINED:
             total, here = register("acc", node.dtype.accumulator), (number, *rest)
             added = self.value_at(values, at + rest, None).cast(total.dtype)
@@ -55,7 +55,7 @@ class ScatterAndScan(Values):
         if not any(block.statements for block in inner):
             outer = [*[b for b in inner if _writes_disjoint(spot, b.counter)], *outer]
             inner = [b for b in inner if b not in outer]
-            self.path = [Block(None), *outer, *inner]
+            self.open_blocks = [Block(None), *outer, *inner]
         value = self.value_at(values, at + rest, None)
         combine = _COMBINED.get(node.arg.mode)
         wide = target.dtype.accumulator
@@ -76,7 +76,7 @@ class ScatterAndScan(Values):
         at = tuple(self.counter(f"i{a}" if a != axis else "k0", n) for a, n in enumerate(source.shape))
         outer = [Block(c) for a, c in enumerate(at) if a != axis]
         along = Block(at[axis])
-        self.path = [Block(None), *outer, along]
+        self.open_blocks = [Block(None), *outer, along]
         total = register("acc", node.dtype.accumulator)
         value = self.value_at(source, at, None).cast(total.dtype)
         along.statements += [Accumulate(total, combine, value),

@@ -119,7 +119,7 @@ class _Plan(InlinedValues):
                     self.store(node, self.chain_results[node])
                 elif node in self.stored_by:
                     self.store(node, OF_EACH_ROW)
-                elif node in self.stored_at_once and self.inlined[node].rows is not None:
+                elif node in self.stored_at_once and self.inlined[node].kept_axes is not None:
                     self.store(node, self.stored_at_once[node])
         self.separate_shared(order)
 
@@ -158,15 +158,15 @@ class _Plan(InlinedValues):
         elif node.op in (o.IOTA, o.LENGTH):
             self.inlined[node] = CONSTANT
         elif node.op is o.RANDOM:
-            self.inlined[node] = Inlined(60, 0, None, False, node.size)
+            self.inlined[node] = Inlined(60, 0, node.size)
         elif scanned_constant(node) is not None:
-            self.inlined[node] = Inlined(2, 0, None, False, node.size)
+            self.inlined[node] = Inlined(2, 0, node.size)
         elif node.op is o.GATHER:
             rows, where = node.src
             self.store_computed(rows, "read by index: any row, any number of times")
-            if self.inlined[where].rows is not None:
+            if self.inlined[where].kept_axes is not None:
                 self.store_computed(where, "an index with a reduction inside")
-            self.inlined[node] = Inlined(4 + self.inlined[where].cost, 2, None, False, node.size)
+            self.inlined[node] = Inlined(4 + self.inlined[where].cost, 2, node.size)
         elif node.op is o.RECURRENCE:
             self.inlined[node] = self.recurrence(node)
         else:                                # CONTIGUOUS, COPY, SCATTER, SCAN
@@ -174,7 +174,7 @@ class _Plan(InlinedValues):
                 if node.op is o.COPY and s.op is not o.PARAM:      # as it is, a view too: a copy moves whole memory
                     self.reasons.setdefault(s, "read by copy")
                     self.inlined[s] = NOTHING
-                elif node.op not in (o.COPY, o.CONTIGUOUS) and self.inlined[s].rows is not None:
+                elif node.op not in (o.COPY, o.CONTIGUOUS) and self.inlined[s].kept_axes is not None:
                     self.store_computed(s, f"read by {node.op.name.lower()}")
             self.inlined[node] = NOTHING
             if node.op is not o.CONTIGUOUS or node.src[0].op not in LEAVES:
@@ -199,30 +199,30 @@ class _Plan(InlinedValues):
         reads get memory, and so does what every block of rows would recompute."""
         chain = self.totals.get(node)
         for s in node.src:
-            if s not in self.inside and chain is None and self.inlined[s].rows is not None:
+            if s not in self.inside and chain is None and self.inlined[s].kept_axes is not None:
                 self.cut(s, "read by each block of a softmax's scores")
         for again in [chain.values] if chain is not None else self.read_again.get(node, ()):
             if self.inlined[again].cost > CONVERSION:
                 self.store_computed(again, "read by each block of a softmax's rows")
         if chain is not None or node in self.read_again:
             found = self.reduction(node)
-            return found if chain is not None else found._replace(rows=None, contraction=False, only=None, depth=0)
-        return Inlined(node.op.cost, 0, None, False, node.size)
+            return found if chain is not None else Inlined(found.cost, found.inputs, found.elements)
+        return Inlined(node.op.cost, 0, node.size)
 
     def elementwise(self, node: UOp) -> Inlined:
         """What is inlined in an elementwise node: that of all its sources, if their reductions fit one kernel."""
         self.read_fewer_buffers(node)
-        rows: AxisSet | None = None
+        kept_axes: AxisSet | None = None
         contraction = False
         only: UOp | None = None
-        inner = [s for s in node.src if self.inlined[s].rows is not None]
+        inner = [s for s in node.src if self.inlined[s].kept_axes is not None]
         for s in sorted(inner, key=self.weight, reverse=True) if len(inner) > 1 else inner:   # the lightest get memory
             inside = self.inlined[s]
-            if rows is None:
-                rows, contraction, only = inside.rows, inside.contraction, inside.only
-            elif inside.rows != rows:
+            if kept_axes is None:
+                kept_axes, contraction, only = inside.kept_axes, inside.contraction, inside.only_reduction
+            elif inside.kept_axes != kept_axes:
                 self.cut(s, "its rows differ from those it is combined with")
-            elif inside.only is None or inside.only is not only:
+            elif inside.only_reduction is None or inside.only_reduction is not only:
                 if inside.contraction or contraction:
                     self.cut(s, "a sum of products shares its kernel with no other reduction")
                 elif self.in_parts(s):
@@ -231,8 +231,8 @@ class _Plan(InlinedValues):
                     only = None
         distinct = set(node.src)
         cost = min(node.op.cost + sum(self.inlined[s].cost for s in distinct), 1 << 20)
-        found = Inlined(cost, min(sum(self.inlined[s].inputs for s in distinct), 1 << 20), rows, contraction,
-                        max([node.size] + [self.inlined[s].elements for s in node.src]), only,
+        found = Inlined(cost, min(sum(self.inlined[s].inputs for s in distinct), 1 << 20),
+                        max([node.size] + [self.inlined[s].elements for s in node.src]), kept_axes, contraction, only,
                         max([self.inlined[s].depth for s in inner], default=0))
         if cost > LARGEST:
             self.inlined[node] = found
@@ -258,10 +258,10 @@ class _Plan(InlinedValues):
         inside = self.inlined[source]
         overlaps = node.op in (o.WINDOW, o.UNWINDOW) and self._reads(node) > 1       # not so in x[::2]
         repeats = overlaps or (node.op is o.EXPAND and node.size > source.size)
-        if inside.rows is not None and (overlaps or node.op in (o.PAD, o.UNWINDOW)):
+        if inside.kept_axes is not None and (overlaps or node.op in (o.PAD, o.UNWINDOW)):
             self.cut(source, f"a reduction under {node.op.name.lower()} would be computed again")
             inside = self.inlined[source]
-        if inside.rows is not None:
+        if inside.kept_axes is not None:
             if node.op is o.EXPAND and inside.contraction and node.size > source.size:
                 self.store(source, "a sum of products that its reader repeats")
                 return NOTHING
@@ -269,11 +269,11 @@ class _Plan(InlinedValues):
                     and self.in_parts(source):
                 self.store(source, IN_PARTS)
                 return NOTHING
-            rows = carried(node, inside.rows, exact=True)
-            if rows is None:
+            kept_axes = carried(node, inside.kept_axes, exact=True)
+            if kept_axes is None:
                 self.store(source, "a reshape mixes the rows of its reduction with the rest")
                 return NOTHING
-            return inside._replace(rows=rows)
+            return inside._replace(kept_axes=kept_axes)
         if overlaps:
             inside = self.under_window(node)
         if repeats and inside.cost >= REPEATED and node.size >= 4 * source.size and \
@@ -325,23 +325,23 @@ class _Plan(InlinedValues):
         contraction = self.is_contraction(node)
         if contraction:
             for factor in source.below((o.CAST,)).src:
-                if self.inlined[factor].rows is not None:
+                if self.inlined[factor].kept_axes is not None:
                     why = self.why_not_one_pass.get(node)
                     self.store(factor, "a factor of a sum of products, with a reduction inside" +
                                (f"; not in one pass: {why}" if why else ""))
-        elif inside.rows is not None:
+        elif inside.kept_axes is not None:
             if inside.contraction:
                 self.cut(source, "a sum of products under another reduction")
-            elif self.iterations(source, axes) > self.limits.small and axes & inside.rows:
+            elif self.iterations(source, axes) > self.limits.small and axes & inside.kept_axes:
                 self.cut(source, "its rows are reduced in turn")
-            elif not axes & inside.rows and nontrivial(source.shape) - axes - inside.rows:
+            elif not axes & inside.kept_axes and nontrivial(source.shape) - axes - inside.kept_axes:
                 small_values, reductions, between = self.reductions_under(source)
                 self.store_under(small_values + reductions, between, "computed for fewer axes than its reader has")
         if self.inlined[source].depth >= DEEPEST:
             self.store(source, DEEP_ENOUGH)
         inside = self.inlined[source]
-        return Inlined(inside.cost + 2, inside.inputs, nontrivial(node.shape), contraction,
-                       max(source.size, self.iterations(source, axes)), node if inside.rows is None else None,
+        return Inlined(inside.cost + 2, inside.inputs, max(source.size, self.iterations(source, axes)),
+                       nontrivial(node.shape), contraction, node if inside.kept_axes is None else None,
                        inside.depth + 1)
 
     def cut(self, node: UOp, reason: str) -> None:
@@ -390,15 +390,15 @@ class _Plan(InlinedValues):
             return False                        # its source comes next, and is not larger
         if self.limits.stores_factors and node.dtype.itemsize == 2 and self.is_factor(node):
             return True                         # a sum of products would store it for itself alone
-        if inside.rows is not None and self.limits.costly_with_rows and self.memory_read(node) < MANY_INPUTS:
+        if inside.kept_axes is not None and self.limits.costly_with_rows and self.memory_read(node) < MANY_INPUTS:
             small_values, reductions, between = self.reductions_under(node)
             shared = [self.first_shared(n, between) for n in reductions]
             cost = sum(n.op.cost for n in between)
             if node not in shared and len(shared) <= 1 and cost < self.limits.costly_with_rows:
                 self.small_reductions.update(dict.fromkeys(small_values, "used by several kernels, and few"))
                 return False                    # these are stored instead, and every kernel recomputes the rest
-        if inside.rows is None and self.limits.costly_with_rows:
+        if inside.kept_axes is None and self.limits.costly_with_rows:
             return self.exact_cost(node) >= self.limits.costly or self.memory_read(node) >= MANY_INPUTS
-        return inside.rows is not None or inside.cost >= self.limits.costly or \
+        return inside.kept_axes is not None or inside.cost >= self.limits.costly or \
             inside.inputs >= MANY_INPUTS and inside.cost > 0
 

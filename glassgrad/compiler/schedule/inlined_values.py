@@ -59,17 +59,17 @@ CPU_LIMITS = FusionLimits()
 
 class Inlined(NamedTuple):
     """What is computed inside a node that has no memory."""
-    cost: int                      # of one element, in vector instructions
-    inputs: int                    # values loaded for one element
-    rows: AxisSet | None           # axes of this node that the inlined reductions keep; None: no reductions
-    contraction: bool              # one of them is a sum of products with reuse
-    elements: int                  # the largest space that is iterated over for it
-    only: UOp | None = None        # the reduction inside, where there is exactly one
-    depth: int = 0                 # the longest chain of reductions inside
+    cost: int                              # of one element, in vector instructions
+    inputs: int                            # values loaded for one element
+    elements: int = 0                      # the largest space that is iterated over for it
+    kept_axes: AxisSet | None = None       # axes of this node that the inlined reductions keep; None: no reductions
+    contraction: bool = False              # one of them is a sum of products with reuse
+    only_reduction: UOp | None = None      # the reduction inside, where there is exactly one
+    depth: int = 0                         # the longest chain of reductions inside
 
 
-NOTHING = Inlined(0, 1, None, False, 0)
-CONSTANT = Inlined(0, 0, None, False, 0)
+NOTHING = Inlined(0, 1)
+CONSTANT = Inlined(0, 0)
 
 
 def widens(node: UOp) -> bool:
@@ -130,14 +130,14 @@ class InlinedValues:
     def mark_stored(self, node: UOp, reason: str) -> None:
         """Record that a node gets memory, and whether it is a small reduction."""
         inside = self.inlined[node]
-        if inside.rows is not None and not inside.contraction and node.size * FEWER <= inside.elements:
+        if inside.kept_axes is not None and not inside.contraction and node.size * FEWER <= inside.elements:
             self.small_reductions.setdefault(node, reason)
         self.reasons.setdefault(node, reason)
 
     def store_computed(self, node: UOp, reason: str) -> None:
         """Give memory to a source, unless it is memory already, a view of it, or costs nothing."""
         inside = self.inlined[node]
-        if inside.rows is not None or inside.cost > 0:
+        if inside.kept_axes is not None or inside.cost > 0:
             self.store(node, reason)
 
     def exact_cost(self, node: UOp) -> int:
@@ -166,7 +166,7 @@ class InlinedValues:
     def in_parts(self, node: UOp) -> bool:
         """Whether the reductions inside a node are split into parts, which takes a kernel for each."""
         inside, limits = self.inlined[node], self.limits
-        rows = math.prod(most(node.shape[a]) for a in inside.rows or ())
+        rows = math.prod(most(node.shape[a]) for a in inside.kept_axes or ())
         if rows >= limits.few_rows:
             is_few = rows < limits.few_columns and inside.elements >= limits.long_column * rows
             return is_few and self.is_of_columns(node)
@@ -196,15 +196,15 @@ class InlinedValues:
         """The largest space that is iterated over for a node whose axes `reduced` are summed: where these are rows of
         a reduction inside it, that is computed again for each index of the loops around them."""
         inside = self.inlined[node]
-        if not inside.rows or not reduced & inside.rows:
+        if not inside.kept_axes or not reduced & inside.kept_axes:
             return inside.elements
-        around = [a for a in nontrivial(node.shape) - inside.rows if a not in reduced or a < max(inside.rows)]
+        around = [a for a in nontrivial(node.shape) - inside.kept_axes if a not in reduced or a < max(inside.kept_axes)]
         return inside.elements * math.prod([most(node.shape[a]) for a in around])
 
     def weight(self, node: UOp) -> tuple[int, int]:
         """How large the reductions inside a node are: their rows, then the elements they read."""
         inside = self.inlined[node]
-        return math.prod(most(node.shape[a]) for a in inside.rows or ()), inside.elements
+        return math.prod(most(node.shape[a]) for a in inside.kept_axes or ()), inside.elements
 
     def reductions_under(self, node: UOp) -> tuple[list[UOp], list[UOp], set[UOp]]:
         """The reductions inlined in a node: small values that it broadcasts, other reductions, the nodes above them."""
@@ -214,7 +214,7 @@ class InlinedValues:
         stack, seen = [node], set()
         while stack:
             n = stack.pop()
-            if n in seen or n in self.reasons or self.inlined[n].rows is None:
+            if n in seen or n in self.reasons or self.inlined[n].kept_axes is None:
                 continue
             seen.add(n)
             if n.op in o.REDUCE:

@@ -58,9 +58,7 @@ class ReducedRows(NamedTuple):
 def group_results(reasons: dict[UOp, str], outputs: set[UOp], stored_by: dict[UOp, UOp],
                   limits: FusionLimits = CPU_LIMITS) -> list[KernelGroup]:
     """The stored nodes by kernel, kernels in execution order. `outputs` outlive the run; `stored_by` says which nodes
-    the kernel of another one stores. From `few_rows` rows on, if that is not 0, reductions of the same rows share a
-    kernel: a group of threads reads a row from memory once. A kernel has at most `buffers` arguments; one of small
-    maps reads and writes at most `side_by_side` values."""
+    the kernel of another one stores."""
     groups: list[KernelGroup] = []
     group_of: dict[UOp, KernelGroup] = {}
     by_shape: dict[Shape, list[KernelGroup]] = {}

@@ -139,7 +139,7 @@ class ComputedFactor(BlockLoops):
         """The factors of all parts, each in a tile; what they share is computed once."""
         out, known = list[Statement](), dict[UOp, UOp]()
         for number, part in enumerate(parts):
-            part.path, part.memo = self.path, {}
+            part.open_blocks, part.memo = self.open_blocks, {}
             value, made = register(f"e{number or ''}", self.dtype), part.made(first, key)
             out.append(Assign(value, substitute_index(made, known, {})))
             known[made] = value

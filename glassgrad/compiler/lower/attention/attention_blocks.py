@@ -227,9 +227,9 @@ class BlockLoops(Values):
     def nest(self, counters: Iterable[UOp], body: Callable[[], list[Statement]]) -> list[Statement]:
         """TASK loops over these counters around statements, and the loops that their values need."""
         blocks = [Block(c) for c in counters]
-        self.path, self.memo = [Block(None), *blocks], {}
+        self.open_blocks, self.memo = [Block(None), *blocks], {}
         inner = body()
-        return self.path[0].statements + self.closed(blocks, TASK, inner)
+        return self.open_blocks[0].statements + self.closed(blocks, TASK, inner)
 
     # -- values ----------------------------------------------------------------------------------------------
     def computation(self, node: UOp, at: Index, gate: UOp | None) -> Computation:
