@@ -63,7 +63,7 @@ RECORDS = (
                  "clang or gcc, or pip install ziglang"),
     DeviceRecord("PYTHON", _open_python, (), "an interpreter, which checks every access", "none: loop trees",
                  "pip install numpy"),
-    DeviceRecord("OPENCL", _opener("gpu.opencl", "open_opencl"), ("GPU",),
+    DeviceRecord("OPENCL", _opener("gpu.opencl", "open_opencl"), ("CL", "GPU"),
                  "the first GPU of an OpenCL platform, or its first device", "OpenCL C",
                  "pip install pyopencl, and pocl-binary-distribution to run on the processor"),
     DeviceRecord("CUDA", _opener("gpu.cuda", "open_cuda"), ("NV", "GPU"), "the first NVIDIA GPU", "CUDA C++",

@@ -18,7 +18,8 @@ from glassgrad.compiler.graph import DType, Length, UOp, const, dtype_by_name, d
 from glassgrad.engine import capture
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd import no_grad as no_gradient
-from glassgrad.tensor.autograd.gradient_leaves import RESET, UnreadGradient, distinct, hold, holders
+from glassgrad.tensor.autograd.gradient_leaves import (RESET, UnreadGradient, distinct, hold, holders, is_detached,
+                                                       is_held, separate)
 from glassgrad.tensor.broadcast import number, plain_number, size_from, whole
 from glassgrad.tensor.formulas.arithmetic import as_float, in_accumulator
 from glassgrad.tensor.formulas.bitcast import reread
@@ -274,9 +275,11 @@ class TensorBase:
             raise DTypeError("only float tensors have gradients",
                              given=f"requires_grad=True on {self.uop.dtype.name}", expected="a float dtype",
                              fix="cast it first: x.float()")
-        self._requires_grad = value
         if value:
+            if not is_held(self) and not is_detached(self.uop):    # it was computed: equal expressions share its node
+                self.uop = separate(self.uop)
             hold(self)
+        self._requires_grad = value
 
     @property
     def grad(self) -> Self | None:

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import glassgrad.torch as ours
@@ -24,8 +25,23 @@ def test_files_hold_tensors_and_plain_values(tmp_path: Path) -> None:
     theirs.save({"w": theirs.tensor([3.0])}, tmp_path / "theirs.pt")
     assert ours.load(tmp_path / "theirs.pt")["w"].tolist() == [3]
     assert isinstance(found["model"]["w"], ours.Tensor)
-    with pytest.raises(InputError, match="a file of tensors does not hold this"):
-        ours.save(nn.Identity(), tmp_path / "model.pt")
+    numbers = {"loss": np.float32(0.5), "count": np.int64(1 << 40), "best": np.bool_(True), "rate": np.float64(0.1)}
+    ours.save(numbers, tmp_path / "numbers.pt")
+    assert ours.load(tmp_path / "numbers.pt") == {"loss": 0.5, "count": 1 << 40, "best": True, "rate": 0.1}
+    assert theirs.load(tmp_path / "numbers.pt", weights_only=True)["best"] is True
+    for value, text, fix in ((nn.Identity(), "Identity() of type glassgrad.nn.layers.linear.Identity",
+                              "save model.state_dict(), not the model itself"),
+                             (np.array([1.0, 2.0]), "array([1., 2.]) of type numpy.ndarray",
+                              "write Tensor(array) in its place"),
+                             (np.complex64(1j), "np.complex64(1j) of type numpy.complex64",
+                              "save model.state_dict(), not the model itself")):
+        with pytest.raises(InputError) as wrong:
+            ours.save(value, tmp_path / "model.pt")
+        assert str(wrong.value).partition("\n  at: ")[0] == f"""\
+a file of tensors does not hold this
+  given:    {text}
+  expected: tensors, numbers, strings, element types, lists, tuples and dictionaries
+  fix:      {fix}"""
     assert not (tmp_path / "model.pt").exists()
     circle: list[Any] = []
     circle.append(circle)

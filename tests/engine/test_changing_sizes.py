@@ -17,9 +17,9 @@ from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.symbolic import memory_size, replaced
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.engine.changing_sizes.key_without_sizes import split
-from glassgrad.engine.changing_sizes.size_families import SEEN, GeneralGraph
+from glassgrad.engine.changing_sizes.size_families import SEEN, GeneralGraph, SizeFamily
 from glassgrad.engine.observer import Observer, observed_by
-from glassgrad.engine.schedule_key import NormalizedGraph
+from glassgrad.engine.schedule_key import NormalizedGraph, normalize
 from glassgrad.runtime.devices import Device
 
 pytestmark = pytest.mark.usefixtures("fresh_schedules")
@@ -397,3 +397,18 @@ def test_a_scatter_whose_rows_are_looked_up_with_a_changing_number_of_columns() 
         x = Tensor(values, requires_grad=True)
         x.repeat_interleave(Tensor(times), 1).square().sum().backward()
         np.testing.assert_array_equal(x.grad.numpy(), 2 * values * times)
+
+
+def test_formulas_fit_the_graph_that_they_are_for_when_its_sizes_were_seen_before():
+    """Its schedule may have been dropped from the cache meanwhile: other sizes were seen since."""
+    def graph(rows, first):
+        x = Tensor(np.zeros((rows, 3), np.float32)).realize()
+        return normalize([(x + 1)[first:first + 1].uop])
+
+    family, graphs = SizeFamily(), [graph(*sizes) for sizes in ((2, 1), (5, 0), (2, 0), (3, 0), (2, 1))]
+    for normal in graphs:
+        family.see(normal, [split(row) for row in normal.key])
+    found = family.formulas(graphs[-1])
+    sizes = [n for row in graphs[-1].key for n in split(row).sizes]
+    assert found is None or [f.at(sizes[found.base]) for f in found.formulas] == sizes
+    assert len(family.seen) == 4

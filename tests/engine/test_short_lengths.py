@@ -9,7 +9,7 @@ import pytest
 from changing_programs import data, general_graphs
 from loop_kernels import AVX512
 
-from glassgrad import Context, Device, Tensor, Variable
+from glassgrad import Context, Device, ShapeError, Tensor, TinyJit, Variable
 from glassgrad.compiler.graph.index_algebra import linear
 from glassgrad.compiler.lower.loops import LANE, For, Kernel, loads_in, ranges_of, walk
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
@@ -232,3 +232,20 @@ def test_a_sum_of_nothing_is_zero(program: Callable[[Tensor], Tensor]) -> None:
         got = program(x[:n.bind(number)]).numpy()
         want = program(Tensor(x.numpy()[:number])).numpy() if number else np.zeros_like(got)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize("name", ["std", "var", "logsumexp", "softmax", "log_softmax", "mean"])
+def test_a_length_that_is_nothing_now_gives_what_an_empty_tensor_gives(name, count):
+    x = Tensor.arange(12).float().reshape(4, 3).contiguous().realize()
+    for options in ({}, {"axis": 0}):
+        found = getattr(x[:Variable("n", 0, 4).bind(count)], name)(**options).numpy()
+        np.testing.assert_allclose(found, getattr(x[:count], name)(**options).numpy(), rtol=1e-6)
+
+
+def test_a_jitted_extreme_of_a_length_that_becomes_nothing_is_an_error():
+    x, n = Tensor.arange(6).float().contiguous().realize(), Variable("n", 0, 6)
+    largest = TinyJit(lambda n: x[:n].max().realize())
+    assert [largest(n.bind(count)).item() for count in (3, 4, 5, 6, 1)] == [2.0, 3.0, 4.0, 5.0, 0.0]
+    with pytest.raises(ShapeError, match="max of no values has no answer"):
+        largest(n.bind(0))

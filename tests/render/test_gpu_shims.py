@@ -338,3 +338,12 @@ def test_rows_columns_and_sums_of_one_changing_length(name: str, program: str, s
         with Context(DYNAMIC=0, NOOPT=1):
             wanted = make(Tensor(x), Tensor(y)).numpy()
         np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=2e-5, err_msg=f"{n}")
+
+
+@pytest.mark.parametrize("name", ["CUDA_SHIM", "METAL_SHIM"])
+def test_remainders_are_exact_with_and_without_float64(name: str, shims: None, rng: np.random.Generator) -> None:
+    x, y = rng.integers(0, 256, (2, 600, 4), dtype=np.uint8).view("float32")[..., 0]
+    x[:3], y[:3] = 3e38, 1e-45
+    found = Tensor(x, device=name).fmod(Tensor(y, device=name)).numpy()
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(found, np.fmod(x, y))

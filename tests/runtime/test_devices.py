@@ -160,6 +160,17 @@ def test_gpu_is_opencl_or_else_cuda(here: tuple[str, ...], expected: str, nothin
     assert Device.DEFAULT == Device.canonicalize("gpu") == expected
 
 
+def test_tinygrads_flag_for_opencl_chooses_it_or_says_what_is_missing(nothing_set: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> Any:
+        raise DeviceError(f"there is no {name} here")
+
+    nothing_set.setitem(Device._devices, "OPENCL", Device.records["OPENCL"]._replace(open=absent))
+    nothing_set.setenv("CL", "1")
+    assert Device.DEFAULT == Device.canonicalize("cl") == "OPENCL"
+    with pytest.raises(DeviceError, match="there is no OPENCL here"):
+        Tensor([1.0])
+
+
 def test_a_plug_in_is_found_by_its_entry_point(nothing_set: pytest.MonkeyPatch) -> None:
     class Entry:
         name = "plugged"

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch, the reference of gradients, is not installed")
 from torch_reference import SPECIAL, Tensor, check, dtypes, torch  # noqa: E402
 
-from glassgrad import Device  # noqa: E402
+from glassgrad import Device, Variable  # noqa: E402
 
 F = torch.nn.functional
 SHAPES = [(), (1,), (7,), (3, 5), (2, 0, 3)]
@@ -293,15 +293,34 @@ def test_a_large_power_of_integers_is_an_integer():
         assert found.dtype is dtypes.int32 and found.tolist() == (torch.tensor(values, dtype=torch.int32) ** n).tolist()
 
 
-@pytest.mark.parametrize("dtype, limit", [("float32", 46), ("float64", 104)])
-def test_remainders_of_large_quotients_are_exact(dtype, limit, rng):
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_remainders_of_all_finite_numbers_are_exact(dtype, rng):
+    """Whatever the size of the quotient, up to 2^2098: the greatest number by the smallest."""
     if dtype == "float64":
         skip_without_float64()
-    exponent = rng.integers(0, limit, 20_000)
-    x = (rng.uniform(1, 2, exponent.shape) * np.exp2(exponent // 2)).astype(dtype)
-    y = (rng.uniform(1, 2, exponent.shape) * np.exp2(exponent // 2 - exponent)).astype(dtype)
-    np.testing.assert_array_equal(Tensor(x).fmod(Tensor(y)).numpy(), np.fmod(x, y))
-    np.testing.assert_array_equal((Tensor(x) % Tensor(-y)).numpy(), np.remainder(x, -y))
+    limits = np.finfo(dtype)
+    x, y = rng.integers(0, 256, (2, 20_000, limits.bits // 8), dtype=np.uint8).view(dtype)[..., 0]
+    x[:40], y[:40] = limits.max, limits.smallest_subnormal * np.arange(1, 41)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(Tensor(x).fmod(Tensor(y)).numpy(), np.fmod(x, y))
+        np.testing.assert_array_equal((Tensor(x) % Tensor(y)).numpy(), np.remainder(x, y))
+        for number in np.array([100.0, -8.0, 0.3, 1e-6, 6e4], dtype):
+            np.testing.assert_array_equal((Tensor(x) % float(number)).numpy(), np.remainder(x, number))
+            np.testing.assert_array_equal((float(number) % Tensor(y)).numpy(), np.remainder(number, y))
+
+
+def test_the_remainder_of_a_large_quotient_has_pytorchs_gradient():
+    check(lambda x, y: x % y, values=[[1e30, -3e20, 5.5], [100.0, 7.0, -2.0]])
+    check(lambda x: x % 100.0, values=[[1e30, -3e20, 5.5]])
+    bfloat = torch.tensor([1e30, 3e38], dtype=torch.bfloat16)
+    assert (Tensor(bfloat.float().numpy()).bfloat16() % 100.0).tolist() == (bfloat % 100.0).tolist()
+
+
+def test_the_remainder_of_float64_at_a_changing_size_is_nan_where_more_steps_would_be_needed():
+    skip_without_float64()
+    n = Variable("n", 1, 4)
+    x = Tensor([1e300, 7.5, 1e20, 3.0], dtype=dtypes.float64)[:n.bind(3)] % Tensor([3.0], dtype=dtypes.float64)
+    np.testing.assert_array_equal(x.numpy(), [np.nan, 1.5, 1e20 % 3.0])
 
 
 # -- types ------------------------------------------------------------------------------------------------------------

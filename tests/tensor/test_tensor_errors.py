@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from glassgrad import (AxisError, Device, DeviceError, DTypeError, GradientError, IndexRangeError, InputError,
-                       ShapeError, Tensor, dtypes)
+                       ShapeError, Tensor, Variable, dtypes)
 
 F32 = "float32"
 
@@ -104,6 +104,11 @@ there is no such norm
     "max of nothing": (lambda: Tensor.zeros(0, 3).max(0), ShapeError, """
 max of no values has no answer
   given:    shape (0, 3), axis=0
+  expected: at least one value to choose from
+  fix:      check for empty tensors before this line"""),
+    "max of nothing, for now": (lambda: Tensor.ones(4)[:Variable("n", 0, 4).bind(0)].max(), ShapeError, """
+max of no values has no answer
+  given:    shape (n = 0,), axis=None
   expected: at least one value to choose from
   fix:      check for empty tensors before this line"""),
     "index": (lambda: x23()[2], IndexRangeError, """

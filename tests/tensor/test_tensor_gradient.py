@@ -480,3 +480,20 @@ def test_an_assigned_expression_and_an_equal_one_are_two(write: Any, formula: An
     got = gradients(formula)
     assert got[0] == [3.0, 3.0, 3.0]
     assert got[1:] == pytest.approx(gradients(lambda w: formula(w * 1.0 + w * 0.0))[1:], abs=1e-4)   # another node
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("made", [lambda w: w * 2, lambda w: w.tanh(), lambda w: w.reshape(1, 2), lambda w: w[0:1],
+                                  lambda w: w.softmax(), lambda w: w.clone()])
+def test_a_computed_tensor_that_asks_for_its_gradient_does_not_share_it_with_an_equal_one(made, first):
+    w = Tensor([1.0, 2.0], requires_grad=True).realize()
+    other = made(w) if first else None
+    x = made(w)
+    x.requires_grad = True
+    other = made(w) if other is None else other
+    (other * 5).sum().backward()
+    assert x.grad is None and other.grad is None
+    through_other, w.grad = w.grad, None
+    (x * 5).sum().backward()
+    assert x.grad.tolist() == Tensor.full(x.shape, 5.0).tolist() and other.grad is None
+    assert w.grad.tolist() == through_other.tolist()

@@ -241,6 +241,51 @@ def test_vmap_of_gradients():
     np.testing.assert_allclose(total.numpy(), np.cos(array), rtol=1e-5, atol=1e-6)
 
 
+FACTORS = {
+    "inverse": lambda m: m.inverse(), "det": lambda m: m.det(), "cholesky": lambda m: m.cholesky(),
+    "qr": lambda m: m.qr(), "svd": lambda m: m.svd(), "eigh": lambda m: m.eigh(), "pinverse": lambda m: m.pinverse(),
+    "slogdet": lambda m: m.slogdet(), "solve": lambda m: m.solve(Tensor.ones(m.shape[-1], 2)),
+    "lstsq": lambda m: m.lstsq(Tensor.ones(m.shape[-1])),
+}
+
+
+@pytest.mark.parametrize("name, shape", [*[(name, (3, 4, 4)) for name in FACTORS], ("svd", (2, 3, 2, 2)),
+                                         ("inverse", (2, 70, 70))])
+def test_vmap_of_linear_algebra_is_the_function_of_each_example_and_so_is_its_gradient(name, shape):
+    def total(m):
+        found = FACTORS[name](m)
+        return sum(part.square().sum() for part in (found if isinstance(found, tuple) else (found,)))
+
+    array = seeded("matrices").normal(size=shape)
+    array = (array @ array.swapaxes(-1, -2) / shape[-1] + np.diag(np.arange(1, shape[-1] + 1))).astype("float32")
+    ours, each = vmap(FACTORS[name])(Tensor(array)), [FACTORS[name](Tensor(one)) for one in array]
+    if not isinstance(ours, tuple):
+        ours, each = (ours,), [(one,) for one in each]
+    for number, part in enumerate(ours):
+        wanted = np.stack([one[number].numpy() for one in each])
+        np.testing.assert_allclose(part.numpy(), wanted, rtol=1e-5, atol=1e-5)
+    wanted = np.stack([grad(total)(Tensor(one)).numpy() for one in array])
+    tolerance = 1e-5 * max(1.0, float(np.abs(wanted).max()))
+    np.testing.assert_allclose(vmap(grad(total))(Tensor(array)).numpy(), wanted, atol=tolerance)
+    np.testing.assert_allclose(grad(lambda x: vmap(total)(x).sum())(Tensor(array)).numpy(), wanted, atol=tolerance)
+
+
+def test_a_vmap_inside_of_another_has_examples_of_its_own():
+    x = Tensor([1.0, 2.0, 3.0])
+    outer = vmap(lambda a: vmap(lambda b: a - b)(x))(x)
+    assert outer.tolist() == [[0.0, -1.0, -2.0], [1.0, 0.0, -1.0], [2.0, 1.0, 0.0]]
+
+
+def test_a_gradient_of_ones_own_is_asked_for_one_example():
+    @custom_gradient(lambda g, y, x: (Tensor.stack(g, *[g * 0.0] * (x.shape[0] - 1)),))
+    def first(x):
+        return x[0] * 1.0
+
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    vmap(first)(x).sum().backward()
+    assert x.grad.tolist() == [[1.0, 0.0], [1.0, 0.0]]
+
+
 def test_vmap_says_what_is_wrong():
     with pytest.raises(ShapeError, match="batches of vmap differ"):
         vmap(lambda x, y: x)(Tensor.zeros(2), Tensor.zeros(3))
@@ -248,6 +293,13 @@ def test_vmap_says_what_is_wrong():
         vmap(lambda x: x, in_axes=None)(Tensor.zeros(2))
     with pytest.raises(InputError, match="one axis per argument"):
         vmap(lambda x: x, in_axes=(0, 0))(Tensor.zeros(2))
+    with pytest.raises(InputError) as wrong:
+        vmap(lambda x: (x, 3.0))(Tensor.zeros(2))
+    assert str(wrong.value).split("  at:")[0].rstrip() == """\
+vmap's function gives something that is not a tensor
+  given:    a float
+  expected: a tensor, or a tuple or list of tensors
+  fix:      return tensors; Tensor(value) makes one of a number"""
 
 
 # -- checkpoint -------------------------------------------------------------------------------------------------------

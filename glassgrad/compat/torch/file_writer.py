@@ -12,6 +12,7 @@ import io
 import math
 import pickle
 import struct
+import sys
 import zipfile
 from collections import OrderedDict
 from typing import Any
@@ -48,6 +49,12 @@ def torch_file(value: Any) -> bytes:
     return file.getvalue()
 
 
+def _number_of(value: Any) -> Any:
+    """The plain number that one of NumPy's is; None for anything else."""
+    numpy = sys.modules.get("numpy")
+    return value.item() if numpy is not None and isinstance(value, numpy.generic) else None
+
+
 class PickleWriter:
     """The opcodes of a pickle, and the bytes of the storages that it refers to."""
 
@@ -79,11 +86,15 @@ class PickleWriter:
             self.inside.add(id(value))
             self._container(value)
             self.inside.discard(id(value))
+        elif type(number := _number_of(value)) in (bool, int, float):
+            self.value(number)
         else:
-            raise InputError("a file of tensors does not hold this", given=f"{value!r:.60} of type "
+            is_array = bool(getattr(value, "shape", ()))
+            raise InputError("a file of tensors does not hold this", given=f"{repr(value)[:60]} of type "
                              f"{type(value).__module__}.{type(value).__name__}",
                              expected="tensors, numbers, strings, element types, lists, tuples and dictionaries",
-                             fix="save model.state_dict(), not the model itself")
+                             fix="write Tensor(array) in its place" if is_array else
+                             "save model.state_dict(), not the model itself")
 
     def _integer(self, value: int) -> None:
         if -1 << 31 <= value < 1 << 31:

@@ -162,8 +162,9 @@ class SizeFamily:
             self._give_up(f"no variable fits {len(self.seen)} sizes")
         if self.given_up:
             return
-        if sizes not in self.seen:
-            self.seen.append(sizes)
+        if sizes in self.seen:
+            self.seen.remove(sizes)          # the last one is this graph's: the formulas must fit it
+        self.seen.append(sizes)
         for i, c in enumerate(normal.constants):
             self.constants.setdefault(i, set()).add(_bits([c.arg]))
 

@@ -60,8 +60,11 @@ def distinct(node: UOp) -> UOp:
 def own_node(node: UOp) -> UOp:
     """A node of the same value for a leaf that was assigned an expression: an equal expression is another node, and a
     gradient passes from the leaf to what it was computed from."""
-    if node.dtype.kind != "f" or node.op.kind is o.Kind.LEAF or node.op is o.DETACH:
-        return node
+    return node if node.dtype.kind != "f" or node.op.kind is o.Kind.LEAF or node.op is o.DETACH else separate(node)
+
+
+def separate(node: UOp) -> UOp:
+    """The same value at a unique node, from which gradients pass to the other."""
     return UOp(o.DETACH, node.dtype, (node, node), OwnGradient(lambda g, out, x: (g,)))
 
 
@@ -83,10 +86,15 @@ def hold(tensor: Any) -> None:
     if node.op is _BUFFER:
         node.arg.add_leaf(weakref.ref(tensor))
         return
-    if node.op is o.DETACH and node.arg is None:         # what every `detach` of that value is: no leaf's own
+    if is_detached(node):
         tensor.uop = node = distinct(without_history(node.src[0]))
         assigned(tensor)
     registry.add(registry.leaves, node, tensor)
+
+
+def is_detached(node: UOp) -> bool:
+    """Whether a node is what every `detach` of its source is: no leaf's own."""
+    return node.op is o.DETACH and node.arg is None
 
 
 def is_held(tensor: Any) -> bool:

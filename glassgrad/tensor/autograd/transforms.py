@@ -7,10 +7,12 @@ a gradient: backward is linear in what it starts from, so its own gradient is th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from glassgrad.base.errors import Bug, InputError, ShapeError
-from glassgrad.compiler.graph import Param, Scan, UOp, dtypes, full, ops as o, substitute, toposort
+from glassgrad.compiler.graph import OwnGradient, Param, Scan, Shape, UOp, dtypes, full, ops as o, substitute, toposort
 from glassgrad.compiler.graph.batched import Batched
 from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.op_arguments import Recurrence
@@ -22,6 +24,8 @@ from glassgrad.tensor.autograd.gradient_leaves import distinct
 from glassgrad.tensor.broadcast import resolve_axis
 from glassgrad.tensor.formulas.movement import counting
 from glassgrad.tensor.tensor import Tensor
+
+_numbers = count()            # of the PARAMs that stand for one example's values
 
 
 def _alias(tensor: Tensor) -> Tensor:
@@ -141,7 +145,7 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0, **sp
                              expected="an int, or one entry per argument",
                              fix="use None for arguments without a batch")
         size, known, given = None, {}, []
-        for number, (arg, axis) in enumerate(zip(args, axes)):
+        for arg, axis in zip(args, axes):
             if axis is None or not isinstance(arg, Tensor):
                 given.append(arg)
                 continue
@@ -150,7 +154,7 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0, **sp
                 raise ShapeError("the batches of vmap differ", given=f"{front.shape[0]} and {size} examples",
                                  expected="one number of examples", fix="check in_axes")
             size = front.shape[0]
-            one = UOp(o.PARAM, arg.dtype, (), Param(-1 - number, front.shape[1:], False, arg.uop.device))
+            one = _stands_for(arg.uop, front.shape[1:])
             known[one] = front.uop
             given.append(arg._with(one))
         if size is None:
@@ -164,9 +168,30 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0, **sp
     return call
 
 
-def _finished(part: Tensor, batch: _Batch, axis: int) -> Tensor:
+def _stands_for(node: UOp, shape: Shape) -> UOp:
+    """A PARAM in the place of one example's part of a node: another one each time, as calls of vmap are nested."""
+    return UOp(o.PARAM, node.dtype, (), Param(-1 - next(_numbers) % (1 << 19), shape, False, node.device))
+
+
+def _finished(part: Any, batch: _Batch, axis: int) -> Tensor:
+    if not isinstance(part, Tensor):
+        raise InputError("vmap's function gives something that is not a tensor", given=f"a {type(part).__name__}",
+                         expected="a tensor, or a tuple or list of tensors",
+                         fix="return tensors; Tensor(value) makes one of a number")
     made = part._with(batch.of(part.uop))
     return made.movedim(0, axis) if axis else made
+
+
+@dataclass(eq=False)
+class _OfExamples:
+    """The gradient of a formula for a whole batch: what a function gives for one example, batched."""
+    batch: _Batch
+    backward: Callable[..., tuple[Any, ...]]
+
+    def __call__(self, *nodes: UOp) -> tuple[UOp | None, ...]:
+        ones = [_stands_for(n, n.shape[1:]) for n in nodes]
+        batch = self.batch.others(dict(zip(ones, nodes)))
+        return tuple([None if n is None else batch.of(n) for n in self.backward(*ones)])
 
 
 class _Batch(Batched):
@@ -186,11 +211,18 @@ class _Batch(Batched):
             return self._scattered(node)
         if node.op is o.RECURRENCE:
             return self._recurrent(node)
+        if node.op is o.DETACH and len(node.src) > 1 and not node.arg.name:
+            gradient = OwnGradient(_OfExamples(self, node.arg.backward))
+            return UOp(o.DETACH, node.dtype, tuple([self.full(s, s.shape) for s in node.src]), gradient)
         made = super().batched(node)
         found = index_range_check.watched_by(node) if node.op is o.CMPEQ else None
         if found is not None:
             self._watch(found[1], self.mapped(found[0]), found[1].limit, made)
         return made
+
+    def others(self, known: dict[UOp, UOp]) -> _Batch:
+        """The same batch, in which more nodes differ between examples."""
+        return _Batch(self.size, {**self.made, **known})
 
     def _recurrent(self, node: UOp) -> UOp:
         """A recurrence of all examples: its step is that of one, batched."""
@@ -225,7 +257,7 @@ class _Batch(Batched):
         params = {n.arg.slot: n for result in what.item for n in result.toposort() if n.op is o.PARAM}
         known = {params[i]: UOp(o.PARAM, n.dtype, (), Param(i, n.shape)).reshape((count, 1, *n.shape[1:]))
                  for i, n in enumerate(starts) if i in params}
-        batch = Batched(count, known)
+        batch = _Batch(count, known)
         results = tuple([batch.full(n, n.shape).reshape((count, *n.shape[1:]))
                          for n in what.item if batch.mapped(n) is not None])
         made = UOp(o.RECURRENCE, node.dtype, (*starts, *node.src[what.states:]), what._replace(results=results))

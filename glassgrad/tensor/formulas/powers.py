@@ -29,11 +29,15 @@ _LOG2_TERMS = [2 / (_LN_2 * (2 * k + 1)) for k in range(15)]                # of
 _EXP2_TERMS = [_LN_2 ** k / math.factorial(k) for k in range(17)]           # of 2^r
 
 
-def leading_bits(x: UOp, parts: int = 2) -> UOp:
-    """A float with the first of `parts` equal parts of its bits: the product of so many such floats is exact."""
+def leading_digits(x: UOp, count: int) -> UOp:
+    """A float with the first binary digits of its own."""
     digits, bits = _DIGITS[x.dtype]
-    dropped = digits - digits // parts
-    return (x.bitcast(bits) & const(-1 << dropped, bits)).bitcast(x.dtype)
+    return (x.bitcast(bits) & const(-1 << digits - count, bits)).bitcast(x.dtype)
+
+
+def leading_bits(x: UOp, parts: int = 2) -> UOp:
+    """A float with the first of `parts` equal parts of its digits: the product of so many such floats is exact."""
+    return leading_digits(x, _DIGITS[x.dtype][0] // parts)
 
 
 def halves(x: UOp) -> Pair:

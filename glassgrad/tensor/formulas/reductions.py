@@ -12,9 +12,10 @@ from glassgrad.base.errors import ShapeError
 from glassgrad.base.source_lines import user_place
 from glassgrad.compiler.graph import DType, Length, Scan, UOp, const, dtypes, ops as o
 from glassgrad.tensor.autograd.autocast import exact
-from glassgrad.tensor.broadcast import Axis, resolve_axes, resolve_axis
+from glassgrad.tensor.broadcast import Axis, number, resolve_axes, resolve_axis
 from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import absolute, as_float, divide, in_accumulator, is_nan, power, square
+from glassgrad.tensor.formulas.arithmetic import (absolute, as_float, divide, in_accumulator, is_nan, maximum, power,
+                                                  square)
 from glassgrad.tensor.formulas.movement import along, flatten
 
 _WORDS = {o.SUM: "sum", o.PROD: "prod", o.AMAX: "max", o.AMIN: "min"}
@@ -44,7 +45,7 @@ def count(x: UOp, axis: Axis, what: str) -> Any:
 
 def refuse_empty(x: UOp, axis: Axis, what: str) -> None:
     """An extreme of no values does not exist."""
-    if (x.symbolic or 0 in x.shape) and count(x, axis, what) == 0:
+    if (x.symbolic or 0 in x.shape) and count(x, axis, what) < 1:
         raise ShapeError(f"{what} of no values has no answer", given=f"shape {x.shape}, axis={axis}",
                          expected="at least one value to choose from", fix="check for empty tensors before this line")
 
@@ -72,8 +73,8 @@ def variance(x: UOp, axis: Axis = None, keepdim: bool = False, correction: int =
     x = as_float(x)
     wide = x.cast(x.dtype.accumulator)
     squares = total(square(wide - mean(wide, axis, keepdim=True)), axis, keepdim)
-    left = count(x, axis, "var") - correction
-    left = left if isinstance(left, Length) else max(0, left)      # one value less than none: NaN, as for none
+    left: Any = count(x, axis, "var") - correction                 # one value less than none: NaN, as for none
+    left = maximum(number(left, wide.dtype, o.DIV), 0) if isinstance(left, Length) else max(0, left)
     return divide(squares, left).cast(x.dtype)
 
 
@@ -105,9 +106,7 @@ def norm(x: UOp, p: float = 2, axis: Axis = None, keepdim: bool = False) -> UOp:
 def logsumexp(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
     """ln of the sum of e^x, without overflow."""
     x = as_float(x)
-    if count(x, axis, "logsumexp") == 0:
-        return in_accumulator(elementary.log, total(x, axis, keepdim))
-    top = largest(x, axis, keepdim=True).detach()
+    top = reduce(o.AMAX, x, axis, True).detach()
     top = top.abs().eq(math.inf).where(0.0, top)
     found = in_accumulator(elementary.log, total(in_accumulator(elementary.exp, x - top), axis, keepdim))
     return found + top.reshape(found.shape).cast(found.dtype)

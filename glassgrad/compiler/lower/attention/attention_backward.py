@@ -49,7 +49,8 @@ class ComputedFactor(BlockLoops):
         self.factor, self.scale = in_full_precision(chain.weights, chain.inside, self.dtype), 1.0
         if self.even:
             self.factor, self.scale = without_factor(self.factor)
-        self.rounded = min([n.dtype for n in chain.inside if n.dtype.is_float], key=lambda dtype: dtype.itemsize)
+        self.rounded = min([n.dtype for n in chain.inside if n.dtype.is_float],
+                           key=lambda dtype: (dtype.itemsize, dtype.mantissa))
         for n in toposort([self.factor]):
             if n not in self.nesting:
                 self.nesting[n] = max([self.nesting[s] for s in n.src], default=0)

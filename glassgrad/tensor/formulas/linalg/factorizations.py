@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, ShapeError
-from glassgrad.compiler.graph import UOp, const, ops as o
+from glassgrad.compiler.graph import UOp, const, ops as o, toposort
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.custom_gradient import JointResults, gradient_is, own_gradient
 from glassgrad.tensor.broadcast import broadcast_shape
@@ -28,8 +28,10 @@ def _device(*nodes: UOp) -> str:
 
 
 def _computed(*values: UOp) -> list[UOp]:
-    """The values, computed now: what follows does not repeat the steps."""
-    return running.realize([x.contiguous() for x in values], _device(*values))
+    """The values, computed now: what follows does not repeat the steps. Those of one example, inside vmap, come later.
+    """
+    stored = [x.contiguous() for x in values]
+    return stored if any(n.op is o.PARAM for n in toposort(stored)) else running.realize(stored, _device(*values))
 
 
 def _per_matrix(x: UOp) -> UOp:

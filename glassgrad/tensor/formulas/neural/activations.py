@@ -7,9 +7,10 @@ from typing import Any
 from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.broadcast import Axis, resolve_axes
-from glassgrad.tensor.formulas import as_float, binary, elementary, in_accumulator, largest, mul, total
+from glassgrad.tensor.formulas import as_float, binary, elementary, in_accumulator, mul, total
 from glassgrad.tensor.formulas.deferred import one_node
 from glassgrad.tensor.formulas.random_numbers import uniform
+from glassgrad.tensor.formulas.reductions import reduce
 
 
 # -- element by element --------------------------------------------------------------------------------------
@@ -65,7 +66,7 @@ def _shifted(x: UOp, axis: Axis, dtype: DType | None) -> tuple[UOp, DType]:
     x = as_float(x)
     out = dtype or exact(x.dtype)
     x = x.cast(out.accumulator)
-    return (x if 0 in x.shape else x - largest(x, axis, keepdim=True).detach()), out
+    return x - reduce(o.AMAX, x, axis, True).detach(), out
 
 
 def softmax(x: UOp, axis: Axis = -1, dtype: DType | None = None) -> UOp:
