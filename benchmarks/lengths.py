@@ -3,7 +3,7 @@
 Each program is computed at each length by the kernels that serve every length, and by those for that length alone, in
 turns; the table has the time of the first over that of the second, at their best (bind and launch, no building of
 graphs; on a GPU, of launches in a row by its own clock). THREADS says on how many threads. In brackets: a length that
-the engine would compile for itself (`GeneralGraph.fast_to`).
+the engine would compile for itself (`GeneralGraph.is_fast`).
 """
 
 from __future__ import annotations
@@ -184,25 +184,25 @@ def compare(program: Callable[[int], Results], n: int) -> tuple[float, float, bo
     None where no kernels for all lengths serve this one."""
     state, device = current_state(), Device.DEFAULT
     with engine.forgotten_schedules():
-        served: list[tuple[GeneralGraph, int]] = []
+        served: list[tuple[GeneralGraph, tuple[int, ...]]] = []
         for more in OTHERS:
             engine.realize(_nodes(program(n + more)))
             graph = _graph(program(n))
             generals = [found for each in engine._known.size_families._general.values() for found in each]
-            served = [(each, value) for each in generals if (value := each.value_for(graph)) is not None]
+            served = [(each, value) for each in generals if (value := each.values_for(graph)) is not None]
             if served:
                 break
         else:
             return None
         own = engine._compile(graph, (), device)
         [(general, value)] = served
-        runs = [(general.compiled, lambda: general.compiled.run(graph, state, values=(value,))),
+        runs = [(general.compiled, lambda: general.compiled.run(graph, state, values=value)),
                 (own, lambda: own.run(graph, state))]
         best = [float("inf")] * 2
         for _ in range(RUNS):
             for i, run in enumerate(runs):
                 best[i] = min(best[i], _seconds(*run))
-    return best[0], best[1], value <= general.fast_to
+    return best[0], best[1], general.is_fast(value)
 
 
 def main() -> None:
