@@ -200,8 +200,8 @@ class SizeFamily:
             subsets = _alike(self.seen, True)
             tried = [(fit, sizes[-SEEN:]) for sizes in _alike(self.seen)]
             tried += [(partial(fit_rounded, of_leaves=of_leaves), sizes) for sizes in subsets if len(sizes) >= SEEN]
-            tried += [(partial(fit_several, parts=self.parts, variables=variables), sizes)
-                      for variables in range(2, MOST_VARIABLES + 1) for sizes in subsets
+            tried += [(partial(fit_several, parts=self.parts, variables=variables, rounded=rounded), sizes)
+                      for variables in range(2, MOST_VARIABLES + 1) for rounded in (False, True) for sizes in subsets
                       if len(sizes) >= variables + BEYOND]
         for fits, last in tried:
             fitted = fits(last)

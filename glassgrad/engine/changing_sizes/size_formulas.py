@@ -128,9 +128,10 @@ Polynomial(terms=((1, (0,)),))])
                    range(2, MOST_DIVISOR + 1))
 
 
-def fit_several(seen: Sequence[tuple[int, ...]], parts: Sequence[SizesOf], variables: int) -> Fitted | None:
-    """As `fit`, with so many variables, each of which was seen with a few values more: sizes are polynomials of few
-    terms, or quotients of one variable. Products of others may be left to the shapes of the graph.
+def fit_several(seen: Sequence[tuple[int, ...]], parts: Sequence[SizesOf], variables: int,
+                rounded: bool = False) -> Fitted | None:
+    """As `fit`, or as `fit_rounded`, with so many variables, each of which was seen with a few values more. Sizes that
+    no formula fits may be left to the shapes of the graph.
 
     >>> leaf = SizesOf(((o.BUFFER,), None), (0, 0), (2, 2))
     >>> other = SizesOf(((o.CONST,), None), (0,), (None,))
@@ -140,10 +141,11 @@ def fit_several(seen: Sequence[tuple[int, ...]], parts: Sequence[SizesOf], varia
     each = list(zip(*seen))
     ops = [part.rest[0][0] if type(part.rest) is tuple else None for part in parts for _ in part.sizes]
     order = sorted(_apart(each, variables + BEYOND),
-                   key=lambda i: (ops[i] is not o.BUFFER, max(each[i]) - min(each[i])))
+                   key=lambda i: (rounded and ops[i] is not o.BUFFER, max(each[i]) - min(each[i])))
     candidates = list(dict.fromkeys([next(j for j in order if each[j] == each[i]) for i in order]))
     free = set(each) - {values for values, op in zip(each, ops) if op not in OF_SHAPES}
-    return _fitted(each, combinations(candidates[:MOST_TRIED], variables), range(2, MOST_DIVISOR + 1), free)
+    divisors = range(2, MOST_DIVISOR + 1) if rounded else ()
+    return _fitted(each, combinations(candidates[:MOST_TRIED], variables), divisors, free)
 
 
 def _apart(each: Sequence[tuple[int, ...]], values: int) -> list[int]:
