@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import combinations, combinations_with_replacement
+from itertools import combinations, combinations_with_replacement, pairwise
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import ops as o
@@ -18,8 +18,9 @@ from glassgrad.engine.changing_sizes.key_without_sizes import SizesOf
 
 MOST_DIVISOR = 64        # of sizes that are quotients, and what such a quotient is multiplied with at most
 MOST_TERMS = 4           # of a polynomial: (n + 1) * (m + 1) has four
-MOST_TRIED = 8           # sizes that may be variables, of several
-MOST_VARIABLES = 2
+MOST_VARIABLES = 3
+MOST_TRIED = 6           # sizes that are tried as several variables, and how many of the last lists they are fitted to
+MOST_POINTS = 10
 BEYOND = 2               # how many more sizes were seen than there are variables, before a formula is fitted
 
 Point = tuple[int, ...]                                  # a value of each variable
@@ -138,7 +139,7 @@ def fit_several(seen: Sequence[tuple[int, ...]], parts: Sequence[SizesOf], varia
     >>> fit_several([(3, 8, 24), (5, 7, 35), (4, 9, 36), (9, 2, 18)], [leaf, other], 2)
     ((0, 1), [Polynomial(terms=((1, (0,)),)), Polynomial(terms=((1, (1,)),)), Polynomial(terms=((1, (0, 1)),))])
     """
-    each = list(zip(*seen))
+    each = list(zip(*seen[-MOST_POINTS:]))
     ops = [part.rest[0][0] if type(part.rest) is tuple else None for part in parts for _ in part.sizes]
     order = sorted(_apart(each, variables + BEYOND),
                    key=lambda i: (rounded and ops[i] is not o.BUFFER, max(each[i]) - min(each[i])))
@@ -165,7 +166,7 @@ def _fitted(each: Sequence[tuple[int, ...]], choices: Iterable[tuple[int, ...]],
         for values in different:
             known[values] = _polynomial(points, values) or Unknown(values)
             if isinstance(known[values], Unknown):
-                fitting = {divisor: found for divisor in quotients if (found := _quotient(points, values, divisor))}
+                fitting = _quotients(points, values, list(quotients))
                 quotients = {divisor: {**others, values: fitting[divisor]} if divisor in fitting else others
                              for divisor, others in quotients.items() if divisor in fitting or values in free}
                 if not quotients and values not in free:
@@ -182,24 +183,34 @@ def _polynomial(points: Sequence[Point], values: tuple[int, ...]) -> Polynomial 
     if len(set(values)) == 1:
         return constant(values[0])
     variables = len(points[0])
-    for terms in range(1, min(MOST_TERMS, 2 + variables, len(points) + 1 - variables) + 1):
-        for chosen in combinations(_MONOMIALS[variables], terms):
-            factors = _solved([[*[math.prod([point[i] for i in monomial]) for monomial in chosen], value]
-                               for point, value in zip(points, values)])
-            if factors is not None:
+    most = min(MOST_TERMS, 2 + variables, len(points) + 1 - variables)
+    monomials = _MONOMIALS[variables]
+    if len(points) > len(monomials):                     # only one polynomial can fit, whatever its terms are
+        factors = _solved(points, monomials, values)
+        if factors is not None:
+            terms = [(factor, monomial) for factor, monomial in zip(factors, monomials) if factor]
+            return Polynomial(tuple(terms)) if 0 < len(terms) <= most else None
+    for count in range(1, most + 1):
+        for chosen in combinations(monomials, count):
+            factors = _solved(points, chosen, values)
+            if factors:
                 return Polynomial(tuple(zip(factors, chosen)))
     return None
 
 
 _MONOMIALS = {variables: [monomial for degree in range(3)
-                          for monomial in combinations_with_replacement(range(variables), degree)]
+                          for monomial in combinations_with_replacement(range(variables), degree)
+                          if variables < 3 or len(set(monomial)) == degree]
               for variables in range(1, MOST_VARIABLES + 1)}
 
 
-def _solved(rows: list[list[int]]) -> list[int] | None:
-    """The integers x for which a * x + b * y + .. = last in each row [a, b, .., last]; None where there are none, or
-    more than one of each. (Rows are combined until each number stands alone in its column.)"""
-    unknowns = len(rows[0]) - 1
+def _solved(points: Sequence[Point], monomials: Sequence[tuple[int, ...]], values: Sequence[int]) -> list[int] | None:
+    """The integers by which the monomials are multiplied in a sum that has these values at the points; none where there
+    are no such integers, and None where there may be several. (Rows of the equations are combined until each number
+    stands alone in its column.)"""
+    rows = [[*[math.prod([point[i] for i in monomial]) for monomial in monomials], value]
+            for point, value in zip(points, values)]
+    unknowns = len(monomials)
     for at in range(unknowns):
         chosen = next((i for i in range(at, len(rows)) if rows[i][at]), None)
         if chosen is None:
@@ -209,24 +220,38 @@ def _solved(rows: list[list[int]]) -> list[int] | None:
         rows = [row if i == at or not row[at] else [n * top[at] - m * row[at] for n, m in zip(row, top)]
                 for i, row in enumerate(rows)]
     if any([row[-1] for row in rows[unknowns:]]) or any([rows[i][-1] % rows[i][i] for i in range(unknowns)]):
-        return None
+        return []
     return [rows[i][-1] // rows[i][i] for i in range(unknowns)]
 
 
-def _quotient(points: Sequence[Point], values: tuple[int, ...], divisor: int) -> Rounded | None:
-    """A quotient of one of the variables, with this divisor, through all points."""
-    for variable, seen in enumerate(zip(*points)):
-        low, high = seen.index(min(seen)), seen.index(max(seen))
+def _quotients(points: Sequence[Point], values: tuple[int, ...], divisors: Sequence[int]) -> dict[int, Rounded]:
+    """By divisor, a quotient of one of the variables through all points."""
+    found: dict[int, Rounded] = {}
+    for variable, seen in enumerate(zip(*points) if divisors else ()):
+        order = sorted(range(len(seen)), key=seen.__getitem__)
         for linear in (0, -1, 1):                        # with -1, what is missing to a multiple; with 1, a remainder
             rest = [u - linear * x for x, u in zip(seen, values)]
-            over, up, common = seen[high] - seen[low], rest[high] - rest[low], math.gcd(*[u - rest[0] for u in rest])
-            factors = [n for n in range(min(common, MOST_DIVISOR), 0, -1) if not common % n]
-            for times in [sign * n for n in factors for sign in (1, -1)]:
-                slope = divisor * up // (times * over)
-                for factor in (slope, slope + 1):
-                    rounded = _rounded(seen, rest, times, factor, divisor) if factor > 0 else None
-                    if rounded is not None:
-                        return rounded._replace(linear=linear, variable=variable)
+            steps = [rest[j] - rest[i] for i, j in pairwise(order)]
+            if min(steps) < 0 < max(steps):
+                continue                                 # a quotient grows or shrinks with the variable
+            for divisor in divisors:
+                rounded = None if divisor in found else _quotient(seen, rest, divisor, order[0], order[-1])
+                if rounded is not None:
+                    found[divisor] = rounded._replace(linear=linear, variable=variable)
+    return found
+
+
+def _quotient(points: Sequence[int], values: Sequence[int], divisor: int, low: int, high: int) -> Rounded | None:
+    """A quotient with this divisor through all points, of which two are the lowest and the highest."""
+    over, up = points[high] - points[low], values[high] - values[low]
+    common = math.gcd(*[u - values[0] for u in values])
+    factors = [n for n in range(min(common, MOST_DIVISOR), 0, -1) if not common % n]
+    for times in [sign * n for n in factors for sign in (1, -1)]:
+        slope = divisor * up // (times * over)
+        for factor in (slope, slope + 1):
+            rounded = _rounded(points, values, times, factor, divisor) if factor > 0 else None
+            if rounded is not None:
+                return rounded
     return None
 
 
