@@ -132,15 +132,16 @@ class NativePlan(DevicePlan):
         self.wires = [(slot, array, position) for position, slot in enumerate(used)]
         self._pack = partial(struct.Struct(f"{len(used)}P").pack_into, array, 0)
         self._gather = itemgetter(*used) if len(used) > 1 else lambda addresses: [addresses[slot] for slot in used]
-        self._by_value: dict[int, list[tuple[int, TasksByValue]]] = {}      # scalar's slot: commands it limits
-        self._values: dict[int, int] = {}                     # scalar's slot: the value that task counts are set for
+        self._by_value: dict[tuple[int, ...], list[tuple[int, TasksByValue]]] = {}   # scalars' slots: what they limit
+        self._values: dict[tuple[int, ...], list[int]] = {}   # scalars' slots: the values that task counts are set for
         self._alone = False                                   # whether this value leaves no work for other threads
         rows: list[Command] = []
         arguments = ctypes.addressof(array)
         for program, uses in zip(programs, slots):
             self.spans.append((len(rows), len(program.phases)))
             for cut in program.info.by_value:
-                self._by_value.setdefault(uses[cut.argument], []).append((len(rows) + cut.phase, cut))
+                slots_of_values = tuple([uses[argument] for argument in cut.arguments])
+                self._by_value.setdefault(slots_of_values, []).append((len(rows) + cut.phase, cut))
             rows += [Command(address, arguments, tasks, int(tasks <= 1)) for address, tasks in program.phases]
             arguments += ctypes.sizeof(ctypes.c_void_p) * len(uses)
         self._serial = all(row.tasks == 1 for row in rows)
@@ -185,20 +186,21 @@ class NativePlan(DevicePlan):
         """Point every launch at the memory of its slots."""
         self._pack(*self._gather(addresses))
         if self._by_value:
-            for slot, cuts in self._by_value.items():
-                value = ctypes.c_int64.from_address(addresses[slot]).value
-                if self._values.get(slot) != value:
-                    self._values[slot] = value
-                    self._set_task_counts(cuts, value)
+            for used, cuts in self._by_value.items():
+                values = [ctypes.c_int64.from_address(addresses[slot]).value for slot in used]
+                if self._values.get(used) != values:
+                    self._values[used] = values
+                    self._set_task_counts(cuts, values)
 
-    def _set_task_counts(self, cuts: list[tuple[int, TasksByValue]], value: int) -> None:
-        """Set the task counts of commands that depend on a scalar, so that idle tasks are not started."""
+    def _set_task_counts(self, cuts: list[tuple[int, TasksByValue]], values: list[int]) -> None:
+        """Set the task counts of commands that depend on scalars, so that idle tasks are not started."""
         counts: dict[Any, int] = {}          # formulas recur: evaluate each one once
         for number, cut in cuts:
-            if cut.formula not in counts:
-                counts[cut.formula] = cut.at(value)
+            key = cut.arguments, cut.formula
+            if key not in counts:
+                counts[key] = cut.at(*values)
             command = self._commands[number]
-            command.tasks, command.serial = counts[cut.formula], int(value <= cut.serial_to)
+            command.tasks, command.serial = counts[key], int(cut.is_serial(*values))
         self._alone = all(command.serial or command.tasks <= 1 for command in self._commands[:self._count])
 
     def run(self) -> None:
