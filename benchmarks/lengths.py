@@ -3,7 +3,8 @@
 Each program is computed at each length by the kernels that serve every length, and by those for that length alone, in
 turns; the table has the time of the first over that of the second, at their best (bind and launch, no building of
 graphs; on a GPU, of launches in a row by its own clock). THREADS says on how many threads. In brackets: a length that
-the engine would compile for itself (`GeneralGraph.fast_to`).
+the engine would compile for itself (`GeneralGraph.is_fast`). In programs of two sizes, the second one follows from the
+length by no formula that the engine looks for.
 """
 
 from __future__ import annotations
@@ -51,6 +52,11 @@ def _attention(heads: int, width: int) -> Callable[[int], Tensor]:
         q, k, v = (_data(1, heads, n, width) for _ in range(3))
         return q.scaled_dot_product_attention(k, v, is_causal=True)
     return attention
+
+
+def _second(n: int) -> int:
+    """A size of about half the length, which changes independently."""
+    return (7 * n * n + 3) % 61 + max(2, n // 2)
 
 
 def _gradient(n: int) -> Tensor:
@@ -128,6 +134,15 @@ PROGRAMS: dict[str, Callable[[], Callable[[int], Results]]] = {
     "conv2d, colors": lambda: _images(8, 3, 28, 28),
     "conv2d, strided": lambda: lambda n: _data(1, 16, n, 32).conv2d(_data(32, 16, 3, 3), padding=1, stride=2),
     "running sum": lambda: lambda n: _data(64, n).cumsum(1),
+    "two: elementwise": lambda: lambda n: (_data(n, _second(n)) * 2 + 1).gelu(),
+    "two: sum of rows": lambda: lambda n: _data(n, _second(n)).sum(1),
+    "two: softmax": lambda: lambda n: _data(n, _second(n)).softmax(-1),
+    "two: product": lambda: lambda n: _data(n, 128) @ _data(128, _second(n)),
+    "two: linear of batches": lambda: lambda n: _data(_second(n) // 8 + 1, n, 128) @ _data(128, 256),
+    "two: attention": lambda: lambda n: _data(1, 4, n, 32).scaled_dot_product_attention(
+        keys := _data(1, 4, _second(n), 32), keys),
+    "two: conv2d": lambda: lambda n: _data(1, 16, n, _second(n)).conv2d(_data(16, 16, 3, 3), padding=1),
+    "two: cat": lambda: lambda n: _data(n, 64).cat(_data(_second(n), 64)),
     "step, linear": lambda: _step(lambda n: [_data(n, 128), _data(128, 256)], lambda x, w: (x @ w).relu()),
     "step, softmax": lambda: _step(lambda n: [_data(64, n)], lambda x: x.softmax(-1)),
     "step, layer norm": lambda: _step(lambda n: [_data(n, 256)], lambda x: x.layernorm()),
@@ -184,25 +199,25 @@ def compare(program: Callable[[int], Results], n: int) -> tuple[float, float, bo
     None where no kernels for all lengths serve this one."""
     state, device = current_state(), Device.DEFAULT
     with engine.forgotten_schedules():
-        served: list[tuple[GeneralGraph, int]] = []
+        served: list[tuple[GeneralGraph, tuple[int, ...]]] = []
         for more in OTHERS:
             engine.realize(_nodes(program(n + more)))
             graph = _graph(program(n))
             generals = [found for each in engine._known.size_families._general.values() for found in each]
-            served = [(each, value) for each in generals if (value := each.value_for(graph)) is not None]
+            served = [(each, value) for each in generals if (value := each.values_for(graph)) is not None]
             if served:
                 break
         else:
             return None
         own = engine._compile(graph, (), device)
         [(general, value)] = served
-        runs = [(general.compiled, lambda: general.compiled.run(graph, state, values=(value,))),
+        runs = [(general.compiled, lambda: general.compiled.run(graph, state, values=value)),
                 (own, lambda: own.run(graph, state))]
         best = [float("inf")] * 2
         for _ in range(RUNS):
             for i, run in enumerate(runs):
                 best[i] = min(best[i], _seconds(*run))
-    return best[0], best[1], value <= general.fast_to
+    return best[0], best[1], general.is_fast(value)
 
 
 def main() -> None:

@@ -157,10 +157,12 @@ class MemoryLayouts:
     def __init__(self, planned: Schedule, lives: dict[str, list[tuple[int, Lifetime]]]):
         self._slots, self._sinks, self._lives = planned.slots, planned.sinks, lives
         self._shapes = [tuple([memory_size(n) for n in s.shape]) for s in planned.slots]
-        symbols = {slot: symbol for slot, s in enumerate(planned.slots) for length in lengths_in(s.shape)
-                   for symbol in length.symbols if symbol.exact}
-        self.changing = frozenset(symbols)       # slots whose memory depends on the values of variables,
-        self.greatest = tuple([symbol.high for symbol in dict.fromkeys(symbols.values())])      # and the greatest ones
+        symbols = {slot: [symbol for length in lengths_in(s.shape) for symbol in length.symbols if symbol.exact]
+                   for slot, s in enumerate(planned.slots)}
+        self.changing = frozenset([slot for slot, found in symbols.items() if found])     # slots whose memory depends
+        highest = {int(symbol.name[1:]): symbol.high for found in symbols.values() for symbol in found}
+        self.greatest = tuple([highest.get(i, 0) for i in range(max(highest, default=-1) + 1)])    # on variables, and
+        # the greatest values of these
         self._stacks = {name: self._stack(rows) for name, rows in lives.items()} if self.changing else {}
         self._known: dict[tuple[int, ...], Layout] = {}
         self.largest = self._laid_out(self.greatest)

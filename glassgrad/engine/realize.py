@@ -33,7 +33,7 @@ from glassgrad.engine.changing_sizes.kept_values import KeptRows, ScheduledGraph
 from glassgrad.engine.changing_sizes.python_loops import KnownLoops
 from glassgrad.engine.changing_sizes.recurrent_schedule import RecurrentSchedule
 from glassgrad.engine.changing_sizes.size_families import SizeFamilies, SizeFormulas
-from glassgrad.engine.changing_sizes.symbolic_graph import Formula
+from glassgrad.engine.changing_sizes.size_formulas import Formula
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.host_launches import UserCall
@@ -334,22 +334,22 @@ def _with_recurrences(normal: NormalizedGraph) -> NormalizedGraph | None:
 
 
 def _compile_for_all_sizes(normal: NormalizedGraph, sizes: SizeFormulas, mode: _Mode) -> \
-        tuple[CompiledSchedule, tuple[Symbol, Sequence[Formula]]]:
-    """A schedule that serves all sizes of a family of graphs; and their variable, with a formula for each size."""
+        tuple[CompiledSchedule, tuple[Sequence[Symbol], Sequence[Formula]]]:
+    """A schedule that serves all sizes of a family of graphs; and their variables, with a formula for each size."""
     device = str.__str__(mode[1])                    # as in `_compile`
-    variable: tuple[Symbol, Sequence[Formula]]
+    variables: tuple[Sequence[Symbol], Sequence[Formula]]
 
     def make() -> tuple[Schedule, Any]:
-        symbol, graph = sizes.graph(normal)
+        symbols, graph = sizes.graph(normal)
         planned = make_schedule(graph.sinks, graph.params, device, _stores_scores, _limits(device))
-        return planned, (symbol, graph.formulas)
+        return planned, (symbols, graph.formulas)
 
     def schedule() -> Schedule:
-        nonlocal variable
-        planned, variable = _kept_or_made(normal, sizes.scalars, device, (mode[0], device, sizes), make)
+        nonlocal variables
+        planned, variables = _kept_or_made(normal, sizes.scalars, device, (mode[0], device, sizes), make)
         return planned
 
-    return _prepared(normal, schedule, sizes.scalars), variable
+    return _prepared(normal, schedule, sizes.scalars), variables
 
 
 def _limits(device: str) -> FusionLimits:

@@ -92,7 +92,8 @@ def test_attention_in_one_pass_serves_long_texts_too() -> None:
         x = Tensor(data((1, n, 64))).realize()
         x.scaled_dot_product_attention(x, x, is_causal=True).realize()
     [general] = general_graphs()
-    assert general.fast_to == general.symbol.high > 4000
+    [symbol] = general.symbols
+    assert symbol.high > 4000 and general.is_fast((symbol.high,))
 
 
 def test_attention_over_lengths_that_the_user_names_is_one_kernel() -> None:
@@ -158,11 +159,12 @@ def test_rows_added_by_index_keep_their_order_on_groups_of_threads_for_any_numbe
 
 
 def test_a_guard_that_lets_wrong_numbers_through_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(general: GeneralGraph, normal: NormalizedGraph) -> int | None:
-        sizes = split(normal.key[general._row]).sizes
-        return sizes[general._place] if len(normal.key) == len(general._parts) and sizes else None
+    def careless(general: GeneralGraph, normal: NormalizedGraph) -> tuple[int, ...] | None:
+        sizes = [split(normal.key[row]).sizes for row, _ in general._bases]
+        return tuple([found[place] for found, (_, place) in zip(sizes, general._bases)]) \
+            if len(normal.key) == len(general._parts) and all(sizes) else None
 
-    monkeypatch.setattr(GeneralGraph, "value_for", careless)
+    monkeypatch.setattr(GeneralGraph, "values_for", careless)
     assert any(size_fuzzer.check(seed) for seed in range(37, 77))
 
 
@@ -385,7 +387,7 @@ def test_memory_is_as_large_as_the_size() -> None:
         (Tensor(data((n, n))) + 1).numpy()
     [general] = general_graphs()
     assert general.compiled.memory_for((10,)).results == 400
-    assert general.compiled.memory.results == 4 * general.symbol.high ** 2, "without a value, as much as it can be"
+    assert general.compiled.memory.results == 4 * general.symbols[0].high ** 2, "without a value, as much as it can be"
     assert (Tensor(data((10, 10))) + 1).realize().uop.base.arg.nbytes == 400
 
 

@@ -12,9 +12,10 @@ from changing_programs import PROGRAMS, WEIGHT, attention, compiled_by, data, ge
 
 from glassgrad import Context, Tensor, Variable, nn
 from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.engine.changing_sizes import size_families as families
-from glassgrad.engine.changing_sizes.size_families import SEEN_GROWING, GeneralGraph, fast_up_to
-from glassgrad.engine.changing_sizes.symbolic_graph import fit
+from glassgrad.engine.changing_sizes.size_families import SEEN_GROWING, GeneralGraph, slow_above
+from glassgrad.engine.changing_sizes.size_formulas import fit
 from glassgrad.engine.observer import Observer, observed_by
 from glassgrad.engine.schedule_key import NormalizedGraph
 
@@ -254,13 +255,13 @@ def test_a_size_that_was_served_before_is_not_compared_row_by_row_again(monkeypa
     for n in (3, 4, 5):
         (Tensor(data((n, 2))) * 3.0 + 1).numpy()
     compared: list[int] = []
-    compare = GeneralGraph.value_for
+    compare = GeneralGraph.values_for
 
-    def counted(general: GeneralGraph, normal: NormalizedGraph) -> int | None:
+    def counted(general: GeneralGraph, normal: NormalizedGraph) -> tuple[int, ...] | None:
         compared.append(len(normal.key))
         return compare(general, normal)
 
-    monkeypatch.setattr(GeneralGraph, "value_for", counted)
+    monkeypatch.setattr(GeneralGraph, "values_for", counted)
     for n, is_new in [(7, True), (9, True), (7, False), (9, False), (7, False)]:
         x = data((n, 2))
         before = len(compared)
@@ -316,11 +317,13 @@ def test_a_square_product_of_any_size_needs_no_kernels_of_its_own() -> None:
     for n in (40, 48, 56):
         (Tensor(data((n, n))) @ Tensor(data((n, n)))).numpy()
     [general] = general_graphs()
-    assert general.fast_to == general.symbol.high >= 1024
+    [symbol] = general.symbols
+    assert symbol.high >= 1024 and general.is_fast((symbol.high,))
 
 
 def test_products_that_are_slower_with_a_variable_get_their_own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(families, "fast_up_to", lambda *_: 300)
+    monkeypatch.setattr(families, "slow_above", lambda items, programs, variables: [
+        (Length({(symbol,): 1}), 300) for symbol in variables.values()])
     for n in (40, 48, 56):
         (Tensor(data((n, n))) @ Tensor(data((n, n)))).numpy()
     x = data((512, 512))
@@ -340,23 +343,24 @@ def test_debug_says_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
 def test_debug_says_once_that_no_variable_fits(capsys: pytest.CaptureFixture[str]) -> None:
     with Context(DEBUG=1):
         for n in range(4, 9 + families.MOST_SEEN):
-            Tensor(data((n, 2 + n ** 3 % 101))).sum(0).numpy()
+            Tensor(data((n, 2 + n ** 3 % 101, 2 + n ** 2 % 53, 2 + n ** 5 % 31))).sum(0).numpy()
     lines = [line for line in capsys.readouterr().out.splitlines() if "compiled for itself" in line]
     assert len(lines) == 1 and lines[0].startswith("DYNAMIC: a size changes, and each is compiled for itself: ")
 
 
 @pytest.mark.parametrize("seen, found", [
-    ([(4, 8, 3), (5, 10, 3), (9, 18, 3)], [(0, 1, 0), (0, 2, 0), (3, 0, 0)]),
-    ([(4, 16), (5, 25), (9, 81)], [(0, 1, 0), (0, 0, 1)]),
+    ([(4, 8, 3), (5, 10, 3), (9, 18, 3)], ["n", "2n", "3"]),
+    ([(4, 16), (5, 25), (9, 81)], ["n", "nn"]),
     ([(4, 20), (5, 27), (9, 71)], None),
     ([(3, 1), (4, 2), (5, 2)], None),
-    ([(4, 9, 16, 3, 60), (5, 10, 25, 3, 70)], [(0, 1, 0), (5, 1, 0), (0, 0, 1), (3, 0, 0), (20, 10, 0)]),
+    ([(4, 9, 16, 3, 60), (5, 10, 25, 3, 70)], ["n", "5 + n", "nn", "3", "20 + 10n"]),
     ([(4, 9), (6, 12)], None),
     ([(4, 4), (4, 4)], None),
 ])
 def test_sizes_as_polynomials(seen: list[tuple[int, ...]], found: Any) -> None:
     result = fit(seen)
-    assert (None if result is None else [tuple(p) for p in result[1]]) == found
+    assert (None if result is None else [" + ".join([f"{k}" * (k != 1 or not variables) + "n" * len(variables)
+                                                     for k, variables in p.terms]) for p in result[1]]) == found
 
 
 def test_observers_are_told_of_these_schedules() -> None:
@@ -382,15 +386,15 @@ def test_graphs_of_fewer_rows_with_named_gradients_are_compared_too() -> None:
 
 @pytest.mark.parametrize("move, limit", [("lanes(loop=i0)", 1 << 24), ("warps(rows=4)", 1 << 26),
                                          ("staged(rows=2)", None), ("held(rows=4)", 1 << 28),
-                                         ("held(rows=1, stages=4)", None),
+                                         ("held(rows=1, stages=4)", 1 << 33),
                                          ("contract(rows=6)", None)])
 def test_how_large_a_product_may_be_depends_on_its_tiles(move: str, limit: int | None) -> None:
     n = Variable("n", 1, 1 << 16).bind(5)
     x, w = (Tensor.zeros(*shape).contiguous().realize() for shape in ((1 << 16, 64), (64, 64)))
     items = (x[:n] @ w).schedule()
     [symbol] = {s for node in items[0].ast.toposort() for s in node.symbols}
-    found = fast_up_to(items, [SimpleNamespace(moves=[move])], symbol)
-    assert found == (symbol.high if limit is None else limit // 64 ** 2)
+    found = slow_above(items, [SimpleNamespace(moves=[move])], dict.fromkeys(items[0].slots, symbol))
+    assert found == ([] if limit is None else [(64 ** 2 * Length({(symbol,): 1}), limit)])
 
 
 def test_convolutions_of_other_sizes_and_taps_with_their_gradients() -> None:
@@ -413,7 +417,7 @@ def test_sizes_that_do_not_fit_each_other_are_compiled_for_themselves(monkeypatc
                                                                       capsys: pytest.CaptureFixture[str]) -> None:
     def misfit(*_: Any) -> Any:
         raise Bug("WHERE was built from different shapes: [(2, 3), (v0, 3)]")
-    monkeypatch.setattr(families, "with_variable", misfit)
+    monkeypatch.setattr(families, "with_variables", misfit)
     with Context(DEBUG=1):
         for n in range(2, 7):
             x = data((n, 5))

@@ -27,6 +27,7 @@ from glassgrad.engine.realize import forgotten_schedules
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 80, 100, 127, 128, 129, 200, 255, 256,
            257, 300, 511, 512, 513, 700, 1023, 1024, 1025, 1100, 2050)
+OTHERS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 48, 64, 65, 100, 130)       # of m, where it has many values
 MOST_WORK = {"CPU": 1 << 26, "CLANG": 1 << 26, "PYTHON": 1 << 21}     # multiply-adds of a call; of other devices:
 MOST_IN_SHIMS, MOST_INTERPRETED = 1 << 23, 1 << 18
 CLOSE = {"float64": 1e-9, "float32": 2e-4, "float16": 1.5e-2, "bfloat16": 6e-2, "int8": 0.0}     # of the largest value
@@ -109,6 +110,17 @@ FORMULAS: tuple[tuple[int, str, dict[str, str], str, str], ...] = (
     (1, "cat((x @ w, y @ w), 0)", {"x": "n,K", "y": "n,K", "w": "K,N"}, "2*n*K*N", ""),
     (1, "x.reshape(-1) * 2", {"x": "n,K"}, "n*K", ""),
     (1, "x.reshape(K, n) @ y", {"x": "n,K", "y": "n,N"}, "n*K*N", ""),
+    (2, "x @ y", {"x": "n,K", "y": "K,m"}, "n*K*m", ""),
+    (1, "E(X @ W)", {"x": "n,m", "w": "m,N"}, "n*m*N", "n,N"),
+    (2, "attention(x, y, y)", {"x": "H,n,D", "y": "H,m,D"}, "2*H*n*m*D", ""),
+    (1, "attention(x, x, x, is_causal=True)", {"x": "m,2,n,D"}, "4*n*n*m*D", ""),
+    (1, "(x.reshape(n * m, K) @ w).reshape(m, n, N).sum(1)", {"x": "m,n,K", "w": "K,N"}, "n*K*N*m", ""),
+    (1, "cat((x, y), 0) @ w", {"x": "n,K", "y": "m,K", "w": "K,N"}, "n*K*N+m*K*N", ""),
+    (2, "conv2d(x, w, padding=1)", {"x": "2,C,n,m", "w": "O,C,3,3"}, "2*n*m*C*O*9", ""),
+    (1, "conv2d(x, w, stride=2, padding=1)", {"x": "1,C,n,m", "w": "O,C,3,3"}, "n*m*C*O*3", ""),
+    (1, "layernorm(x).sum(0)", {"x": "m,n,K"}, "n*m*K", ""),
+    (1, "x.softmax(-1) * amax(x, 0)", {"x": "n,m"}, "n*m", ""),
+    (1, "(x.T.contiguous() * 2).reshape(-1)", {"x": "n,m"}, "n*m", ""),
     (1, "(x.reshape(n * B, K) @ w).reshape(n, B, N).sum(1)", {"x": "n,B,K", "w": "K,N"}, "n*K*N*B", ""),
 )
 PROLOGUES = ("x", "x", "x", "(x * 2 + 1)", "x.relu()", "(x * 0.5).tanh()", "x.float()")
@@ -152,9 +164,12 @@ class LengthProgram:
         dtype = "int8" if re.fullmatch(r"E\(X @ W\)", formula) and rng.random() < 0.05 else dtype
         formula, leaves = _filled(rng, formula, leaves, result, plain=dtype == "int8")
         lengths = [n for n in LENGTHS if rng.random() < 0.7]
+        several = any("m" in shape for shape in leaves.values())
+        others = rng.sample(OTHERS, 7) if several and rng.random() < 0.7 else [pick((1, 2, 3, 17, 33)) for _ in (1, 2)]
         for _ in range(100):
             numbers = {"K": _size(rng, 3000), "N": _size(rng, 1100), "B": rng.randint(1, 5), "C": _size(rng, 64),
-                       "O": _size(rng, 48), "H": rng.randint(1, 17), "D": pick((8, 16, 32, 33, 64)), "m": 1}
+                       "O": _size(rng, 48), "H": rng.randint(1, 17), "D": pick((8, 16, 32, 33, 64)),
+                       "m": max(others) if several else 1}
             fit = [n for n in lengths if eval(work, {"n": n, **numbers}) <= most] or [1]
             if len(fit) >= 6:
                 break
@@ -165,9 +180,7 @@ class LengthProgram:
         lengths = [*first, *[pick(fit) for _ in range(rng.randint(4, 6 if slow else 9))], *first[:2]]
         if rng.random() < 0.15 and not re.search("conv|amax", formula):      # nothing is the largest of none
             lengths.insert(rng.randrange(len(lengths) + 1), 0)
-        several = any("m" in shape for shape in leaves.values())
-        others = [pick((1, 2, 3, 17, 33)) for _ in range(2)] if several else [1]
-        calls = [(n, pick(others)) for n in lengths]
+        calls = [(n, pick(others) if several else 1) for n in lengths]
         gradients = rng.random() < (0.1 if slow else 0.3) and dtype != "int8"
         way = pick(("plain", "variable", "replay") if slow else ("plain", "plain", "jit", "variable", "replay"))
         named = all(re.fullmatch(r"([^nm]+,)*n(,[^nm]+)*|[^nm]+", shape) for shape in leaves.values())

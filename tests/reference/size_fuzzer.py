@@ -85,6 +85,9 @@ class SizeProgram:
 
     def _calls(self) -> Iterator[Call]:
         """Sizes that change as those of texts, batches and images do."""
+        if self.random.random() < 0.4:
+            yield from self._pairs()
+            return
         both, low = self.random.random() < 0.5, self.random.choice((0, 1, 2, 3, 6))
         n, m, k = self.random.randint(low, low + 5), self.random.randint(1, 9), self.random.randint(1, 3)
         for _ in range(self.random.randint(4, 9)):
@@ -94,6 +97,17 @@ class SizeProgram:
             n = self.random.choice((33, 40, 65)) if self.random.random() < 0.1 else n
             m = self.random.randint(0, 12) if both and self.random.random() < 0.5 else m
             k = self.random.randint(0, 4) if self.random.random() < 0.2 else k
+
+    def _pairs(self) -> Iterator[Call]:
+        """Two sizes that change independently, as those of images do; some are equal, and some come again."""
+        high, k = self.random.choice((9, 20, 60)), self.random.randint(1, 3)
+        calls: list[Call] = []
+        for _ in range(self.random.randint(6, 14)):
+            again = self.random.choice(calls) if calls and self.random.random() < 0.3 else None
+            n = again.n if again is not None else self.random.randint(0 if self.random.random() < 0.1 else 2, high)
+            m = n if self.random.random() < 0.1 else self.random.randint(1 if self.random.random() < 0.1 else 2, high)
+            calls.append(Call(n, m, self.random.randint(0, 4) if self.random.random() < 0.05 else k))
+            yield calls[-1]
 
     def scope(self, call: Call) -> dict[str, Any]:
         """The names that a call's statements begin with."""

@@ -383,10 +383,10 @@ def test_a_map_that_was_kept_is_the_one_of_its_matrix(opened: Opener, monkeypatc
 def test_tensor_maps_and_groups_follow_a_value(opened: Opener) -> None:
     """A matrix with as many rows as an argument says, in tiles of 64; where there are none, nothing is launched."""
     device, cell = opened(), ctypes.c_int64()
-    box = BoxMap(1, 0, "float16", (64, (2, VALUE)), (128,), (64, 8), 3, 1 << 16)
+    box = BoxMap(1, 0, "float16", (64, (VALUE, 2)), (128,), (64, 8), 3, 1 << 16)
     scalars = (False, False, True)
     launch = cuda.CudaLaunchWithMaps(device, KernelCall(None, 8, 32, 0, scalars, (box,)))  # type: ignore[arg-type]
-    launch.follow(TasksByValue(0, 2, ("IDIV", ("ADD", VALUE, 63), 64)))
+    launch.follow(TasksByValue(0, (2,), ("IDIV", ("ADD", (VALUE, 2), 63), 64)))
     launch.values[1], launch.pointers[2] = 4096, ctypes.addressof(cell)
     found = []
     for cell.value in (100, 100, 64, 500, 0):
@@ -398,12 +398,12 @@ def test_tensor_maps_and_groups_follow_a_value(opened: Opener) -> None:
 def test_launches_that_share_their_maps_see_what_another_has_written(opened: Opener) -> None:
     """Two versions of a kernel, for up to 64 rows and for more, called back and forth on the same two matrices."""
     device, cell = opened(), ctypes.c_int64()
-    box = BoxMap(1, 0, "float16", (64, (2, VALUE)), (128,), (64, 8), 3, 1 << 16)
+    box = BoxMap(1, 0, "float16", (64, (VALUE, 2)), (128,), (64, 8), 3, 1 << 16)
     call = KernelCall(None, 8, 32, 0, (False, False, True), (box,))
     small, large = (cuda.CudaLaunchWithMaps(device, call) for _ in range(2))      # type: ignore[arg-type]
-    more = ("MIN", ("IDIV", VALUE, 65), 1)
-    small.follow(TasksByValue(0, 2, ("ADD", 1, ("MUL", more, -1))))
-    large.follow(TasksByValue(1, 2, more))
+    more = ("MIN", ("IDIV", (VALUE, 2), 65), 1)
+    small.follow(TasksByValue(0, (2,), ("ADD", 1, ("MUL", more, -1))))
+    large.follow(TasksByValue(1, (2,), more))
     large.share_arguments(small)
     small.pointers[2] = ctypes.addressof(cell)
     for cell.value, address in ((40, 4096), (100, 8192), (40, 4096), (100, 8192), (100, 4096), (40, 4096)):

@@ -337,10 +337,16 @@ def all_of(gate: UOp) -> list[UOp]:
     return [part for side in gate.src for part in all_of(side)] if gate.op is o.AND else [gate]
 
 
+def values_in(node: UOp) -> list[Measure]:
+    """The run-time values (`Measure`s) that an index depends on, besides constants; none for any other index."""
+    leaves = [n.arg for n in node.toposort() if n.op not in (o.CONST, o.ADD, o.MUL, o.IDIV, o.MOD, o.MIN, o.MAX)]
+    return leaves if all([isinstance(value, Measure) for value in leaves]) else []
+
+
 def value_in(node: UOp) -> Measure | None:
-    """The one run-time value (`Measure`) that an index depends on, besides constants; None for any other index."""
-    leaves = [n for n in node.toposort() if n.op not in (o.CONST, o.ADD, o.MUL, o.IDIV, o.MOD, o.MIN, o.MAX)]
-    return leaves[0].arg if len(leaves) == 1 and isinstance(leaves[0].arg, Measure) else None
+    """The one run-time value that an index depends on, besides constants; None for any other index."""
+    values = values_in(node)
+    return values[0] if len(values) == 1 else None
 
 
 def below_limit(condition: UOp) -> tuple[Terms, int] | None:

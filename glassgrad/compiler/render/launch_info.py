@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import bounds_by, value_in
+from glassgrad.compiler.graph.index_algebra import bounds_by, value_in, values_in
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.lower.loops import For, Kernel, Statement, filled, numbered_loops, shared_locals, walk
 
@@ -24,19 +24,23 @@ ALIGNMENT = 64
 
 
 class TasksByValue(NamedTuple):
-    """The number of tasks of a phase that have work, as a formula of a value that is an argument of the launch."""
+    """The number of tasks of a phase that have work, as a formula of values that are arguments of the launch."""
     phase: int
-    argument: int                    # the position of the value
-    formula: Any                     # of the value: VALUE, an int, or (the name of an op, a formula, a formula)
-    serial_to: int = 0               # the greatest value for which one thread does them sooner than several
+    arguments: tuple[int, ...]       # the positions of the values
+    formula: Any                     # an int, (VALUE, a position), or (the name of an op, a formula, a formula)
+    serial_to: int = 0               # the greatest value, of one, for which one thread does them sooner than several
 
-    def at(self, value: int) -> int:
-        """The number of tasks for a value.
+    def at(self, *values: int) -> int:
+        """The number of tasks for these values.
 
-        >>> TasksByValue(0, 3, ("IDIV", ("ADD", VALUE, 7), 8)).at(20)
+        >>> TasksByValue(0, (3,), ("IDIV", ("ADD", (VALUE, 3), 7), 8)).at(20)
         3
         """
-        return max(0, _evaluated(self.formula, value))
+        return max(0, size_at(self.formula, dict(zip(self.arguments, values)).__getitem__))
+
+    def is_serial(self, *values: int) -> bool:
+        """Whether one thread does the tasks sooner than several."""
+        return len(values) == 1 and values[0] <= self.serial_to
 
 
 VALUE = "value"
@@ -58,7 +62,7 @@ class BoxMap(NamedTuple):
     position: int                    # of the argument
     offset: int                      # bytes
     dtype: str
-    sizes: tuple[Any, ...]           # of the axes, innermost first: ints, or (the position of a value, a formula of it)
+    sizes: tuple[Any, ...]           # of the axes, innermost first: ints, or formulas of values
     strides: tuple[int, ...]         # bytes, of all axes but the innermost
     counts: tuple[int, ...]
     swizzle: int                     # the hardware code of the permutation of lines
@@ -83,8 +87,20 @@ class KernelFacts:
 
 
 def size_at(size: Any, value: Callable[[int], int]) -> int:
-    """A size of a map, by the values of arguments."""
-    return size if isinstance(size, int) else _evaluated(size[1], value(size[0]))
+    """A number of tasks, or a size of a map: what a formula says for the values of arguments."""
+    if isinstance(size, int):
+        return size
+    if size[0] == VALUE:
+        return value(size[1])
+    name, left, right = size
+    return _OPERATIONS[name](size_at(left, value), size_at(right, value))
+
+
+def arguments_of(size: Any) -> set[int]:
+    """The positions of the values that a formula has."""
+    if isinstance(size, int):
+        return set()
+    return {size[1]} if size[0] == VALUE else arguments_of(size[1]) | arguments_of(size[2])
 
 
 def launch_info(kernel: Kernel, replayed: bool = False, serial_steps: int = 0) -> LaunchInfo:
@@ -103,15 +119,17 @@ def launch_info(kernel: Kernel, replayed: bool = False, serial_steps: int = 0) -
 
 def _tasks_by_value(phase: int, loops: list[For], body: list[Statement], replayed: bool, serial_steps: int) \
         -> list[TasksByValue]:
-    """The number of tasks of a phase that have work, where one run-time value bounds its outermost loop, or one that it
+    """The number of tasks of a phase that have work, where run-time values bound its outermost loop, or one that it
     always has, where such a value decides how much work that is. Users' variables may have other values in a replay."""
     stop, size, each = loops[0].stop, loops[0].range.arg.size, math.prod(f.range.arg.size for f in loops[1:])
     stops = [f.stop for f in walk(body) if isinstance(f, For) and f.stop is not None] if serial_steps else []
-    found = next(filter(None, map(value_in, stops if stop is None else [stop])), None)
-    if found is None or not (found.symbol.exact or replayed):
+    values = [found] if stop is None and (found := next(filter(None, map(value_in, stops)), None)) else \
+        [] if stop is None else values_in(stop)
+    if not values or not (replayed or all([value.symbol.exact for value in values])):
         return []
     tasks = size * each if stop is None else ("MUL", ("MIN", formula_of(stop), size), each)
-    return [TasksByValue(phase, found.slot, tasks, _serial_to(body, found, serial_steps))]
+    serial_to = _serial_to(body, values[0], serial_steps) if len(values) == 1 else 0
+    return [TasksByValue(phase, tuple([value.slot for value in values]), tasks, serial_to)]
 
 
 def _serial_to(body: list[Statement], value: Measure, steps: int) -> int:
@@ -134,19 +152,10 @@ def _serial_to(body: list[Statement], value: Measure, steps: int) -> int:
 
 
 def formula_of(node: UOp) -> Any:
-    """An expression of one value, as data."""
+    """An expression of run-time values, as data."""
     if node.op is o.CONST:
         return node.arg
-    return (node.op.name, *map(formula_of, node.src)) if node.src else VALUE
-
-
-def _evaluated(formula: Any, value: int) -> int:
-    if isinstance(formula, int):
-        return formula
-    if formula == VALUE:
-        return value
-    name, left, right = formula
-    return _OPERATIONS[name](_evaluated(left, value), _evaluated(right, value))
+    return (node.op.name, *map(formula_of, node.src)) if node.src else (VALUE, node.arg.slot)
 
 
 def function_name(kernel: Kernel, phase: int) -> str:

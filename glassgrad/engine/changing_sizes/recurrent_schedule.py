@@ -30,6 +30,6 @@ class RecurrentSchedule(CompiledSchedule):
 
 def _least(planned: Schedule) -> tuple[int, ...]:
     """The least values of a schedule's variables."""
-    symbols = {symbol.name: symbol.low for slot in planned.slots for length in lengths_in(slot.shape)
-               for symbol in length.symbols}
-    return tuple([symbols.get(f"v{i}", 0) for i in range(len(symbols))])
+    lows = {int(symbol.name[1:]): symbol.low for slot in planned.slots for length in lengths_in(slot.shape)
+            for symbol in length.symbols}
+    return tuple([lows.get(i, 0) for i in range(max(lows, default=-1) + 1)])

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from operator import itemgetter, le, ne
 from typing import Any, NamedTuple
 
@@ -25,8 +25,10 @@ from glassgrad.compiler.schedule.attention_backward import in_kernel
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.changing_sizes.key_without_sizes import (SizesOf, argument_at, some_ops, split, with_sizes,
                                                                with_sources)
-from glassgrad.engine.changing_sizes.symbolic_graph import (Formula, Rounded, SymbolicGraph, depends_on_n, fit,
-                                                            fit_rounded, grown_from_one, has_rounded, with_variable)
+from glassgrad.engine.changing_sizes.size_formulas import (BEYOND, MOST_VARIABLES, Fitted, Formula, Point, Polynomial,
+                                                           Rounded, Values, fit, fit_rounded, fit_several,
+                                                           grown_from_one, variables_of)
+from glassgrad.engine.changing_sizes.symbolic_graph import SymbolicGraph, with_variables
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.debug_report import report_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph
@@ -47,27 +49,30 @@ READ_IN_PLACE = 1 << 17   # elements of a right factor that is neither packed no
 
 
 class GeneralGraph:
-    """A graph with a variable in its sizes: made from a graph's key, in which one size is the variable and each size
-    follows from it by a formula."""
+    """A graph with variables in its sizes: made from a graph's key, in which some sizes are the variables and each size
+    follows from them by a formula."""
 
-    def __init__(self, normal: NormalizedGraph, parts: list[SizesOf], sizes: SizeFormulas, symbol: Symbol,
-                 formulas: Sequence[Formula], compiled: CompiledSchedule):
-        key, base = normal.key, sizes.base
-        self.symbol, self.compiled = symbol, compiled
+    def __init__(self, normal: NormalizedGraph, parts: list[SizesOf], sizes: SizeFormulas,
+                 symbols: Sequence[Symbol], formulas: Sequence[Formula], compiled: CompiledSchedule):
+        key = normal.key
+        self.symbols, self.compiled = symbols, compiled
         self.scalars = sizes.scalars                     # which floats are arguments
         self.constants = self._other_floats(normal)
-        self.fast_to = fast_up_to(compiled.items, compiled.programs, symbol)
-        self.runs: dict[int, int] = {}                   # how often each value of the variable was computed
-        self.left: set[int] = set()                      # values that were computed so often that they left
+        slots = dict(enumerate(symbols, len(normal.buffers) + len(normal.cells)))
+        self.slow_above = slow_above(compiled.items, compiled.programs, slots)
+        self.runs: dict[Point, int] = {}                 # how often each value of the variables was computed
+        self.left: set[Point] = set()                    # values that were computed so often that they left
+        distinct = {formula: i for i, formula in enumerate(dict.fromkeys(formulas))}
         rest = iter(formulas)
-        by_row = [tuple(islice(rest, len(part.sizes))) for part in parts]
-        self._parts, self._formulas = parts, by_row
+        by_row = [tuple([distinct[f] for f in islice(rest, len(part.sizes))]) for part in parts]
+        self._distinct, self._parts, self._formulas = list(distinct), parts, by_row
         self._leaves, self._sinks = _leaves_and_sinks(key)
-        changing = [i for i, row in enumerate(by_row) if row and any(map(depends_on_n, row))]
+        depends = [bool(variables_of(formula)) for formula in distinct]
+        changing = [i for i, row in enumerate(by_row) if any([depends[f] for f in row])]
         same = sorted(set(range(len(key))) - set(changing))
         self._changing, self._same = itemgetter(*changing, changing[0]), itemgetter(*same, same[0])
         self._fixed = self._same(key)
-        arguments: dict[tuple[o.Op, Any, tuple[Formula, ...]], int] = {}      # layers repeat: each distinct one once
+        arguments: dict[tuple[o.Op, Any, tuple[int, ...]], int] = {}      # layers repeat: each distinct one once
         self._rows: list[tuple[tuple[Any, ...], int, tuple[Any, ...]]] = []      # before, argument, after
         for i in (*changing, changing[0]):
             row, at = key[i], argument_at(key[i][0])
@@ -75,68 +80,81 @@ class GeneralGraph:
             self._rows.append((row[:at], number, row[at + 1:]))
         self._arguments = list(arguments)
         first = [at for at, part in enumerate(parts) for _ in part.sizes]
-        self._row, self._place = first[base], base - first.index(first[base])
+        self._bases = [(first[base], base - first.index(first[base])) for base in sizes.bases]    # row, and which size
 
-    def value_for(self, normal: NormalizedGraph) -> int | None:
-        """The guard: the variable's value in a graph of as many rows; None where it is not one of these graphs."""
+    def values_for(self, normal: NormalizedGraph) -> Point | None:
+        """The guard: the variables' values in a graph of as many rows; None where it is not one of these graphs."""
         key = normal.key
-        sizes = split(key[self._row]).sizes
-        n = sizes[self._place] if self._place < len(sizes) else -1
-        if not self.symbol.low <= n <= self.symbol.high or self._same(key) != self._fixed or \
-                self._changing(key) != self._changed_rows(n):
+        values = []
+        for symbol, (row, place) in zip(self.symbols, self._bases):
+            sizes = split(key[row]).sizes
+            if place >= len(sizes) or not symbol.low <= sizes[place] <= symbol.high:
+                return None
+            values.append(sizes[place])
+        if self._same(key) != self._fixed or self._changing(key) != self._changed_rows(values) or \
+                not self.has_floats_of(normal):
             return None
-        return n if self.has_floats_of(normal) else None
+        return tuple(values)
 
-    def _changed_rows(self, n: int) -> tuple[Any, ...]:
-        """The rows that depend on the variable, as its value n makes them."""
-        new = [with_sizes(op, arg, iter([f.at(n) for f in formulas])) for op, arg, formulas in self._arguments]
+    def _changed_rows(self, values: Sequence[int]) -> tuple[Any, ...]:
+        """The rows that depend on the variables, as these values of them make them."""
+        sizes = [formula.at(values) for formula in self._distinct]
+        new = [with_sizes(op, arg, iter([sizes[f] for f in formulas])) for op, arg, formulas in self._arguments]
         return tuple([before + (new[i],) + after for before, i, after in self._rows])
 
-    def merged_value(self, normal: NormalizedGraph) -> int | None:
-        """The guard for a graph of fewer rows: the variable's value where nodes of these graphs that differ by the
-        variable are one node there (the counters to n and to 65, where n is 65)."""
+    def merged_values(self, normal: NormalizedGraph) -> Point | None:
+        """The guard for a graph of fewer rows: the variables' values where nodes of these graphs that differ by the
+        variables are one node there (the counters to n and to 65, where n is 65)."""
         leaves, sinks = _leaves_and_sinks(normal.key)
         if len(normal.key) >= len(self._parts) or len(leaves) != len(self._leaves):
             return None
         rows = [split(row) for row in normal.key]
-        for n in {n for i in leaves for n in rows[i].sizes if self.symbol.low <= n <= self.symbol.high}:
-            place = self._places_in(rows, dict(zip(self._leaves, leaves)), n)
+        known = {(row.rest, row.sizes): i for i, row in enumerate(rows)}
+        sizes = {n for i in leaves for n in rows[i].sizes}
+        for values in product(*[[n for n in sizes if symbol.low <= n <= symbol.high] for symbol in self.symbols]):
+            place = self._places_in(known, rows, dict(zip(self._leaves, leaves)), values)
             if place is not None and [place[i] for i in self._sinks] == sinks:
-                return n if self.has_floats_of(normal) else None
+                return values if self.has_floats_of(normal) else None
         return None
 
     def has_floats_of(self, normal: NormalizedGraph) -> bool:
         """Whether all floats that are no arguments are those of a graph of the same key."""
         return self._other_floats(normal) == self.constants
 
-    def _places_in(self, rows: Sequence[SizesOf], place: dict[int, int], n: int) -> dict[int, int] | None:
-        """The index among `rows` of each row of this graph, for the value n of the variable; `place` has those of the
-        leaves. None if a row is not among them."""
-        known = {(row.rest, row.sizes): i for i, row in enumerate(rows)}
+    def _places_in(self, known: dict[Any, int], rows: Sequence[SizesOf], place: dict[int, int],
+                   values: Point) -> dict[int, int] | None:
+        """The index among `rows` (`known` has that of each) of each row of this graph, for these values of the
+        variables; `place` has those of the leaves. None if a row is not among them."""
+        sizes = [formula.at(values) for formula in self._distinct]
         for i, (part, formulas) in enumerate(zip(self._parts, self._formulas)):
             if type(part.rest) is not tuple:             # a sink's number
                 continue
             without, rest = part.rest
-            expected = (with_sources(without, place), rest), tuple([f.at(n) for f in formulas])
+            expected = (with_sources(without, place), rest), tuple([sizes[f] for f in formulas])
             if i not in place and expected in known:
                 place[i] = known[expected]
             elif i not in place or expected != rows[place[i]][:2]:
                 return None
         return place
 
-    def gets_own_kernels(self, value: int) -> bool:
-        """Whether one more graph with this value of the variable gets kernels of its own: they are faster, or the value
-        comes so often that they pay."""
-        if value in self.left:
+    def is_fast(self, values: Point) -> bool:
+        """Whether these kernels are about as fast as those for these values of the variables alone."""
+        return all([_at(size, values) <= most for size, most in self.slow_above])
+
+    def gets_own_kernels(self, values: Point) -> bool:
+        """Whether one more graph with these values of the variables gets kernels of its own: they are faster, or the
+        values come so often that they pay."""
+        if values in self.left:
             return True
-        if value > self.fast_to:
-            report_sizes(f"size {value} gets kernels of its own: products of that size are faster so")
+        runs = self.runs.get(values, 0)
+        if not runs and not self.is_fast(values):
+            report_sizes(f"size {_named(values)} gets kernels of its own: products of that size are faster so")
             return True
-        runs = self.runs[value] = self.runs.get(value, 0) + 1
-        if runs <= FIXED_AFTER << len(self.left):
+        self.runs[values] = runs + 1
+        if runs < FIXED_AFTER << len(self.left):
             return False
-        self.left.add(value)
-        report_sizes(f"size {value} was computed {runs - 1} times: it gets kernels of its own")
+        self.left.add(values)
+        report_sizes(f"size {_named(values)} was computed {runs} times: it gets kernels of its own")
         return True
 
     def _other_floats(self, normal: NormalizedGraph) -> bytes:
@@ -169,69 +187,85 @@ class SizeFamily:
             self.constants.setdefault(i, set()).add(_bits([c.arg]))
 
     def refuse(self, sizes: SizeFormulas, why: str) -> None:
-        """No graph could be made with these formulas. After three sizes that is final, if no others of the skeleton
+        """No graph could be made with these formulas. After a few sizes that is final, if no others of the skeleton
         have one; but of formulas that round, others fit when there are more sizes."""
-        if len(self.seen) >= SEEN and not self.made and not has_rounded(sizes.formulas):
+        if len(self.seen) >= MOST_VARIABLES + BEYOND and not self.made and \
+                all([isinstance(formula, Polynomial) for formula in sizes.formulas]):
             self._give_up(why)
 
     def _give_up(self, why: str) -> None:
         self.given_up = why
         report_sizes(f"a size changes, and each is compiled for itself: {why}")
 
-    def formulas(self, normal: NormalizedGraph) -> SizeFormulas | None:
-        """The formulas of the sizes, fitted to the last sizes seen; None where too few were, or no variable fits."""
-        found, last = None, self.seen
-        if len(last) >= SEEN_GROWING:
-            tried: list[Any] = [(fit, sizes[-SEEN:]) for sizes in _alike(last)]
+    def formulas(self, normal: NormalizedGraph) -> Iterator[SizeFormulas]:
+        """Formulas of the sizes, fitted to the last sizes seen, those of the fewest variables first; none where too few
+        were seen, or no variables fit."""
+        if len(self.seen) < SEEN_GROWING:
+            found = None if self.grown is None else grown_from_one(normal.key, self.parts, self.grown)
+            tried = [(lambda _: found, self.seen)]
+        else:
             of_leaves = [part.rest[0][0] is o.BUFFER for part in self.parts for _ in part.sizes]
-            rounded = partial(fit_rounded, of_leaves=of_leaves)
-            tried += [(rounded, sizes) for sizes in _alike(last, True) if len(sizes) >= SEEN]
-            found, last = next(((fitted, sizes) for fits, sizes in tried if (fitted := fits(sizes))), (None, last))
-        elif self.grown is not None:
-            found = grown_from_one(normal.key, self.parts, self.grown)
-        if found is None:
-            return None
-        base, formulas = found
-        values = [sizes[base] for sizes in last]
+            subsets = _alike(self.seen, True)
+            tried = [(fit, sizes[-SEEN:]) for sizes in _alike(self.seen)]
+            tried += [(partial(fit_rounded, of_leaves=of_leaves), sizes) for sizes in subsets if len(sizes) >= SEEN]
+            tried += [(partial(fit_several, parts=self.parts, variables=variables, rounded=rounded), sizes)
+                      for variables in range(2, MOST_VARIABLES + 1) for rounded in (False, True) for sizes in subsets
+                      if len(sizes) >= variables + BEYOND]
+        for fits, last in tried:
+            fitted = fits(last)
+            sizes = None if fitted is None else self._bounded(fitted, last)
+            if sizes is not None:
+                yield sizes
+
+    def _bounded(self, fitted: Fitted, last: Sequence[tuple[int, ...]]) -> SizeFormulas | None:
+        """The formulas with bounds of their variables; None where they fit by chance."""
+        bases, formulas = fitted
+        points = tuple([tuple([sizes[base] for base in bases]) for sizes in last])
+        values = [n for point in points for n in point]
         if min(values) < 0 or len(last) < SEEN and max(values) - min(values) > 1:
             return None
         scalars = tuple(i for i, floats in self.constants.items() if len(floats) > 1)
         least = [n for part in self.parts for n in part.least]
-        low, high = _limits(formulas, least, min(values), max(values))
-        if len(last) == SEEN_GROWING and high == max(values):     # none can be larger: they fit by chance
+        bounds = _limits(formulas, least, points)
+        if len(last) == SEEN_GROWING and bounds[0][1] == max(values):     # none can be larger: they fit by chance
             return None
-        return SizeFormulas(base, tuple(formulas), scalars, low, tuple(values), high)
+        return SizeFormulas(bases, tuple(formulas), scalars, bounds, points)
 
 
 class SizeFormulas(NamedTuple):
-    """Every size of a family as a formula of one variable."""
-    base: int                                # which size is the variable
+    """Every size of a family as a formula of variables."""
+    bases: tuple[int, ...]                   # which sizes are the variables
     formulas: tuple[Formula, ...]            # of each size
     scalars: tuple[int, ...]                 # which floats are arguments
-    low: int                                 # the bounds of the variable, within which all sizes are valid
-    seen: tuple[int, ...]                    # its values yet
-    high: int
+    bounds: tuple[tuple[int, int], ...]      # of each variable, within which all sizes are valid
+    seen: tuple[Point, ...]                  # their values yet
 
-    def graph(self, normal: NormalizedGraph) -> tuple[Symbol, SymbolicGraph]:
-        """The variable, and the graph with it in its sizes. Its upper bound is lowered until no slice ends outside of
-        its source."""
-        symbol = Symbol("v0", self.low, self.high, None, True)
+    def graph(self, normal: NormalizedGraph) -> tuple[tuple[Symbol, ...], SymbolicGraph]:
+        """The variables, and the graph with them in its sizes. Their upper bounds are lowered until no slice ends
+        outside of its source."""
+        symbols = tuple([Symbol(f"v{i}", *bounds, None, True) for i, bounds in enumerate(self.bounds)])
         try:
-            graph = with_variable(normal, self.formulas, symbol, self.scalars, self.seen)
-        except Bug as misfit:                # of few sizes: what followed the variable in them does not in the graph
+            graph = with_variables(normal, self.formulas, symbols, self.scalars, self.seen)
+        except Bug as misfit:                # of few sizes: what followed the variables in them does not in the graph
             raise ShapeError("its sizes do not follow from one of them", given=str(misfit).splitlines()[0],
                              expected="shapes that fit each other for every value of the variable",
                              fix="nothing: each size is compiled for itself") from misfit
-        narrower = _last(lambda n: all(_at(margin, n) >= 0 for margin in graph.margins), max(self.seen), self.high)
-        if narrower < self.high:
-            symbol = symbol._replace(high=narrower)
-            graph = with_variable(normal, self.formulas, symbol, self.scalars, self.seen)
-        return symbol, graph
+        narrower = tuple([symbol._replace(high=self._valid_up_to(symbol, i, graph.margins))
+                          for i, symbol in enumerate(symbols)])
+        if narrower != symbols:
+            graph = with_variables(normal, self.formulas, narrower, self.scalars, self.seen)
+        return narrower, graph
+
+    def _valid_up_to(self, symbol: Symbol, number: int, margins: Collection[Length]) -> int:
+        """The greatest value of a variable for which the margins that depend on it alone are not negative."""
+        own = [margin for margin in margins if margin.symbols == [symbol]]
+        return _last(lambda n: all(_at(margin, {number: n}) >= 0 for margin in own),
+                     max([point[number] for point in self.seen]), symbol.high)
 
 
 # Makes kernels for all sizes: (graph, formulas, what else a schedule depends on) -> (schedule, (variable, formulas))
 CompileForAllSizes = Callable[[NormalizedGraph, SizeFormulas, tuple[Any, ...]],
-                              tuple[CompiledSchedule, tuple[Symbol, Sequence[Formula]]]]
+                              tuple[CompiledSchedule, tuple[Sequence[Symbol], Sequence[Formula]]]]
 
 
 class SizeFamilies:
@@ -242,17 +276,17 @@ class SizeFamilies:
         self._seen: dict[Any, SizeFamily] = {}
         self._leaves: dict[Any, set[Any]] = {}           # rows of the leaves of the graph that a line made last
         self._general: dict[Any, list[GeneralGraph]] = {}
-        self._served: dict[Any, tuple[GeneralGraph, int]] = {}       # by key, graphs that were served last
+        self._served: dict[Any, tuple[GeneralGraph, Point]] = {}       # by key, graphs that were served last
 
     def served(self, normal: NormalizedGraph,
                where: tuple[Any, ...]) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
-        """The schedule for changing sizes that served the same graph before, and the size; None where there is none, or
-        where this size gets its own kernels now."""
+        """The schedule for changing sizes that served the same graph before, and the sizes; None where there is none,
+        or where these sizes get their own kernels now."""
         found = self._served.get((where, normal.key))
         if found is None or not found[0].has_floats_of(normal) or found[0].gets_own_kernels(found[1]):
             return None
-        general, value = found
-        return general.compiled.for_values((value,)), (value,)
+        general, values = found
+        return general.compiled.for_values(values), values
 
     def schedule_for(self, normal: NormalizedGraph, where: tuple[Any, ...],
                      compile: CompileForAllSizes) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
@@ -262,48 +296,51 @@ class SizeFamilies:
         found = self._find(normal, where) or self._new(normal, where, compile)
         if found is None:
             return None
-        general, value = found
-        if general.gets_own_kernels(value):
+        general, values = found
+        if general.gets_own_kernels(values):
             return None
         if len(self._served) >= MOST_SERVED:
             self._served.pop(next(iter(self._served)))
         self._served[where, normal.key] = found
-        return general.compiled.for_values((value,)), (value,)
+        return general.compiled.for_values(values), values
 
-    def _find(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> tuple[GeneralGraph, int] | None:
-        """The graph with a variable that this graph is one of, and the variable's value."""
+    def _find(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> tuple[GeneralGraph, Point] | None:
+        """The graph with variables that this graph is one of, and the variables' values."""
         for general in reversed(self._general.get((where, some_ops(normal.key)), ())):
-            value = general.value_for(normal)
-            if value is not None:
-                return general, value
+            values = general.values_for(normal)
+            if values is not None:
+                return general, values
         for (place, _), generals in self._general.items():
             for general in reversed(generals) if place == where else ():
-                value = general.merged_value(normal)
-                if value is not None:
-                    return general, value
+                values = general.merged_values(normal)
+                if values is not None:
+                    return general, values
         return None
 
     def _new(self, normal: NormalizedGraph, where: tuple[Any, ...],
-             compile: CompileForAllSizes) -> tuple[GeneralGraph, int] | None:
-        """A new graph with a variable for one that none fits, and the variable's value; None where that is refused."""
+             compile: CompileForAllSizes) -> tuple[GeneralGraph, Point] | None:
+        """A new graph with variables for one that none fits, and the variables' values; None where that is refused."""
         family = self._family(normal, where)
-        sizes = None if family.given_up else family.formulas(normal)
-        if sizes is None:
+        for sizes in () if family.given_up else family.formulas(normal):
+            try:
+                compiled, (symbols, formulas) = compile(normal, sizes, where)
+                break
+            except GlassgradError as why:
+                family.refuse(sizes, str(why).splitlines()[0])
+        else:
             return None
-        try:
-            compiled, (symbol, formulas) = compile(normal, sizes, where)
-        except GlassgradError as why:
-            family.refuse(sizes, str(why).splitlines()[0])
-            return None
-        general = GeneralGraph(normal, family.parts, sizes, symbol, formulas, compiled)
+        general = GeneralGraph(normal, family.parts, sizes, symbols, formulas, compiled)
         family.made.append(general)
         if len(self._general) >= self._most:
             self._general.pop(next(iter(self._general)))
-        self._general.setdefault((where, some_ops(normal.key)), []).append(general)
-        report_sizes(f"a size changes: kernels for all sizes from {symbol.low} to {symbol.high}, made at "
-                     f"{normal.sinks[0].line}")
-        value = general.value_for(normal)
-        return None if value is None else (general, value)
+        generals = self._general.setdefault((where, some_ops(normal.key)), [])
+        generals.append(general)
+        generals.sort(key=lambda g: -len(g.symbols))     # the last ones are looked at first
+        bounds = " and ".join([f"from {symbol.low} to {symbol.high}" for symbol in symbols])
+        change = "a size changes" if len(symbols) == 1 else f"{len(symbols)} sizes change"
+        report_sizes(f"{change}: kernels for all sizes {bounds}, made at {normal.sinks[0].line}")
+        values = general.values_for(normal)
+        return None if values is None else (general, values)
 
     def _family(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> SizeFamily:
         """The family of a graph that no graph with a variable fits; the graph is noted in it."""
@@ -353,18 +390,28 @@ def _leaves_and_sinks(key: tuple[Any, ...]) -> tuple[list[int], list[int]]:
     return leaves, [row for row in key if type(row) is int]
 
 
+def _named(values: Point) -> str:
+    return " x ".join(map(str, values))
+
+
 def _bits(values: Sequence[float]) -> bytes:
     return struct.pack(f"{len(values)}d", *values)
 
 
-def _limits(formulas: Sequence[Formula], least: Sequence[int | None], low: int, high: int) -> tuple[int, int]:
-    """The widest bounds of a variable that was seen from `low` to `high` within which all sizes are valid that grow or
-    shrink with it; where a remainder is not, the guard refuses the graph."""
-    conditions = {(f, n) for f, n in zip(formulas, least) if n is not None and depends_on_n(f) and not (
-        isinstance(f, Rounded) and f.linear)}
+def _limits(formulas: Sequence[Formula], least: Sequence[int | None],
+            points: Sequence[Point]) -> tuple[tuple[int, int], ...]:
+    """The widest bounds of the variables that were seen at these values within which all sizes are valid that grow or
+    shrink with one of them; where a remainder, or a size that depends on several, is not, the guard refuses the
+    graph."""
+    return tuple([_limits_of(i, [(f, n) for f, n in dict.fromkeys(zip(formulas, least)) if n is not None and
+                                 variables_of(f) == {i} and not (isinstance(f, Rounded) and f.linear)], min(seen),
+                             max(seen)) for i, seen in enumerate(zip(*points))])
 
+
+def _limits_of(variable: int, conditions: Sequence[tuple[Formula, int]], low: int, high: int) -> tuple[int, int]:
+    """The widest bounds of one variable that was seen from `low` to `high`."""
     def holds(value: int) -> bool:
-        return all(formula.at(value) >= n for formula, n in conditions)
+        return all(formula.at({variable: value}) >= n for formula, n in conditions)
 
     wanted = max(LEAST_HIGH, GROWTH * (1 << (high - 1).bit_length()))
     while low > 2 and holds(low - 1):
@@ -383,29 +430,39 @@ def _last(holds: Callable[[int], bool], good: int, wanted: int) -> int:
     return good
 
 
-def _at(length: Size, value: int) -> int:
-    """The value of a length for this value of its variable."""
-    return int(replaced(length, lambda _: value))
+def _at(length: Size, values: Values) -> int:
+    """The value of a length for these values of the variables."""
+    return int(replaced(length, lambda symbol: values[int(symbol.name[1:])]))
 
 
-def fast_up_to(items: Sequence[Item], programs: Sequence[Any], symbol: Symbol) -> int:
-    """The greatest value for which kernels with a variable are about as fast as kernels for that size alone: it
-    limits products that no tiling takes, those in blocks for groups of threads, and those that sum to a run-time bound
-    and read a factor in place without streaming it."""
-    limits: list[tuple[Size, int]] = []
-    for ast, program in {item.ast: program for item, program in zip(items, programs)}.items():      # layers repeat
+def _variable(variables: Mapping[int, Symbol], slots: Sequence[int], symbol: Symbol) -> Symbol:
+    """The variable that is called n and its number among a kernel's slots there."""
+    return variables[slots[int(symbol.name[1:])]]
+
+
+def slow_above(items: Sequence[Item], programs: Sequence[Any],
+               variables: Mapping[int, Symbol]) -> list[tuple[Length, int]]:
+    """The greatest values of lengths up to which kernels with variables are about as fast as kernels for these sizes
+    alone: of products that no tiling takes, those in blocks for groups of threads, and those that sum to a run-time
+    bound and read a factor in place without streaming it. `variables` are by their slots."""
+    limits: dict[tuple[Size, int], None] = {}
+    uses = {(item.ast, tuple([slot for slot in item.slots if slot in variables])): (item.slots, program)
+            for item, program in zip(items, programs)}                      # layers repeat
+    for (ast, _), (slots, program) in uses.items():
         moves = getattr(program, "moves", ())
         families = FAMILIES.keys() & {move.split("(")[0] for move in moves}
         in_place = any("right=in_place" in move and "k_blocks=" in move for move in moves)    # in blocks of many rows
         ahead = any(move.startswith("held(") and "stages=" in move for move in moves)
+        found: list[tuple[Size, int]] = []
         of_groups = [COPIED_AHEAD if ahead else IN_GROUPS[family] for family in families if family in IN_GROUPS]
         for n in ast.toposort():
             if n.op is o.SUM and n.src[0].op is o.MUL:
                 depth = math.prod([n.src[0].shape[axis] for axis in n.arg.axes])
                 columns = next((size for size in reversed(n.shape) if size != 1), 1)
                 if of_groups or not families:
-                    limits.append((n.src[0].elements, min(of_groups, default=UNTILED)))
+                    found.append((n.src[0].elements, min(of_groups, default=UNTILED)))
                 elif in_place and isinstance(depth, Length) and not in_kernel(ast):    # blocks of keys stay in a cache
-                    limits.append((depth * columns, READ_IN_PLACE))
-    fits = [(size, most) for size, most in limits if isinstance(size, Length)]
-    return _last(lambda value: all(_at(size, value) <= most for size, most in fits), symbol.low - 1, symbol.high)
+                    found.append((depth * columns, READ_IN_PLACE))
+        named = partial(_variable, variables, slots)
+        limits.update({(replaced(size, named), most): None for size, most in found})
+    return [(size, most) for size, most in limits if isinstance(size, Length)]

@@ -133,17 +133,18 @@ class NativePlan(DevicePlan):
         self.wires = [(slot, array, position) for position, slot in enumerate(used)]
         self._pack = partial(struct.Struct(f"{len(used)}P").pack_into, array, 0)
         self._gather = itemgetter(*used) if len(used) > 1 else lambda addresses: [addresses[slot] for slot in used]
-        self._by_value: dict[int, list[tuple[int, TasksByValue]]] = {}      # scalar's slot: programs it limits
-        self._values: tuple[int, ...] = ()                    # of these scalars, that task counts are set for
+        self._by_value: list[tuple[int, list[int], TasksByValue]] = []      # programs, and the scalars' slots
+        self._values: tuple[int, ...] = ()                    # what is in all of these, that task counts are set for
         self._alone = False                                   # whether these values leave no work for other threads
         rows: list[Command] = []
         arguments = ctypes.addressof(array)
         for number, (program, uses) in enumerate(zip(programs, slots)):
             self.spans.append((len(rows), len(program.phases)))
             for cut in program.info.by_value:
-                self._by_value.setdefault(uses[cut.argument], []).append((number, cut))
+                self._by_value.append((number, [uses[argument] for argument in cut.arguments], cut))
             rows += [Command(address, arguments, tasks, int(tasks <= 1)) for address, tasks in program.phases]
             arguments += ctypes.sizeof(ctypes.c_void_p) * len(uses)
+        self._value_slots = list(dict.fromkeys([slot for _, slots, _ in self._by_value for slot in slots]))
         self._serial = all(row.tasks == 1 for row in rows)
         self._together = len(programs)                  # from this program on, one uninterrupted foreign call
         self._stopwatch: NativeStopwatch | None = None
@@ -187,7 +188,7 @@ class NativePlan(DevicePlan):
         """Point every launch at the memory of its slots."""
         self._pack(*self._gather(addresses))
         if self._by_value:
-            values = tuple([ctypes.c_int64.from_address(addresses[slot]).value for slot in self._by_value])
+            values = tuple([ctypes.c_int64.from_address(addresses[slot]).value for slot in self._value_slots])
             if values != self._values:
                 self._values = values
                 self._set_task_counts(values)
@@ -199,13 +200,15 @@ class NativePlan(DevicePlan):
             commands, self._alone = known
             ctypes.memmove(self._address, commands, len(commands))
             return
-        for cuts, value in zip(self._by_value.values(), values):
-            counts: dict[Any, int] = {}          # formulas recur: evaluate each one once
-            for number, cut in cuts:
-                if cut.formula not in counts:
-                    counts[cut.formula] = cut.at(value)
-                command = self._commands[self.spans[number][0] + cut.phase]
-                command.tasks, command.serial = counts[cut.formula], int(value <= cut.serial_to)
+        value_of = dict(zip(self._value_slots, values))
+        counts: dict[Any, int] = {}          # formulas recur: evaluate each one once
+        for number, slots, cut in self._by_value:
+            own = [value_of[slot] for slot in slots]
+            key = cut.formula, *own
+            if key not in counts:
+                counts[key] = cut.at(*own)
+            command = self._commands[self.spans[number][0] + cut.phase]
+            command.tasks, command.serial = counts[key], int(cut.is_serial(*own))
         self._alone = all(command.serial or command.tasks <= 1 for command in self._commands[:self._count])
         if len(self._by_values) >= MOST_KEPT_COUNTS:
             self._by_values.clear()

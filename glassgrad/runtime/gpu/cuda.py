@@ -14,7 +14,7 @@ from glassgrad.base.settings import settings
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.render.gpu.dialects import CUDA
-from glassgrad.compiler.render.launch_info import BoxMap, size_at
+from glassgrad.compiler.render.launch_info import BoxMap, arguments_of, size_at
 from glassgrad.runtime.gpu.cuda_hip_calls import DriverNames
 from glassgrad.runtime.gpu.cuda_hip_device import DriverDevice
 from glassgrad.runtime.gpu.cuda_hip_launch import DriverLaunch
@@ -135,7 +135,7 @@ class CudaLaunchWithMaps(DriverLaunch):
         first = -(-ctypes.addressof(self.memory) // _MAP_ALIGNED) * _MAP_ALIGNED
         self.map_addresses = [first + _MAP_BYTES * i for i in range(len(maps))]
         self.described: list[Any] = [None] * len(maps)        # (address, sizes) that each map holds now
-        self.lengths = dict.fromkeys([size[0] for box in maps for size in box.sizes if not isinstance(size, int)])
+        self.lengths = sorted({argument for box in maps for size in box.sizes for argument in arguments_of(size)})
         self.encoded: dict[tuple[Any, ...], bytes] = {}       # (map's number, address, sizes): encoded map
         self.given: list[int] = []                   # addresses and scalars that the maps are encoded for
         self.copies: dict[int, MemoryBlock] = {}     # argument's position: its aligned copy

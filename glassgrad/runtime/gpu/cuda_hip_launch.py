@@ -31,8 +31,9 @@ class DriverLaunch:
     def __init__(self, driver: DriverCalls, call: KernelCall, more: Sequence[int] = ()):
         driver.enter()
         self.driver, self.kernel, self.scalars, self.groups = driver, call, call.scalars, call.groups
-        self.tasks: TasksByValue | None = None     # how `groups` depends on a scalar, and the value it is for
-        self.counted_for, self.has_work = -1, True
+        self.tasks: TasksByValue | None = None     # how `groups` depends on scalars, and the values it is for
+        self.counted_for: list[int] | None = None
+        self.has_work = True
         scalars = call.scalars
         self.values = (ctypes.c_uint64 * max(1, len(scalars)))()
         first = ctypes.addressof(self.values)
@@ -61,10 +62,10 @@ class DriverLaunch:
         return self.launch()
 
     def bring_up_to_date(self) -> None:
-        """Recompute the number of groups if the scalar that it depends on has changed."""
-        if self.tasks is not None and self.counted_for != (value := self.number(self.tasks.argument)):
-            self.counted_for, self.groups = value, groups_at(self.tasks, value, self.kernel.groups)
-            self.has_work = self.tasks.at(value) > 0
+        """Recompute the number of groups if a scalar that it depends on has changed."""
+        if self.tasks is not None and self.counted_for != (values := [*map(self.number, self.tasks.arguments)]):
+            self.counted_for, self.groups = values, groups_at(self.tasks, values, self.kernel.groups)
+            self.has_work = self.tasks.at(*values) > 0
             self.launch = self.with_groups() if self.has_work else _no_launch
 
     def number(self, position: int) -> int:
@@ -93,27 +94,27 @@ def _no_launch() -> int:
 
 
 class LaunchesByValue:
-    """The launches of one kernel whose numbers of groups follow a value: of these, only those with work are made."""
+    """The launches of one kernel whose numbers of groups follow values: of these, only those with work are made."""
 
-    def __init__(self, launches: Sequence[DriverLaunch], argument: int):
-        self.launches, self.argument = launches, argument
-        self.value, self.active = -1, list[Callable[[], int]]()
+    def __init__(self, launches: Sequence[DriverLaunch], arguments: Sequence[int]):
+        self.launches, self.arguments = launches, arguments
+        self.values, self.active = list[int](), list[Callable[[], int]]()
 
     @staticmethod
     def calls(launches: Sequence[Any]) -> list[Callable[[], int]]:
-        """The calls that start the launches of a kernel: one for all of them, if they follow one value."""
-        followed = {launch.tasks.argument for launch in launches if launch.tasks is not None}
-        if len(launches) == 1 or len(followed) != 1:
+        """The calls that start the launches of a kernel: one for all of them, if they follow values."""
+        followed = {argument for launch in launches if launch.tasks is not None for argument in launch.tasks.arguments}
+        if len(launches) == 1 or not followed:
             return [launch.call for launch in launches]
-        return [LaunchesByValue(launches, *followed).call]
+        return [LaunchesByValue(launches, sorted(followed)).call]
 
     def call(self) -> int:
         """Start them; return the driver's result."""
-        value = self.launches[0].number(self.argument)
-        if value != self.value:
+        values = [*map(self.launches[0].number, self.arguments)]
+        if values != self.values:
             for launch in self.launches:
                 launch.bring_up_to_date()
-            self.value = value
+            self.values = values
             self.active = [launch.call_settled if launch.kernel.maps else launch.launch
                            for launch in self.launches if launch.has_work]
         return next(filter(None, (start() for start in self.active)), 0)

@@ -46,7 +46,7 @@ class Launch(Protocol):
         """Launch it asynchronously, ordered after earlier launches."""
 
     def follow(self, tasks: TasksByValue) -> None:
-        """Make the number of groups depend on the value of a scalar argument, so that no idle group is started."""
+        """Make the number of groups depend on the values of scalar arguments, so that no idle group is started."""
 
     def share_arguments(self, other: Any) -> None:
         """Use the arrays of another launch, which has the same arguments, if possible: they are bound once for both."""
@@ -74,12 +74,13 @@ class LaunchByAddress:
         tasks = self.tasks
         if tasks is None:
             return self.call.groups
-        return groups_at(tasks, ctypes.c_int64.from_address(self.addresses[tasks.argument]).value, self.call.groups)
+        values = [ctypes.c_int64.from_address(self.addresses[argument]).value for argument in tasks.arguments]
+        return groups_at(tasks, values, self.call.groups)
 
 
-def groups_at(tasks: TasksByValue, value: int, most: int) -> int:
-    """The number of groups to launch for a scalar's value; at least 1, since drivers reject empty launches."""
-    return max(1, min(most, tasks.at(value)))
+def groups_at(tasks: TasksByValue, values: Sequence[int], most: int) -> int:
+    """The number of groups to launch for values of scalars; at least 1, since drivers reject empty launches."""
+    return max(1, min(most, tasks.at(*values)))
 
 
 @dataclass(eq=False, kw_only=True)

@@ -11,6 +11,7 @@ import math
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, divide, divide_up, index, multiply, substitute_index, times
+from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, For, Prefetch, Statement, Store, around, counter,
                                             flat_index, left_of, local, nested, one, ranges_of)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -179,4 +180,4 @@ def swells(factor: UOp, loops: list[UOp]) -> bool:
     """Whether a packed factor would be huge and much larger than the memory it reads: a window, or an expanded view."""
     packed = count(dict.fromkeys([*loops, *ranges_of(factor)]))
     read = {n.src[0] for n in toposort([factor]) if n.op is o.LOAD and n.src[0].op is o.PARAM}
-    return packed > max(cpu.MOST_PACKED, 4 * sum(math.prod(m.arg.shape) for m in read))
+    return packed > max(cpu.MOST_PACKED, 4 * sum(math.prod(map(most, m.arg.shape)) for m in read))

@@ -15,7 +15,7 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import (add, bounds, build, index, linear, modulo, multiply, size_index,
-                                                    substitute_index, value_in)
+                                                    substitute_index, values_in)
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.symbolic import Symbol, memory_size
 from glassgrad.compiler.lower.group_statements import AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, Turn
@@ -122,14 +122,13 @@ def _box_map(box: Box, slots: dict[UOp, int], values: dict[Symbol, UOp]) -> BoxM
                   _length(size_index(elements * size, values)))
 
 
-def _length(expression: UOp) -> int | tuple[int, Any]:
-    """A length as an int, or as (the position of a run-time value, a formula of that value)."""
+def _length(expression: UOp) -> Any:
+    """A length as an int, or as a formula of run-time values."""
     if expression.op is o.CONST:
         return int(expression.arg)
-    value = value_in(expression)
-    if value is None:
-        raise Bug(f"a matrix that boxes are copied from is as long as {expression}: no formula of one value")
-    return value.slot, formula_of(expression)
+    if not values_in(expression):
+        raise Bug(f"a matrix that boxes are copied from is as long as {expression}: no formula of run-time values")
+    return formula_of(expression)
 
 
 @dataclass
