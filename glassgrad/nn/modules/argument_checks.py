@@ -128,13 +128,11 @@ def explained(function: Callable[..., Any], module: str) -> Callable[..., Any]:
     """The function; where it fails because of an argument, the error names it.
 
     >>> def half(x: float): return x / 2
-    >>> explained(half, "examples")("four")
-    Traceback (most recent call last):
-    ...
-    glassgrad.base.errors.InputError: half cannot take this x
-      given:    x='four' (str)
-      expected: a number
-      fix:      see help(examples.half)
+    >>> explained(half, "examples")(3)
+    1.5
+    >>> try: explained(half, "examples")("three")
+    ... except InputError as error: print(error.what, error.given)
+    half cannot take this x x='three' (str)
     """
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
