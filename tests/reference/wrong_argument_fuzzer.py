@@ -37,7 +37,7 @@ np.float64("nan") | np.int64(-1) | np.uint8(200) | np.bool_(True) | np.array([0.
 np.zeros((0, 3)) | np.array(1) | np.array([[1, 0]]) | np.ones(3, "complex64") | x | x[:0] | x.int() | x > 0 | x.sum()
 x[None] | x.half() | x.double() | x.mT | x.sum().long() | j | o | elsewhere | length | lambda y: y"""
 OURS_ALONE = ("elsewhere", "length")               # a tensor on another device, a Variable
-DECIDED = ("()", "[]", "x.half()", "x.sum()")      # of no axes nothing is reduced; roundings before another type
+DECIDED = ("()", "[]", "x.half()", "x.double()", "x.sum()")      # of no axes nothing is reduced; roundings
 UNDEFINED = r"shift|hinge_embedding|margin_ranking|soft_margin|threshold"        # as targets but 1 and -1
 LAYERS = """Linear(4, 3, bias=True)(x) | Bilinear(4, 4, 3)(x, y) | Embedding(7, 3, padding_idx=0)(o)
 EmbeddingBag(7, 3, mode="sum")(i) | Conv1d(4, 6, 3, stride=2, padding=1)(g)
