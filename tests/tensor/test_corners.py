@@ -110,3 +110,9 @@ def test_addr_is_of_vectors() -> None:
     """A matrix as the first one gave a result of three axes."""
     with pytest.raises(ShapeError, match="cannot add tensors of these shapes"):
         Tensor.ones(2, 2).addr(Tensor.ones(2, 2), Tensor([1.0, 2.0]))
+
+
+def test_more_decimals_than_floats_have() -> None:
+    """10.0 ** 400 is an OverflowError of Python's."""
+    x = Tensor([1.2345, -0.5], dtype=dtypes.float64)
+    assert x.round(decimals=400).tolist() == x.tolist() and x.round(decimals=-400).tolist() == [0.0, 0.0]
