@@ -192,7 +192,7 @@ class SizeFamily:
 
     def refuse(self, sizes: SizeFormulas, why: str) -> None:
         """No graph could be made with these formulas. After a few sizes that is final, if no others of the skeleton
-        have one; but of formulas that round, or of several variables, others fit when there are more sizes."""
+        have one; but of several variables, and of formulas that round, others fit when there are more sizes."""
         if len(self.seen) >= MOST_VARIABLES + BEYOND and not self.made and len(sizes.bases) == 1 and \
                 all([isinstance(formula, Polynomial) for formula in sizes.formulas]):
             self._give_up(why)
