@@ -78,8 +78,10 @@ def _instance(*kinds: type) -> Callable[[Any], Any]:
 
 
 def _items(value: Any) -> list[Any] | None:
-    single = isinstance(value, (str, bytes, type, dict, TensorBase)) or not hasattr(value, "__iter__")
-    return None if single else list(value)
+    try:
+        return None if isinstance(value, (str, bytes, type, dict, TensorBase)) else list(value)
+    except TypeError:                                    # a number, or an array of one
+        return None
 
 
 def _list_of(read: Callable[[Any], Any], least: int = 0) -> Callable[[Any], Any]:

@@ -402,6 +402,12 @@ MISTAKES = [
     (lambda: data.random_split([1, 2, 3], [1, 1]), "these parts do not make up the data"),
     (lambda: data.TensorDataset(Tensor([1]), Tensor([1, 2])), "these tensors do not hold the same examples"),
     (lambda: data.DataLoader([1], shuffle=True, sampler=[0]), "a sampler says the order already"),
+    (lambda: ours.cat(3), "cat cannot take this tensors"),
+    (lambda: ours.stack(()), "stack needs tensors"),
+    (lambda: ours.where([], 1.0, 2.0), "where cannot take this condition"),
+    (lambda: ours.zeros_like(3), "zeros_like cannot take this input"),
+    (lambda: ours.linalg.qr(3), "qr cannot take this A"),
+    (lambda: ours.linalg.inv("x"), "cannot make a tensor of this value"),
 ]
 
 

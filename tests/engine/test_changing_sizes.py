@@ -411,9 +411,9 @@ def test_formulas_fit_the_graph_that_they_are_for_when_its_sizes_were_seen_befor
     family, graphs = SizeFamily(), [graph(*sizes) for sizes in ((2, 1), (5, 0), (2, 0), (3, 0), (2, 1))]
     for normal in graphs:
         family.see(normal, [split(row) for row in normal.key])
-    found = family.formulas(graphs[-1])
     sizes = [n for row in graphs[-1].key for n in split(row).sizes]
-    assert found is None or [f.at(sizes[found.base]) for f in found.formulas] == sizes
+    for found in family.formulas(graphs[-1]):
+        assert [f.at([sizes[base] for base in found.bases]) for f in found.formulas] == sizes
     assert len(family.seen) == 4
 
 

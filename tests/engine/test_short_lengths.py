@@ -31,6 +31,15 @@ def general_for(program: Program) -> GeneralGraph:
     return general
 
 
+def general_of(program: Program) -> GeneralGraph:
+    """The same, of a program that was preceded by others."""
+    before = general_graphs()
+    for n in (5, 6, 7):
+        program(n).realize()
+    [general] = [each for each in general_graphs() if each not in before]
+    return general
+
+
 def kernels_of(program: Program) -> list[Kernel]:
     """The loop trees that serve all lengths, for AVX-512."""
     return [kernel_of(item.ast, AVX512) for item in general_for(program).compiled.items]
@@ -99,6 +108,59 @@ def test_images_of_any_width_are_right(name: str) -> None:
     shape, window = LINES[name]
     lengths = (5, 6, 7, *range(2, 31), 63, 64, 65, 66, 77, 78, 79, 80, 90, 91, 92, 130, 300)
     check_all_lengths(lambda x: window(x) / 8, shape, lengths)
+
+
+FEW_CHANNELS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
+    "colors": ((3, 28, 28), lambda x: x.conv2d(FILTERS[3][:8, :3], padding=1).relu()),
+    "no edges": ((3, 28, 28), lambda x: x.conv2d(FILTERS[3][:8, :3])),
+    "wide filters": ((1, 20, 30), lambda x: x.conv2d(FILTERS[7][:6, :1], padding=3)),
+    "a mean per channel is added": ((3, 20, 20), lambda x: x.conv2d(FILTERS[3][:9, :3], padding=1) + x.mean()),
+    "groups": ((8, 14, 14), lambda x: x.conv2d(FILTERS[3][:8, :2], padding=1, groups=4)),
+    "cast": ((3, 18, 18), lambda x: (x * 3).cast("int8").cast("float32").conv2d(FILTERS[3][:8, :3], padding=1)),
+    "images last": ((3, 20, 20), lambda x: x.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2).conv2d(
+        FILTERS[3][:8, :3], padding=1))}
+
+
+@pytest.mark.parametrize("name", FEW_CHANNELS)
+def test_any_number_of_images_of_few_channels_is_right(name: str) -> None:
+    shape, window = FEW_CHANNELS[name]
+    check_all_lengths(lambda x: window(x) / 8, lambda n: (n, *shape), (5, 6, 7, 2, 8, 16, 33, 65))
+
+
+@pytest.mark.parametrize("name", ["colors", "one channel", "each channel by itself"])
+def test_gradients_of_weights_by_any_number_of_images_are_right(name: str) -> None:
+    shape, weight, groups = OF_IMAGES[name]
+
+    def gradient(x: Tensor) -> Tensor:
+        return x.conv2d(weight, padding=1, groups=groups).square().sum().gradient(weight)[0] / 1000
+    check_all_lengths(gradient, lambda n: (n, *shape), (5, 6, 7, 2, 8, 16, 33, 65))
+
+
+OF_IMAGES: dict[str, tuple[tuple[int, ...], Tensor, int]] = {
+    "colors": ((3, 28, 28), Tensor(data((8, 3, 3, 3))), 1),
+    "one channel": ((1, 20, 33), Tensor(data((6, 1, 3, 3))), 1),
+    "each channel by itself": ((16, 14, 14), Tensor(data((16, 1, 3, 3))), 16)}
+
+
+@pytest.mark.parametrize("padding", [1, 0])
+@pytest.mark.parametrize("name", ["colors", "each channel by itself"])
+def test_images_of_few_channels_are_tiled_as_a_fixed_number_is(name: str, padding: int) -> None:
+    """Each is a task, which copies it with its zeros. In blocks of images, a vector was columns of several of them, and
+    each channel by itself was computed by plain loops. So was the gradient by its weights, which sums over images."""
+    shape, weight, groups = OF_IMAGES[name]
+
+    def window(n: int) -> Tensor:
+        return Tensor(data((n, *shape))).realize().conv2d(weight, padding=padding, groups=groups)
+
+    def gradient(n: int) -> Tensor:
+        image, scale = Tensor(data((n, *shape))).realize(), Tensor(data(window(n).shape)).realize()
+        return (image.conv2d(weight, padding=padding, groups=groups) * scale).sum().gradient(weight)[0]
+    with Context(DYNAMIC=0):
+        [fixed] = window(33).schedule()
+    kernel, of_weights = (kernel_of(general_of(made).compiled.items[-1].ast, AVX512) for made in (window, gradient))
+    assert kernel.moves == kernel_of(fixed.ast, AVX512).moves
+    assert kernel.moves[0].startswith("window(") or "pitch=" in kernel.moves[0]
+    assert of_weights.moves[0].startswith("taps(")
 
 
 @pytest.mark.parametrize("images,rows", [(4, 16), (1, 0)])

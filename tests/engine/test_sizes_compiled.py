@@ -251,6 +251,31 @@ def test_a_size_that_comes_often_gets_its_own_kernels(monkeypatch: pytest.Monkey
     assert counts == [0, 0, 0, 1, 0, 0]
 
 
+def test_runs_are_counted_of_the_sizes_that_came_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One size that comes again and again between others gets its own kernels all the same."""
+    monkeypatch.setattr(families, "FIXED_AFTER", 3)
+    monkeypatch.setattr(families, "MOST_COUNTED", 4)
+    rows, columns = np.ones((90, 8), np.float32), np.ones((8, 90), np.float32)
+
+    def product(n: int, m: int) -> int:
+        count, got = compiled_by(lambda: (Tensor(rows[:n]).realize() @ Tensor(columns[:, :m].copy()).realize()).numpy())
+        assert got.shape == (n, m) and (got == 8).all()
+        return count
+
+    others = [(7, 30), (12, 9), (5, 41), (33, 17), (20, 21)]
+    for n, m in others:
+        product(n, m)
+    [general] = [general for general in general_graphs() if len(general.symbols) == 2]
+    counts = []
+    for i in range(4):
+        product(40 + 2 * i, 50 - 3 * i)
+        product(70 + i, 24 + 5 * i)
+        counts.append(product(8, 70))
+        assert len(general.runs) <= 4
+    assert list(general.runs)[-1] == (8, 70) and general.runs[8, 70] == 4
+    assert (counts[:-1], counts[-1]) == ([0, 0, 0], 1)
+
+
 def test_a_size_that_was_served_before_is_not_compared_row_by_row_again(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in (3, 4, 5):
         (Tensor(data((n, 2))) * 3.0 + 1).numpy()

@@ -21,7 +21,7 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.product.conv_tile import conv_tiles
-from glassgrad.compiler.optimize.product.dot_product_tile import dot_tiles_of_channels
+from glassgrad.compiler.optimize.product.dot_product_tile import dot_tiles
 from glassgrad.compiler.optimize.product.recognize import Product, recognize
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
@@ -47,7 +47,7 @@ def test_no_family_of_windows_takes_a_product_of_matrices(name: str, m: int, k: 
         product = contraction_of(matmul(left, right))
         assert product is not None and product.of_matrices
         assert conv_tiles(product, target, Decisions()) is None
-        assert dot_tiles_of_channels(product, target, Decisions()) is None
+        assert dot_tiles(product, target, Decisions()) is None
         assert with_zeros(product, target.lanes(4)) is None
 
 

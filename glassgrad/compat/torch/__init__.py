@@ -18,10 +18,11 @@ from inspect import isfunction
 from typing import Any
 
 from glassgrad.base.errors import MemoryLimitError as OutOfMemoryError  # noqa: F401
-from glassgrad.compat.torch import creation, devices, functions
+from glassgrad.compat.torch import creation, devices, functions, linalg
 from glassgrad.compat.torch.torch_tensor import TorchTensor as Tensor
 from glassgrad.compiler.graph.dtype import DType as dtype, dtypes  # noqa: F401
 from glassgrad.nn import functional as _functional
+from glassgrad.nn.modules.argument_checks import explain_all as _explain_all
 from glassgrad.nn.optim.mixed_precision import autocast  # noqa: F401
 from glassgrad.nn.state.formats.torch_objects import STORAGES as _STORAGES
 from glassgrad.tensor.memory.python_values import TORCH_TYPES as _TORCH_TYPES
@@ -42,6 +43,8 @@ _MODULES = {"nn": "glassgrad.compat.torch.nn", "optim": "glassgrad.nn.optim",
 _TYPES = {"float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "long": dtypes.int64,
           "int": dtypes.int32, "short": dtypes.int16, **_TORCH_TYPES}
 _LEGACY = {f"{name}Tensor": kind for name, kind in _STORAGES.items() if kind is not None}
+for _part in (creation, functions, linalg):
+    _explain_all(vars(_part), _part.__all__, "torch")
 
 
 def _method(name: str) -> Callable[..., Any]:

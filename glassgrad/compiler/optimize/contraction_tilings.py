@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from glassgrad.compiler.lower.loops import LOOP, For, Statement, around, task_loops, walk
+from glassgrad.compiler.lower.loops import LOOP, For, Statement, around, ranges_of, task_loops, walk
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_decorator import move
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.product.conv_tile import conv_tiles
 from glassgrad.compiler.optimize.product.depthwise_tile import depthwise_tiles
-from glassgrad.compiler.optimize.product.dot_product_tile import dot_tiles, dot_tiles_of_channels
+from glassgrad.compiler.optimize.product.dot_product_tile import dot_tiles
 from glassgrad.compiler.optimize.product.gpu_group_tile import group_tiles
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_loops import on_gpu_matrix_unit
 from glassgrad.compiler.optimize.product.gpu_warp_tile import on_warps
@@ -111,17 +111,17 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
         return depthwise_tiles(product, target, decisions) or dot_tiles(product, target, decisions)
     copies_padding: Phases = []
     in_place = None
-    if product.stops:
-        in_place = conv_tiles(product, target, decisions)
-    elif product.pair is None and not product.of_matrices:
+    if product.pair is None and not product.of_matrices:
         in_place = on_images(product, target, decisions)
-        padded = with_zeros(product, target.lanes(product.total.dtype.itemsize)) if in_place is None else None
+        padded = None
+        if in_place is None and not product.stops:
+            padded = with_zeros(product, target.lanes(product.total.dtype.itemsize))
         if padded is not None:
             copies_padding, product = padded
             in_place = on_images(product, target, decisions)
     if in_place is not None:
         return [*copies_padding, *in_place]
-    plan = RegisterPlan.cheapest(product, target)
+    plan = with_images_apart(product, target) or RegisterPlan.cheapest(product, target)
     if plan is None:
         return None
     chosen = decisions.ask(plan.own(), plan.refuses, plan.others)
@@ -132,7 +132,22 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
 
 def on_images(product: Product, target: Target, decisions: Decisions) -> Phases | None:
     """The phases of a product whose factors are images read in place, with lanes along channels or along the sum."""
-    return conv_tiles(product, target, decisions) or dot_tiles_of_channels(product, target, decisions)
+    return conv_tiles(product, target, decisions) or dot_tiles(product, target, decisions)
+
+
+def with_images_apart(product: Product, target: Target) -> RegisterPlan | None:
+    """The tiles of a product with a run-time number of images, if they are those of one image at its own pitch: each
+    task copies an image with its zeros, where it is padded. None for any other product."""
+    if not product.n or not product.stops or product.pair is not None:
+        return None
+    product = product.with_lanes_right()
+    if not product.stops.keys() <= {*product.batch} & ranges_of(product.right):
+        return None
+    copies, copied = with_zeros(product, target.lanes(product.total.dtype.itemsize)) or ([], product)
+    plan = RegisterPlan.cheapest(copied, target)
+    if plan is None or not plan.n.pitch or copied.left is not product.left:
+        return None
+    return replace(plan, before=[s for copy in copies for s in copy])
 
 
 def skip_unused_packing(packing: list[Statement], product: Product) -> list[Statement]:

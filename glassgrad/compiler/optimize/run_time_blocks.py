@@ -10,13 +10,14 @@ from glassgrad.compiler.graph import UOp
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, modulo, multiply,
                                                     times, value_in)
 from glassgrad.compiler.lower.loops import TASK, For, Statement, Store, around, counter, loads_in, ranges_of, task_loops
-from glassgrad.compiler.optimize.contraction_tilings import (contraction_by_groups, with_run_time_positions,
-                                                             with_run_time_rows)
+from glassgrad.compiler.optimize.contraction_tilings import (contraction_by_groups, with_images_apart,
+                                                             with_run_time_positions, with_run_time_rows)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import gated
 from glassgrad.compiler.optimize.moves.move_decorator import move
 from glassgrad.compiler.optimize.product.conv_tile_plan import ImagePlan
+from glassgrad.compiler.optimize.product.dot_product_tile import TapsPlan
 from glassgrad.compiler.optimize.product.matrix_unit.unit_choice import unit_for
 from glassgrad.compiler.optimize.product.packing import few_rows
 from glassgrad.compiler.optimize.product.recognize import Product, recognize
@@ -82,7 +83,8 @@ def by_terms(body: list[Statement], target: Target) -> list[list[Statement]]:
 def _in_place(body: list[Statement], target: Target) -> bool:
     """Whether an image is read in place, one of its rows or images after the other: as many as there are."""
     product = None if target.groups else recognize(body)
-    return product is not None and ImagePlan.cheapest(product, target) is not None
+    ways = (ImagePlan.cheapest, TapsPlan.of_channels, with_images_apart)
+    return product is not None and bool(product.n) and any(way(product, target) is not None for way in ways)
 
 
 def _by_positions(body: list[Statement], target: Target) -> list[list[Statement]]:

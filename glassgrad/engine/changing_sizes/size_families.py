@@ -40,6 +40,7 @@ GROWTH = 4                # the factor by which it exceeds the greatest size see
 MOST_SEEN = 24            # sizes before a skeleton is given up, and as many again for each variable that served others
 MOST_SERVED = 128         # graphs of which it is kept what serves them
 FIXED_AFTER = 50          # runs of one size before that size gets kernels of its own; the next one needs twice as many
+MOST_COUNTED = 4096       # sizes of which it is known how often they ran: those that ran last
 
 UNTILED = 1 << 24         # multiply-adds of a product in plain loops, above which a kernel for its size pays
 IN_GROUPS = {"held": 1 << 28, "warps": 1 << 26}     # the same, for families whose blocks are for
@@ -60,7 +61,8 @@ class GeneralGraph:
         self.constants = self._other_floats(normal)
         slots = dict(enumerate(symbols, len(normal.buffers) + len(normal.cells)))
         self.slow_above = slow_above(compiled.items, compiled.programs, slots)
-        self.runs: dict[Point, int] = {}                 # how often each value of the variables was computed
+        self.runs: dict[Point, int] = {}                 # how often values of the variables were computed,
+        # those that were computed last at the end
         self.left: set[Point] = set()                    # values that were computed so often that they left
         distinct = {formula: i for i, formula in enumerate(dict.fromkeys(formulas))}
         rest = iter(formulas)
@@ -146,10 +148,12 @@ class GeneralGraph:
         values come so often that they pay."""
         if values in self.left:
             return True
-        runs = self.runs.get(values, 0)
+        runs = self.runs.pop(values, 0)
         if not runs and not self.is_fast(values):
             report_sizes(f"size {_named(values)} gets kernels of its own: products of that size are faster so")
             return True
+        if len(self.runs) >= MOST_COUNTED:
+            self.runs.pop(next(iter(self.runs)))
         self.runs[values] = runs + 1
         if runs < FIXED_AFTER << len(self.left):
             return False
@@ -188,8 +192,8 @@ class SizeFamily:
 
     def refuse(self, sizes: SizeFormulas, why: str) -> None:
         """No graph could be made with these formulas. After a few sizes that is final, if no others of the skeleton
-        have one; but of formulas that round, others fit when there are more sizes."""
-        if len(self.seen) >= MOST_VARIABLES + BEYOND and not self.made and \
+        have one; but of formulas that round, or of several variables, others fit when there are more sizes."""
+        if len(self.seen) >= MOST_VARIABLES + BEYOND and not self.made and len(sizes.bases) == 1 and \
                 all([isinstance(formula, Polynomial) for formula in sizes.formulas]):
             self._give_up(why)
 

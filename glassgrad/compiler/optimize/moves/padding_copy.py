@@ -6,6 +6,8 @@ reads), and a test at every tap costs more than the copy:
     TASK i: for k: r += x[i + k - 1 if 0 <= i + k - 1 < n] * w[k]
     ->  phase 1   TASK u in n + 2: padded[u] = x[u - 1 if 0 <= u - 1 < n]
         phase 2   TASK i: for k: r += padded[i + k] * w[k]
+
+Of images whose number is known only at run time, each task copies its own.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import DType, UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import (Terms, add, all_of, below_limit, both, bounds, build, index, less,
-                                                    linear, multiply)
-from glassgrad.compiler.lower.loops import LOOP, For, Statement, Store, counter, load, local, one, ranges_of
+                                                    multiply, substitute_index)
+from glassgrad.compiler.lower.loops import LOOP, For, Statement, Store, counter, load, local, nested, one, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.recognize import REREAD, Product, stride_along
 
@@ -36,29 +38,31 @@ class _Axis:
 
 def with_zeros(product: Product, lanes: int) -> tuple[list[list[Statement]], Product] | None:
     """The phases that copy, and the product that reads the copies; None where no factor is a padded window. A factor
-    cast from a narrower type is copied after the cast: it is cast once, not at every tap."""
+    cast from a narrower type is copied after the cast: it is cast once, not at every tap. With run-time bounds, a copy
+    is of what one iteration of the batch reads."""
     phases: list[list[Statement]] = []
     factors: list[UOp] = []
     for name, factor in (("padded_left", product.left), ("padded_right", product.right)):
-        copy = _copy(name, factor, lanes)
+        copy = _copy(name, factor, lanes, frozenset(product.batch if product.stops else ()))
         phases += [copy[0]] if copy is not None else []
         factors.append(copy[1] if copy is not None else factor)
     return (phases, replace(product, left=factors[0], right=factors[1])) if phases else None
 
 
-def _copy(name: str, factor: UOp, lanes: int) -> tuple[list[Statement], UOp] | None:
+def _copy(name: str, factor: UOp, lanes: int, around: frozenset[UOp]) -> tuple[list[Statement], UOp] | None:
     image, dtypes_above = _image(factor)
     if image.op is not o.LOAD or len(image.src) == 2 and not dtypes_above:
         return None
     source, at, *gates = image.src
     conditions = [condition for gate in gates for condition in map(below_limit, all_of(gate))]
-    loops = ranges_of(image)
+    loops = ranges_of(image) - around
     axes = _axes(at, conditions, loops)
     if axes is None or REREAD * math.prod(a.size for a in axes) > math.prod(r.arg.size for r in loops):
         return None
-    memory = local(name, factor.dtype, math.prod(a.size for a in axes), "shared")
+    own = around & ranges_of(image)
+    memory = local(name, factor.dtype, math.prod(a.size for a in axes), "worker" if own else "shared")
     counters = [counter(f"x{number}", axis.size) for number, axis in enumerate(axes)]
-    place, there, inside = index(0), index(0), index(linear(at)[0])
+    place, there, inside = index(0), index(0), substitute_index(at, {r: index(0) for r in loops}, {})
     for axis, u in zip(axes, counters):
         place = add(multiply(place, axis.size), one(u))
         there = add(multiply(there, axis.size), build(-axis.low, axis.terms))
@@ -72,8 +76,9 @@ def _copy(name: str, factor: UOp, lanes: int) -> tuple[list[Statement], UOp] | N
     value = load(source, inside, wanted)
     for dtype in dtypes_above:
         value = value.cast(dtype)
-    body: list[Statement] = moves.wide(For(last, LOOP, [Store(memory, place, value)]), 1, lanes)
-    return moves.share_out(outer, body, -(-memory.arg.size // TASK_ELEMENTS)), load(memory, there)
+    body: list[Statement] = moves.wide(For(last, LOOP, [Store(memory, place, value)]), 1, lanes, copies=False)
+    copied = nested(outer, body) if own else moves.share_out(outer, body, -(-memory.arg.size // TASK_ELEMENTS))
+    return copied, load(memory, there)
 
 
 def _image(factor: UOp) -> tuple[UOp, list[DType]]:

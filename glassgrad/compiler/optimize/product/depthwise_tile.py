@@ -57,7 +57,7 @@ class WindowPlan:
     @staticmethod
     def of(p: Product, target: Target) -> WindowPlan | None:
         found = read_in_place(p.left, p.total.dtype, p.m, p.k)
-        if found is None or p.stops or len(p.m) < 2 or \
+        if found is None or p.stops.keys() - {*p.batch} or len(p.m) < 2 or \
                 p.right.op is not o.LOAD or p.right.dtype is not p.total.dtype or len(p.right.src) == 3:
             return None
         (edges, steps), (down, along) = found, p.m[-2:]
@@ -129,7 +129,7 @@ class WindowPlan:
             tile = self.tile(begin, fresh, piece.runs)
             body += [For(number, LOOP, tile)] if piece.count > 1 else tile
         body = [For(columns, LOOP, body)] if columns.arg.size > 1 else body
-        return moves.share_out(self.outer, body, cpu.LIMITS["window"].tasks(self.p.work))
+        return moves.share_out(self.outer, body, cpu.LIMITS["window"].tasks(self.p.work), {**self.p.stops})
 
     def tile(self, begin: UOp, fresh: UOp | None, runs: tuple[Run, ...]) -> list[Statement]:
         """One tile of the result, from row `begin` on; rows that the tile before has stored are not stored again."""

@@ -30,32 +30,12 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 
 def dot_tiles(p: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """The phase; refuses (None) where a factor is not contiguous along the innermost summed loop."""
-    left, right = (read_in_place(f, p.total.dtype, p.m, p.k) for f in (p.left, p.right))
-    if left is None or right is None or p.stops or len(p.right.src) == 3 or len(p.k) < 2:
+    """The phase; refuses (None) what `TapsPlan.of` or, for a product with loops of N, `TapsPlan.of_channels` does."""
+    plan = TapsPlan.of_channels(p, target) if p.n else TapsPlan.of(p, target)
+    if plan is None:
         return None
-    (edges, steps), (_, others) = left, right
-    lanes, limits = target.lanes(p.total.dtype.itemsize), cpu.LIMITS["taps"]
-    if steps[p.k[-1]] != 1 or others[p.k[-1]] != 1:
-        return None
-    inside = innermost(p.m, most_taps(target))
-    if p.depth < limits.least_k or p.work < limits.least_work or 2 * p.k[-1].arg.size < lanes or not inside or \
-            count((*p.batch, *p.m)) < cpu.LEAST_OUTER * count(inside):
-        return None
-    decisions.ask(Tiling("taps", 1, count(inside), lanes, left="in_place", right="in_place"), lambda c: None)
-    return [TapsPlan(p, edges, inside, lanes).phase()]
-
-
-def dot_tiles_of_channels(product: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """The same for every channel of an image and a few of a gradient; refuses (None) what is no window, and windows
-    whose sums are along the taps: there the line is longer, and its elements are the results."""
-    for p in (product, product.swapped()):
-        if p.left.op is o.LOAD and 2 * footprint(p.left, p.m + p.k) <= count(p.m + p.k) and \
-                p.m[-1].arg.size <= p.k[-1].arg.size:
-            found = dot_tiles(few_at_once(p, target), target, decisions)
-            if found is not None:
-                return found
-    return None
+    decisions.ask(Tiling("taps", 1, count(plan.inside), plan.lanes, left="in_place", right="in_place"), lambda c: None)
+    return [plan.phase()]
 
 
 def few_at_once(p: Product, target: Target) -> Product:
@@ -83,6 +63,34 @@ class TapsPlan:
     inside: list[UOp]            # taps that are summed together
     lanes: int
 
+    @staticmethod
+    def of(p: Product, target: Target) -> TapsPlan | None:
+        """The plan; None where a factor is not contiguous along the innermost summed loop."""
+        left, right = (read_in_place(f, p.total.dtype, p.m, p.k) for f in (p.left, p.right))
+        if left is None or right is None or len(p.right.src) == 3 or len(p.k) < 2:
+            return None
+        (edges, steps), (_, others) = left, right
+        lanes, limits = target.lanes(p.total.dtype.itemsize), cpu.LIMITS["taps"]
+        if steps[p.k[-1]] != 1 or others[p.k[-1]] != 1 or p.stops.keys() - ({*p.batch, *p.k[:-2]} - edges.bound.keys()):
+            return None
+        inside = innermost(p.m, most_taps(target))
+        if p.depth < limits.least_k or p.work < limits.least_work or 2 * p.k[-1].arg.size < lanes or not inside or \
+                count((*p.batch, *p.m)) < cpu.LEAST_OUTER * count(inside):
+            return None
+        return TapsPlan(p, edges, inside, lanes)
+
+    @staticmethod
+    def of_channels(product: Product, target: Target) -> TapsPlan | None:
+        """The same for every channel of an image and a few of a gradient; None for what is no window, and windows
+        whose sums are along the taps: there the line is longer, and its elements are the results."""
+        for p in (product, product.swapped()):
+            if p.left.op is o.LOAD and 2 * footprint(p.left, p.m + p.k) <= count(p.m + p.k) and \
+                    p.m[-1].arg.size <= p.k[-1].arg.size:
+                plan = TapsPlan.of(few_at_once(p, target), target)
+                if plan is not None:
+                    return plan
+        return None
+
     def __post_init__(self) -> None:
         self.along = self.p.k[-1]
         self.lane = counter("l", self.lanes)
@@ -99,11 +107,13 @@ class TapsPlan:
         if not by_row:
             body = self.joined(body)
         for k in reversed(around):
-            body = [s for low, high, part in self.regions(k) for s in bounded(k, low, high, self.wanted(part, body))]
+            body = [For(k, LOOP, body, p.stops[k])] if k in p.stops else [
+                s for low, high, part in self.regions(k) for s in bounded(k, low, high, self.wanted(part, body))]
         tile = self.tiled([Assign(self.total, zero), *body], [*self.inside, self.lane])
         ends = moves.rebuild(p.epilogue, {p.total: fold(self.total, o.ADD, (self.lane,))})
         outer = [*p.batch, *[m for m in p.m if m not in self.inside]]
-        return moves.share_out(outer, [*tile, *self.tiled(ends, self.inside)], cpu.LIMITS["taps"].tasks(p.work))
+        return moves.share_out(outer, [*tile, *self.tiled(ends, self.inside)], cpu.LIMITS["taps"].tasks(p.work),
+                               {**p.stops})
 
     def joined(self, body: list[Statement]) -> list[Statement]:
         """The body into separate partial sums, which are then added to the total."""

@@ -108,6 +108,10 @@ class RegisterTile(PanelBlocks):
             body = [*self.right.pack(self.lanes), *body]
         if self.left_is_own and not self.left_in_place:
             body = [*self.left.pack(self.lanes), *body]
+        if self.plan.before:
+            rest = [r for r in self.outer if r not in self.product.batch]
+            body = [*self.plan.before, *nested([*rest, self.task_m, self.task_n], body)]
+            return [*packed, moves.share_out(self.product.batch, body, most)]
         return [*packed, self.as_tasks(self.outer, body, self.work >= cpu.LIMITS["contract"].task_work, most)]
 
     def sums(self) -> list[Statement]:

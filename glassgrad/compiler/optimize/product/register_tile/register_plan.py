@@ -13,9 +13,10 @@ chosen, and `BEAM` times the others. Makes no loops: register_loops.py does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from glassgrad.compiler.lower.loops import Statement
 from glassgrad.compiler.optimize.product.flat_axes import flat_axis, image_axis
 from glassgrad.compiler.optimize.product.packing import few_rows, swells
 from glassgrad.compiler.optimize.product.recognize import Product
@@ -28,6 +29,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 @dataclass
 class RegisterPlan(TileCycles):
     """A product on flat axes, and the register tiles possible for it."""
+    before: list[Statement] = field(default_factory=list)      # what each iteration of the batch does first
 
     @staticmethod
     def of(p: Product, target: Target) -> RegisterPlan | None:
@@ -38,7 +40,7 @@ class RegisterPlan(TileCycles):
             return None
         m, m_out = flat_axis(p.m, p.epilogue, "m")
         lanes = target.lanes(p.total.dtype.itemsize)
-        n, n_out = (None if p.stops else image_axis(p, lanes)) or flat_axis(p.n, p.epilogue, "n")
+        n, n_out = (None if p.stops.keys() - {*p.batch} else image_axis(p, lanes)) or flat_axis(p.n, p.epilogue, "n")
         if p.m[0] in p.stops:
             usual = max(min(m.size, cpu.USUAL_ROWS[cpu.EVEN_ROWS][-1]), m.size // 4)
             m, p = replace(m.with_run_time_bound(p.stops), size=usual, most=m.size), replace(p, stops={})

@@ -91,8 +91,8 @@ class TileCycles(FlatProduct):
 
     def repeats_at_run_time(self, factor: UOp) -> bool:
         """Whether how many matrices a factor has is known only at run time. Memory for all that there may be would be
-        far too large, so each task packs those that it reads."""
-        return not self.product.stops.keys().isdisjoint({*self.outer} & ranges_of(factor))
+        far too large, so each task packs those that it reads. (Images with a pitch are not packed.)"""
+        return not self.n.pitch and not self.product.stops.keys().isdisjoint({*self.outer} & ranges_of(factor))
 
     def right_stays_near(self, vectors: int) -> bool:
         """Whether a panel of the right factor, read in place, stays in the first-level cache for all of M, and comes
