@@ -701,9 +701,9 @@ cannot make a tensor of arrays of different shapes
   expected: one shape
   fix:      pad the smaller ones, or make a tensor of each"""),
     "elements": (lambda: Tensor([1.0]).expand(2 ** 40, 2 ** 40), """
-no tensor has so many elements
-  given:    shape (1099511627776, 1099511627776)
-  expected: at most 2^60 elements
+no tensor has this shape
+  given:    (1099511627776, 1099511627776)
+  expected: sizes of 0 or more, and in all at most 2^60 elements
   fix:      check how the sizes are computed"""),
     "gcd": (lambda: Tensor([1.5]).gcd(2), """
 gcd is of integers
