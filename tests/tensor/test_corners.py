@@ -118,3 +118,8 @@ def test_more_decimals_than_floats_have() -> None:
     """10.0 ** 400 is an OverflowError of Python's."""
     x = Tensor([1.2345, -0.5], dtype=dtypes.float64)
     assert x.round(decimals=400).tolist() == x.tolist() and x.round(decimals=-400).tolist() == [0.0, 0.0]
+
+
+def test_the_loss_of_truth_values_is_a_float() -> None:
+    """There is no negative of a truth value: the compiler stopped at it."""
+    assert Tensor([[True, False]]).nll_loss(Tensor([0])).item() == -1.0
