@@ -92,10 +92,12 @@ def test_triangles_of_any_diagonal(diagonal: int) -> None:
 @pytest.mark.parametrize("make", [
     lambda: Tensor.rand(2 ** 70), lambda: Tensor.arange(2 ** 63 - 1), lambda: Tensor([1.0]).expand(2 ** 63),
     lambda: Tensor([1.0, 2.0]).pad((0, 2 ** 70)), lambda: Tensor([1.0]).repeat(2 ** 62),
-    lambda: nn.Linear(2 ** 70, 3), lambda: Tensor.zeros(1, 2).adaptive_max_pool2d((1, 2 ** 70))])
-def test_more_elements_than_addresses_are_refused(make: Any) -> None:
-    """Counts and addresses of 64 bits wrapped around: a layer of 2 ** 70 inputs ended the process."""
-    with pytest.raises(ShapeError, match="no tensor has so many elements"):
+    lambda: nn.Linear(2 ** 70, 3), lambda: Tensor([0, 1]).one_hot(-9),
+    lambda: Tensor.zeros(1, 2).adaptive_max_pool2d((1, 2 ** 70))])
+def test_more_elements_than_addresses_and_less_than_none_are_refused(make: Any) -> None:
+    """Counts and addresses of 64 bits wrapped around: a layer of 2 ** 70 inputs ended the process. Less than none was a
+    Bug where memory was wanted."""
+    with pytest.raises(ShapeError, match="no tensor has this shape"):
         make()
 
 
@@ -116,3 +118,8 @@ def test_more_decimals_than_floats_have() -> None:
     """10.0 ** 400 is an OverflowError of Python's."""
     x = Tensor([1.2345, -0.5], dtype=dtypes.float64)
     assert x.round(decimals=400).tolist() == x.tolist() and x.round(decimals=-400).tolist() == [0.0, 0.0]
+
+
+def test_the_loss_of_truth_values_is_a_float() -> None:
+    """There is no negative of a truth value: the compiler stopped at it."""
+    assert Tensor([[True, False]]).nll_loss(Tensor([0])).item() == -1.0

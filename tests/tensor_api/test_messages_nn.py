@@ -260,6 +260,16 @@ elu cannot be called like this
   given:    missing a required argument: 'input'
   expected: elu(input, alpha=1.0, inplace=False)
   fix:      see help(nn.functional.elu)"""),
+    "list of models": (lambda: nn.ModuleList(3), """
+ModuleList cannot take this modules
+  given:    modules=3 (int)
+  expected: a list
+  fix:      see help(nn.ModuleList)"""),
+    "dictionary of models": (lambda: nn.ModuleDict([1]), """
+ModuleDict cannot take this modules
+  given:    modules=[1] (list)
+  expected: a dict
+  fix:      see help(nn.ModuleDict)"""),
     "deviation": (lambda: nn.init.normal_(weight(), std=-1.0), """
 a deviation cannot be negative
   given:    std=-1.0

@@ -695,15 +695,25 @@ kernel_size does not fit the space axes
   given:    kernel_size=[]
   expected: an integer of 1 or more, or 2 of them
   fix:      write kernel_size=1, for example"""),
+    "two positions": (lambda: x23().cumulative_trapezoid(Tensor([0.0, 1.0])), """
+cumulative_trapezoid needs a position per value
+  given:    x of shape (2,) for (2, 3)
+  expected: 3 positions along the axis
+  fix:      leave x out, and pass dx"""),
+    "beta": (lambda: x23().smooth_l1_loss(x23(), beta=-1.0), """
+smooth_l1_loss changes its form at a distance
+  given:    beta=-1.0
+  expected: 0 or more
+  fix:      write beta=1.0, for example"""),
     "arrays": (lambda: Tensor([x23(), x23()[0], 2]), """
 cannot make a tensor of arrays of different shapes
   given:    (2, 3), (3,), ()
   expected: one shape
   fix:      pad the smaller ones, or make a tensor of each"""),
     "elements": (lambda: Tensor([1.0]).expand(2 ** 40, 2 ** 40), """
-no tensor has so many elements
-  given:    shape (1099511627776, 1099511627776)
-  expected: at most 2^60 elements
+no tensor has this shape
+  given:    (1099511627776, 1099511627776)
+  expected: sizes of 0 or more, and in all at most 2^60 elements
   fix:      check how the sizes are computed"""),
     "gcd": (lambda: Tensor([1.5]).gcd(2), """
 gcd is of integers
@@ -822,8 +832,8 @@ bincount needs one weight per element
   fix:      check the weights"""),
     "trapezoid": (lambda: Tensor([1.0, 2.0]).trapezoid(Tensor(1.0)), """
 trapezoid needs a position per value
-  given:    x of shape ()
-  expected: at least 1 axis
+  given:    x of shape () for (2,)
+  expected: 2 positions along the axis
   fix:      leave x out, and pass dx"""),
     "call": (lambda: x23().matmul(), """
 matmul cannot be called like this

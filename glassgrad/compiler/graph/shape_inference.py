@@ -21,9 +21,10 @@ MOST_ELEMENTS = 1 << 60        # indices and addresses, in bytes of 8 at a time,
 def shape_of(op: Op, src: tuple[Any, ...], arg: Any) -> Shape:
     """The shape of `op` applied to the nodes `src`."""
     shape = _shape_of(op, src, arg)
-    if math.prod(map(most, shape)) > MOST_ELEMENTS:
-        raise ShapeError("no tensor has so many elements", given=f"shape {shape}", expected="at most 2^60 elements",
-                         fix="check how the sizes are computed")
+    sizes = tuple(map(most, shape))
+    if math.prod(sizes) > MOST_ELEMENTS or min(sizes, default=0) < 0:
+        raise ShapeError("no tensor has this shape", given=str(shape), fix="check how the sizes are computed",
+                         expected="sizes of 0 or more, and in all at most 2^60 elements")
     return shape
 
 

@@ -23,6 +23,7 @@ from glassgrad.base.settings import Context, settings
 from glassgrad.compiler.graph import DType, dtypes
 from glassgrad.nn.modules.object_tree import ObjectPart, walk
 from glassgrad.nn.state.state_dict import Loaded, get_state_dict, load_state_dict
+from glassgrad.tensor.checks import cannot_take, checked
 from glassgrad.tensor.jit_access import wants_gradient
 from glassgrad.tensor.tensor import Tensor
 
@@ -258,7 +259,7 @@ class ModuleList(Module):
 
     def extend(self, modules: Iterable[Any]) -> Any:
         """Add several at the end."""
-        for module in modules:
+        for module in checked(type(self).__name__, "list", "modules", modules, "nn"):
             self.append(module)
         return self
 
@@ -289,6 +290,8 @@ class ModuleDict(Module):
     """
 
     def __init__(self, modules: Mapping[str, Any] | None = None):
+        if not hasattr(modules, "items") and modules is not None:
+            raise cannot_take(type(self).__name__, "modules", modules, "a dict", f"see help(nn.{type(self).__name__})")
         for name, module in (modules or {}).items():
             self[name] = module
 

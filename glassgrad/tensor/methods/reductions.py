@@ -287,9 +287,10 @@ class ReductionsMixin(TensorBase):
         """The area under the line between each two adjacent values along an axis, and the axis."""
         x, dx, dim = arguments(what, spelling, **own)
         axis = working_axis(dim, self.ndim, what)
-        if x is not None and not x.ndim:
-            raise ShapeError(f"{what} needs a position per value", given="x of shape ()", expected="at least 1 axis",
-                             fix="leave x out, and pass dx")
+        of_x = x.shape[axis if x.ndim == self.ndim else -1] if x is not None and x.ndim else None
+        if x is not None and of_x != self.shape[axis]:
+            raise ShapeError(f"{what} needs a position per value", given=f"x of shape {x.shape} for {self.shape}",
+                             expected=f"{self.shape[axis]} positions along the axis", fix="leave x out, and pass dx")
         positions = None if x is None else x.uop
         return statistics.trapezoids(self.uop, positions, dx, axis), axis
 

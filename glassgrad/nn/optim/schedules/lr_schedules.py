@@ -19,9 +19,7 @@ from glassgrad.nn.optim.optimizer import Optimizer
 
 def rates_of_groups(optimizer: Optimizer, rate: float | Sequence[float]) -> list[float]:
     """A rate for each parameter group, from one number for all or a list of one each."""
-    if isinstance(rate, Sequence):
-        return list(map(float, rate))
-    return [float(rate)] * len(optimizer.param_groups)
+    return list(map(float, rate)) if isinstance(rate, Sequence) else [float(rate)] * len(optimizer.param_groups)
 
 
 class LRScheduler:

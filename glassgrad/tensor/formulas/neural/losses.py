@@ -138,6 +138,7 @@ def of_classes(x: UOp, logs: UOp, target: UOp, axis: int, weight: UOp | None, ig
 
 def nll(x: UOp, target: UOp, weight: UOp | None, ignored: int | None, reduction: str) -> UOp:
     """Minus the log-probability of each target class."""
+    x = as_float(x)
     return of_classes(x, x, target, class_axis(x, target, "nll_loss"), weight, ignored, 0.0, reduction)
 
 

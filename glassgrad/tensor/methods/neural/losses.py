@@ -19,6 +19,13 @@ from glassgrad.tensor.methods import REQUIRED, Operand, Self, TensorBase, argume
 _SMOOTHING = "label_smoothing is a share", "write label_smoothing=0.1, for example"
 
 
+def _not_below_zero(what: str, **given: float) -> None:
+    (name, value), = given.items()
+    if not value >= 0:
+        raise InputError(f"{what} changes its form at a distance", given=f"{name}={value}", expected="0 or more",
+                         fix=f"write {name}=1.0, for example")
+
+
 class LossesMixin(TensorBase):
     """Losses and distances."""
     __slots__ = ()
@@ -56,6 +63,8 @@ class LossesMixin(TensorBase):
         >>> Tensor([0.0, 3.0]).huber_loss(Tensor([1.0, 0.0]), "none").tolist()
         [0.5, 2.5]
         """
+        delta, = arguments("huber_loss", delta=delta)
+        _not_below_zero("huber_loss", delta=delta)
         return self._loss(losses.huber, "huber_loss", reduction, target=target, delta=delta)
 
     def smooth_l1_loss(self, target: Operand, reduction: str = "mean", beta: float = 1.0) -> Self:
@@ -65,6 +74,7 @@ class LossesMixin(TensorBase):
         [0.5, 2.5]
         """
         beta, = arguments("smooth_l1_loss", beta=beta)
+        _not_below_zero("smooth_l1_loss", beta=beta)
         return self._loss(lambda x, y: divide(losses.huber(x, y, beta), beta) if beta else absolute(sub(x, y)),
                           "smooth_l1_loss", reduction, target=target)
 
