@@ -73,18 +73,18 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         normal = normalize([s for s in normal.sinks if s not in stored])
     sinks = normal.sinks
     if sinks:
-        results = _run(nodes, normal, device, state, free, None if free or recompute else original)
+        results = _run(nodes, normal, device, state, trace, free, None if free or recompute else original)
         if sinks == nodes:
             return results
         stored.update(zip(sinks, results))
     return [_rebased(n, stored) for n in nodes]
 
 
-def _run(nodes: Sequence[UOp], normal: NormalizedGraph, device: str, state: State, free: Collection[UOp],
-         original: dict[UOp, UOp] | None) -> list[UOp]:
+def _run(nodes: Sequence[UOp], normal: NormalizedGraph, device: str, state: State, trace: Trace | None,
+         free: Collection[UOp], original: dict[UOp, UOp] | None) -> list[UOp]:
     """Find a graph's schedule, run it, and return the values of its sinks, of which the nodes are views. With
     `original` (as for `_find_schedule`), values that are likely to be needed again are kept."""
-    sinks, trace = normal.sinks, recording()
+    sinks = normal.sinks
     normal, compiled, values, kept = _find_schedule(
         normal, _mode(device, state), trace is None or trace.any_size, original if trace is None else None)
     # the buffer of a value that is only reshaped gets that shape, so that the node is a BUFFER

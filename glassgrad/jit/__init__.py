@@ -19,6 +19,7 @@ from typing import Any
 
 from glassgrad.base.errors import JitError
 from glassgrad.base.settings import current_state, settings
+from glassgrad.compiler.graph.node import WeakNodeDict
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.jit.compare_traces import TraceWork, difference, facts_of, narrow
@@ -72,7 +73,7 @@ class TinyJit:
         self.__name__ = self.__qualname__ = "function"             # if it has no name itself
         functools.update_wrapper(self, function, updated=())
         self._instance: weakref.ref[Any] | None = None         # the `self` of a method, which must not be kept alive
-        self._methods: dict[int, tuple[weakref.ref[Any], TinyJit]] = {}      # the jit of each object, by id
+        self._methods: WeakNodeDict[TinyJit] = WeakNodeDict()      # the jit of each object
         self._known: dict[Any, _Combination] = {}
         self._latest: tuple[list[Any], Any] = ([], None)       # the form and the combination of the last call
         self._lock = threading.RLock()         # a replay binds the addresses of one call at a time; see _after_fork
@@ -86,18 +87,16 @@ class TinyJit:
         what leads to it, so an object with a jitted method is freed like any other."""
         if instance is None:
             return self
-        known = self._methods.get(id(instance))
-        if known is not None and known[0]() is instance:
-            return known[1]
-        table, key = self._methods, id(instance)
-        made = TinyJit(self.function)
-        try:
-            table[key] = (weakref.ref(instance, lambda _: table.pop(key, None)), made)
-        except TypeError:
-            raise JitError("a jitted method needs an object that can be referred to weakly",
-                           given=f"a {type(instance).__name__}", expected="an object with __weakref__",
-                           fix='add "__weakref__" to its __slots__, or jit a function instead') from None
-        made._instance = table[key][0]
+        made = self._methods.get(instance)
+        if made is None:
+            made = TinyJit(self.function)
+            try:
+                made._instance = weakref.ref(instance)
+            except TypeError:
+                raise JitError("a jitted method needs an object that can be referred to weakly",
+                               given=f"a {type(instance).__name__}", expected="an object with __weakref__",
+                               fix='add "__weakref__" to its __slots__, or jit a function instead') from None
+            self._methods.set(instance, made)
         return made
 
     def __reduce__(self) -> Any:
@@ -140,7 +139,7 @@ class TinyJit:
         blocks = no_grad.open_blocks                       # none: neither a trace nor a `no_grad` block is open
         if blocks and recording() is not None:             # inside another capture: part of it
             return self.function(*args, **kwargs) if instance is None else self.function(instance, *args, **kwargs)
-        tensors: list[Tensor] = []
+        tensors: dict[Tensor, int] = {}
         objects: list[Any] = []
         symbols: SymbolNames = {}
         form: list[Any] = []
@@ -148,10 +147,6 @@ class TinyJit:
         if kwargs:
             form += ("**", *kwargs)
             describe(kwargs.values(), form, tensors, objects, symbols)
-        if len(tensors) > 1 and len({*tensors}) < len(tensors):        # one tensor, passed more than once
-            first: dict[int, int] = {}
-            form += ("again", *[first.setdefault(id(t), i) for i, t in enumerate(tensors)])
-            tensors = [tensors[i] for i in first.values()]
         with self._lock:
             state = current_state()
             form += (state, Device.version, precision.current(), blocks and no_grad.inside())
@@ -163,7 +158,7 @@ class TinyJit:
                 why = ""
                 for captured in replays:
                     try:
-                        result = captured.call(instance, tensors, symbols, state)
+                        result = captured.call(instance, [*tensors], symbols, state)
                     except Stale as stale:
                         why = why or str(stale)
                         continue

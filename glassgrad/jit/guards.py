@@ -105,9 +105,9 @@ class Walk:
         value = way.read(holder, name)
         if way.kept is not None and value is not GONE:
             value = way.kept(value)
-        self.bindings.append(Binding(way, holder, name, value, path))
-        if not (way.kept is not None or value is GONE or is_plain(value) or id(value) in self.number):
-            self.number[id(value)] = len(self.bindings) - 1
+        is_new = id(value) not in self.number
+        self.include(way, holder, name, value, path)
+        if is_new and way.kept is None and value is not GONE and not is_plain(value):
             self._visit_later(value, path, used)
 
     def _hold(self, holder: Any, text: str, value: Any) -> None:
@@ -369,21 +369,22 @@ class _CodeNames(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _names_used(code: Any) -> _CodeNames:
-    codes = list(_codes_in(code))
-    texts = {text for each in codes for text in each.co_consts if isinstance(text, str)}      # getattr(model, "bias")
-    found = _CodeNames(set(), set(), texts.union(*[each.co_names for each in codes]), set())
-    for rows in [list(dis.get_instructions(each)) for each in codes]:
-        found.globals.update(row.argval for row in rows if row.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL"))
-        found.imports.update(row.argval for row in rows if row.opname == "IMPORT_NAME")
-        found.read.update(_names_read(rows))
-    return found
-
-
-def _names_read(rows: Sequence[dis.Instruction]) -> Iterator[str]:
+    texts = [text for text in code.co_consts if isinstance(text, str)]                # getattr(model, "bias")
+    found = _CodeNames(set(), set(), {*code.co_names, *texts}, set())
+    rows = list(dis.get_instructions(code))
     for i, row in enumerate(rows):
-        if row.opname.startswith("LOAD") and isinstance(row.argval, str) and not row.opname.startswith("LOAD_CONST"):
-            if not _is_incremented(row.argval, rows[i + 1:i + 7]):
-                yield row.argval
+        if row.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL"):
+            found.globals.add(row.argval)
+        if row.opname == "IMPORT_NAME":
+            found.imports.add(row.argval)
+        if row.opname.startswith("LOAD") and isinstance(row.argval, str) and not row.opname.startswith("LOAD_CONST") \
+                and not _is_incremented(row.argval, rows[i + 1:i + 7]):
+            found.read.add(row.argval)
+    for inner in code.co_consts:
+        if hasattr(inner, "co_code"):
+            for names, others in zip(found, _names_used(inner)):
+                names |= others
+    return found
 
 
 def _is_incremented(name: str, after: Sequence[dis.Instruction]) -> bool:
@@ -394,10 +395,3 @@ def _is_incremented(name: str, after: Sequence[dis.Instruction]) -> bool:
     sums = [text for text in done if text]
     into = done and not done[0] and after[0].opname.startswith(("LOAD_ATTR", "BINARY"))      # s.n.parts, table[s.n]
     return not into and (sums in (["+"], ["+="]) or sums in (["-"], ["-="]) and not done[0])
-
-
-def _codes_in(code: Any) -> Iterator[Any]:
-    yield code
-    for constant in code.co_consts:
-        if hasattr(constant, "co_code"):
-            yield from _codes_in(constant)

@@ -213,16 +213,17 @@ class Increment(NamedTuple):
     by: float
 
 
-def describe(values: Iterable[Any], form: list[Any], tensors: list[Tensor], objects: list[Any],
+def describe(values: Iterable[Any], form: list[Any], tensors: dict[Tensor, int], objects: list[Any],
              symbols: SymbolNames) -> None:
     """Append to `form` what arguments are recognized by: tensors by shape, type and device, plain values and arrays by
-    value, objects by identity (their contents are guarded). Of variables only the order and the bounds count."""
+    value, objects by identity (their contents are guarded). Of variables only the order and the bounds count. Tensors
+    are numbered: one that is passed more than once is one argument."""
     for value in values:
         if isinstance(value, Tensor):
-            tensors.append(value)
             node = value.uop
             shape = _numbered(node.shape, symbols) if node.symbolic else node.shape
-            form += (value.__class__, shape, node.dtype, node.device or value.device, wants_gradient(value))
+            form += (tensors.setdefault(value, len(tensors)), value.__class__, shape, node.dtype,
+                     node.device or value.device, wants_gradient(value))
         elif isinstance(value, PLAIN):
             form += (type(value), repr(value) if isinstance(value, _BY_TEXT) else value)
         elif isinstance(value, (list, tuple)):

@@ -21,8 +21,8 @@ from glassgrad.engine.capture import RunCheck, Trace
 from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.jit.guards import Stale, compiled
-from glassgrad.jit.plain_values import (GRADIENT, HAS_GRADIENT, PART, WEAKLY, Binding, Increment, SymbolNames,
-                                        TensorNumber, has_gradient, mapped, tensors_of)
+from glassgrad.jit.plain_values import (ATTRIBUTE, GRADIENT, HAS_GRADIENT, PART, WEAKLY, Binding, Increment,
+                                        SymbolNames, TensorNumber, has_gradient, mapped, tensors_of)
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, same_view,
                                          substituted, symbol_of)
 from glassgrad.jit.trace import TracedCall, as_buffer, passes_gradients
@@ -95,18 +95,17 @@ class CapturedCall:
         self.inputs = [symbols[node] for node in arguments]
         self.addresses = [0] * len(arguments)              # of the arguments at the last call
         self.passing = [row.passes_gradients for row in traced.arguments]
-        wholes = {tensor for tensor, node in outcomes.items() if is_whole(node) and node.shape == shapes.get(node.base)}
-        return symbols, {numbers[id(tensor)]: symbols[node.base] if tensor in wholes else
-                         substituted(node, as_traced, {}) for tensor, node in outcomes.items()}
+        return symbols, {
+            numbers[id(tensor)]: symbols[node.base].reshape(node.shape) if is_whole(node) and node.base in symbols else
+            substituted(node, as_traced, {}) for tensor, node in outcomes.items()}
 
     def _find_weights(self, traced: TracedCall, symbols: Mapping[UOp, UOp], numbers: Mapping[int, int]) -> None:
         """Find the tensors that hold each buffer that is read and is no argument's."""
         self.weights = [Weight(symbols[node], rows, numbers, node in traced.below_lazy)
                         for node, rows in traced.sources.items() if symbols[node] not in self.inputs]
-        # those that one tensor holds, by its number: they are compared only if it has another node
-        self.by_number = {w.holders[0]: w for w in self.weights
-                          if len(w.holders) == 1 and w.holders[0] < self.own and not w.node.symbolic}
-        self.shared = [w for w in self.weights if w not in self.by_number.values()]
+        # by the numbers of the tensors: a weight is compared only if one of them has another node
+        self.by_number = {number: weight for weight in self.weights for number in weight.holders}
+        self.symbolic = [weight for weight in self.weights if any(view.symbolic for view in weight.views)]
 
     def _find_assigned(self, traced: TracedCall, numbers: Mapping[int, int]) -> list[tuple[Binding, Any]]:
         """Find what each call assigns, returns and puts somewhere, with numbers for tensors. The last is returned."""
@@ -147,7 +146,7 @@ class CapturedCall:
         for number, view in [(number, node) for number, node in self.outcomes.items() if node.base in fresh]:
             weight, part = self.by_number.get(number), self.replay.updates.get(view)
             owner = self.only_gradients.get(number)
-            if weight is not None and not weight.pinned and weight.symbol not in bases \
+            if weight is not None and weight.may_move([number]) and weight.symbol not in bases \
                     and weight.node.op is o.BUFFER and same_view(view, weight.node) and number not in replaced \
                     and (part.source is weight.symbol if part is not None else whole and self.replay.waits(view)
                          and self.replay.rewrites(weight.symbol, view)):
@@ -172,10 +171,14 @@ class CapturedCall:
         self.viewed = {node.base for node in self.outcomes.values() if node not in whole}
         # what the next call will find in the tensors in sight: their values, or those of tensors put in their place
         self.expected: list[tuple[int, Result, Weight | None]] = []
-        for number, left in [*[(number, number) for number in values if number < self.own], *self.put]:
-            found, weight = values.get(left, (None, None))[0], self.by_number.get(number)
-            if found is not None and (weight is None or not weight.pinned and same_view(found.symbol, weight.node)):
-                self.expected.append((number, found, weight))
+        places = [*[(number, number) for number in values if number < self.own], *self.put]
+        following = {number: values[left][0] for number, left in places if left in values}
+        for number, result in following.items():
+            weight = self.by_number.get(number)
+            others = [other for other, found in following.items() if found is result]
+            if result is not None and (weight is None or weight.may_move(others) and all(
+                    same_view(result.symbol, view) for view in weight.views)):
+                self.expected.append((number, result, weight))
 
     def _watch(self, traced: TracedCall, tensors: Sequence[Tensor]) -> None:
         """Record what each call compares: the tensors' nodes, which are lazy, and which have a gradient already."""
@@ -200,7 +203,9 @@ class CapturedCall:
         self.drawn = last - first
         drawn: dict[Any, int] = {cell: cell.value - first for cell in self.replay.streams if cell.value > first}
         self.numbers = [(*row, drawn.get(row[0], 0)) for row in self.replay.numbers]
-        self.seed = traced.seed if any(stream for _, _, _, stream in self.numbers) else None
+        if drawn:
+            traced.walk.include(PART, None, "", streams, "")
+            traced.walk.include(ATTRIBUTE, streams, "seed", traced.seed, "the random seed")
         self.symbols = traced.symbols             # the variables that arguments bring, as they were in the trace
         self.answers = list(traced.trace.answers)     # comparisons of them, with their outcomes
         self.names: dict[Any, Any] = {}           # the variables of this call in their place
@@ -213,16 +218,14 @@ class CapturedCall:
         self.verifies = not late and any(flag.reads_each_run or not self.replay.ends_early for flag in flags)
 
     # -- does it fit? --------------------------------------------------------------------------------------------------
-    def _compare(self, found: list[Tensor], steady: bool) -> None:
-        """Raise if something that the trace relied on has changed. It is `steady` if the tensors' nodes, and the
-        gradients in place, are those that the last call left."""
-        if self.seed is not None and streams.seed is not self.seed:
-            raise Stale("there is a new random seed")
-        if not steady and sharing(found[:self.in_sight]) != self.sharing:
+    def _compare(self, found: list[Tensor]) -> None:
+        """Raise if a tensor's node, or a gradient in place, is not what the last call left, and no value that the
+        trace could have had there."""
+        if sharing(found[:self.in_sight]) != self.sharing:
             raise Stale("which of its tensors are views of others is no longer the same")
-        if not steady and not all(has_gradient(found[number]) for number in self.graded):
+        if not all(has_gradient(found[number]) for number in self.graded):
             raise Stale("a gradient was reset")
-        for number, tensor in enumerate(() if steady else found[:self.own]):
+        for number, tensor in enumerate(found[:self.own]):
             then = self.seen[number]
             if tensor.uop is then:
                 continue
@@ -262,14 +265,14 @@ class CapturedCall:
         found, steady, holders = self.check(instance, tensors, self.seen)
         if symbols:
             self._take_symbols(symbols)
-        if not steady or self.seed is not None:
-            self._compare(found, steady)
+        if not steady:
+            self._compare(found)
         if self.own:                                           # arguments alone are told apart by the form
             if len({*found}) < len(found):
                 raise Stale("two of its tensors are one")
             if len(found) < self.own + len(tensors):
                 tensors = found[self.own:]                     # some of them are the function's own
-        for weight in self.shared:
+        for weight in self.symbolic:
             self._follow(weight, found)
         if settings is not self.settings:
             self.settings = settings
@@ -316,11 +319,10 @@ class CapturedCall:
 
     def _run(self, arguments: list[UOp], found: list[Any], holders: list[Any]) -> Any:
         """Run the kernels, assign what the function assigns, and return its results."""
-        taken = self._take_numbers() if self.late else []
-        if self.replay.run() or self.verifies:
+        if self.late:
+            self._run_unwaited(arguments)
+        elif self.replay.run() or self.verifies:
             self._verify(arguments)
-        if taken:
-            self._expect_numbers(taken, arguments)
         bases = self._bases(arguments, self.viewed) if self.viewed else {}
         for number in self.replaced:
             leave(found[number])
@@ -361,16 +363,12 @@ class CapturedCall:
         for flag in self.flags:
             flag.verify(partial(_values, present, self.names))
 
-    def _take_numbers(self) -> list[Any]:
-        """Bind the outputs of the run's checks to host memory, which is returned."""
+    def _run_unwaited(self, arguments: list[UOp]) -> None:
+        """Run the kernels, and let checks raise later. What they read lives until then; weights may have new values."""
         taken = [numbers.take() for _, numbers, _ in self.late]
         for number, (symbol, _, _) in zip(taken, self.late):
             self.replay.bind(symbol, ctypes.addressof(number))
-        return taken
-
-    def _expect_numbers(self, taken: list[Any], arguments: list[UOp]) -> None:
-        """Let checks that the run did not wait for raise later. What they read lives until then; weights may have new
-        values."""
+        self.replay.run()
         read = partial(_values, self._bases(arguments, self.checked), self.names)
         for number, (_, numbers, flag) in zip(taken, self.late):
             numbers.expect(number, partial(flag.settle, read=read, late=True))

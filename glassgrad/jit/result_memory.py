@@ -8,7 +8,7 @@ Does not know functions, guards or traces.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -109,6 +109,10 @@ class Weight:
         self.holders = [numbers[id(row.tensor)] for row in rows]
         self.views = [moved(row.node, symbol) for row in rows]       # what each of them shows of it
         self.node = rows[0].node                 # the node of the first at the last call
+
+    def may_move(self, numbers: Collection[int]) -> bool:
+        """Whether nothing reads it any more once the tensors of these numbers have another buffer."""
+        return not self.pinned and set(self.holders) <= set(numbers)
 
     def nodes(self, found: Sequence[Tensor]) -> list[UOp]:
         """The nodes of its tensors now, computed: views of one buffer, unless one of them was replaced."""

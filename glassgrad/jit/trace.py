@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import random
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from operator import setitem
 from typing import Any, NamedTuple
 
@@ -67,7 +67,6 @@ class TracedCall:
         self.named: list[weakref.ref[Tensor]] = []       # to tensors out of sight; their names are these
         self.symbols = symbols                   # the variables that the arguments bring, numbered
         walk = self.walk = Walk(function, objects, instance)
-        self.in_sight = {id(t) for t in walk.tensors}
         self.sharing = sharing(walk.tensors)
         _realize_fresh(walk.tensors)
         args, kwargs = self._with_stand_ins(args, kwargs)
@@ -97,7 +96,7 @@ class TracedCall:
         told apart from all others. An argument that the function sees by itself stands for itself."""
         handed = dict.fromkeys(tensors_of((args, kwargs)))
         self.arguments: list[Argument] = []
-        for tensor in [t for t in handed if id(t) not in self.in_sight]:
+        for tensor in [t for t in handed if t not in self.walk.tensors]:
             source, longest = as_buffer(tensor), tuple(map(most, tensor.shape))
             buffer = Buffer.from_host(source.arg, source.arg.address, longest, tensor.dtype, source.arg.device)
             node = UOp(o.BUFFER, tensor.dtype, (), buffer).shrink([(0, n) for n in tensor.shape])
@@ -209,8 +208,8 @@ class TracedCall:
         used = {id(t) for t in (*read, *self.changed, *[row.tensor for row in self.given_gradients], *self.left)}
         rows = [row for row in self.reached.values() if not used.isdisjoint((id(row.tensor), id(row.grad)))]
         gradients = [(row.tensor, row.grad) for row in rows if row.grad is not None and id(row.grad) in used]
-        apart = self.in_sight | {id(grad) for _, grad in gradients} | {id(row.stand_in) for row in self.arguments}
-        return [row.tensor for row in rows if id(row.tensor) not in apart], gradients
+        apart = {*self.walk.tensors, *[grad for _, grad in gradients], *[row.stand_in for row in self.arguments]}
+        return [row.tensor for row in rows if row.tensor not in apart], gradients
 
     @property
     def renewed(self) -> set[UOp]:
@@ -256,13 +255,17 @@ class TracedCall:
         """Compute the lazy values that this call leaves. Left lazy, they would read the buffers of this call for ever;
         and no gradient passes them, because a replay records no graph."""
         rows = self.reached.values()
-        self._copy_views_of_trained()
+        trained = {self.reached[id(row.stand_in)].node.base for row in self.arguments
+                   if row.passes_gradients or wants_gradient(row.tensor) is True}
+        for tensor in self.given:        # a view of the stand-in leads to no leaf of the caller's: it becomes a copy
+            if not is_lazy(tensor) and _leads_to(tensor.uop, trained):
+                leave(tensor)
+                tensor.uop = tensor.uop.contiguous()
+        trained |= {node.base for row in rows if wants_gradient(row.tensor) is True
+                    for node in (row.node, row.tensor.uop)}
         changed = [row.tensor for row in rows if self._is_changed(row)]
         left = dict.fromkeys([*self.left, *changed, *self._new_grads(), *self.hidden])
         waiting = [t for t in left if is_lazy(t)]
-        trained = {node.base for row in rows if wants_gradient(row.tensor) is True
-                   for node in (row.node, row.tensor.uop)}
-        trained |= {self.reached[id(row.stand_in)].node.base for row in self.arguments if row.passes_gradients}
         ends = [t for t in waiting if not self.was_there(t) and (
             _leads_to(t.uop, trained) or passes_gradients(t, t.uop))]
         if waiting:
@@ -270,16 +273,6 @@ class TracedCall:
         self.cut_off = {t.uop.base for t in ends}          # no gradient passes these
         for node in self.cut_off:
             cut_off(node)
-
-    def _copy_views_of_trained(self) -> None:
-        """Copy the results that are views of an argument which gradients would pass: a view of the stand-in leads to
-        no leaf of the caller's, and its gradient would end in silence."""
-        trained = {self.reached[id(row.stand_in)].node.base for row in self.arguments
-                   if row.passes_gradients or wants_gradient(row.tensor) is True}
-        for tensor in self.given:
-            if not is_lazy(tensor) and _leads_to(tensor.uop, trained):
-                leave(tensor)
-                tensor.uop = tensor.uop.contiguous()
 
     def _sort_left(self) -> None:
         """Sort the tensors whose values the call leaves."""
@@ -338,7 +331,7 @@ class TracedCall:
         """Raise if an argument is also reached where the jit does not look, or is a part of another tensor, and one of
         the two was changed: in this trace they were two tensors."""
         hidden = {id(row.tensor) for rows in self.sources.values() for row in rows
-                  if not any(id(other.tensor) in self.in_sight for other in rows)}
+                  if not any(other.tensor in self.walk.tensors for other in rows)}
         changed = {*map(id, self.changed)} - {*map(id, self.replaced)}
         originals = {id(row.tensor) for row in self.arguments}
         for tensor, stand_in, node, grad, was_view, _ in self.arguments:
@@ -386,38 +379,29 @@ class TracedCall:
     def _find_sources(self) -> None:
         """Find where each buffer comes from that was read, or that a result is a view of, and that the call did not
         make: tensors (`sources`), or plain data (`data`: its line and bytes)."""
-        before: dict[UOp, list[ReachedTensor]] = {}
-        for row in self.reached.values():
-            before.setdefault(row.node.base, []).append(row)
-        apart = {*self._made(), *self.reached}
-
-        def leaves(nodes: Collection[UOp]) -> list[Tensor]:
-            return [t for t in dict.fromkeys(holders(nodes)) if id(t) not in apart]
-
-        read: dict[UOp, list[Tensor]] = {}
-        nodes = dict.fromkeys([n for rec in self.trace.records for n in rec.normal.order])
-        for tensor in leaves(nodes):
-            read.setdefault(tensor.uop.base, []).append(tensor)
+        bases = [node.base for record in self.trace.records for node in record.normal.buffers]
+        left = dict.fromkeys(node.base for node in self.outcomes().values())
+        self.fresh = [base for base in left if base in self.made]
+        given: dict[UOp, list[ReachedTensor]] = {base: [] for base in (*bases, *left) if base not in self.made}
+        nodes = dict.fromkeys([*[n for record in self.trace.records for n in record.normal.order], *given])
         # tensors that the call itself computes, as they were lazy before it, and the buffers that it reads for that
         self.lazy_read = [row for row in self.reached.values()
                           if row.node in nodes and row.node.base.op is not o.BUFFER]
         self.below_lazy = {n for n in toposort([row.node for row in self.lazy_read]) if n.op is o.BUFFER}
-        self.unseen: list[str] = []
-        self.sources: dict[UOp, list[ReachedTensor]] = {}
+        apart = {*self._made(), *self.reached}
+        for row in self.reached.values():
+            if row.node.base in given:
+                given[row.node.base].append(row)
+        for tensor in dict.fromkeys(holders(nodes)):
+            if tensor.uop.base in given and id(tensor) not in apart:
+                given[tensor.uop.base].append(self._reach(tensor, tensor.uop, tensor.grad, self.name_of(tensor)))
+        self.sources = {base: rows for base, rows in given.items() if rows}
         self.data: dict[UOp, tuple[str, bytes]] = {}
-        bases = [node.base for rec in self.trace.records for node in rec.normal.buffers]
-        for base in dict.fromkeys([*bases, *[node.base for node in self.outcomes().values()]]):
-            if base not in self.made:
-                found = before.get(base, [])
-                found += [self._reach(t, t.uop, t.grad, self.name_of(t)) for t in read.get(base) or leaves((base,))]
-                if found:
-                    self.sources[base] = found
-                    continue
-                self.data[base] = (str(line_of(base.arg.place)), bytes(base.arg.copy_out()))
-                if base not in self.trace.data and base not in self.below_lazy:
-                    self.unseen.append(f"the function reads a tensor of shape {base.shape} that it does not see")
-        left = dict.fromkeys(node.base for node in self.outcomes().values())
-        self.fresh = [base for base in left if base in self.made]
+        self.unseen: list[str] = []
+        for base in [base for base, rows in given.items() if not rows]:
+            self.data[base] = (str(line_of(base.arg.place)), bytes(base.arg.copy_out()))
+            if base not in self.trace.data and base not in self.below_lazy:
+                self.unseen.append(f"the function reads a tensor of shape {base.shape} that it does not see")
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------

@@ -40,7 +40,10 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def _numbers(what: str, **given: Any) -> list[Any]:
-    """The given arguments, checked to be numbers."""
+    """The given arguments, checked to be numbers, and a deviation `std` not to be negative."""
+    if not checks.of_kind("float", what, std=given.get("std", 0.0)) >= 0.0:
+        raise InputError("a deviation cannot be negative", given=f"std={given['std']}", expected="0 or more",
+                         fix="check the setting")
     return [checks.of_kind("float", what, **{name: value}) for name, value in given.items()]
 
 
@@ -117,6 +120,8 @@ def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float 
     True
     """
     mean, std, a, b = _numbers("trunc_normal_", mean=mean, std=std, a=a, b=b)
+    if not std:
+        return constant_(tensor, min(max(mean, a), b))
     low, high = (math.erf((end - mean) / (std * math.sqrt(2))) for end in (a, b))
     shares = Tensor.uniform(*_shape(tensor), low=low, high=high)
     return _filled(tensor, (shares.erfinv() * (std * math.sqrt(2)) + mean).clamp(a, b))

@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import DType, UOp, dtype_by_name
-from glassgrad.tensor.broadcast import broadcasts_to, shape_from, whole
+from glassgrad.tensor.broadcast import broadcasts_to, one_row, shape_from, whole
 from glassgrad.tensor.tensor_base import TensorBase
 
 
@@ -78,8 +78,10 @@ def _instance(*kinds: type) -> Callable[[Any], Any]:
 
 
 def _items(value: Any) -> list[Any] | None:
-    single = isinstance(value, (str, bytes, type, dict, TensorBase)) or not hasattr(value, "__iter__")
-    return None if single else list(value)
+    try:
+        return None if isinstance(value, (str, bytes, type, dict, TensorBase)) else list(value)
+    except TypeError:                                    # a number, or an array of one
+        return None
 
 
 def _list_of(read: Callable[[Any], Any], least: int = 0) -> Callable[[Any], Any]:
@@ -229,11 +231,9 @@ def spelled(what: str, spelling: dict[str, Any], **own: Any) -> list[Any]:
 
 def several(what: str, spelling: dict[str, Any], **own: Any) -> tuple[Any, ...]:
     """The arguments of f(2, 3), f((2, 3)) or f(shape=(2, 3)), where the last name may be a synonym."""
-    (name, given), = own.items()
-    value, = spelled(what, spelling, **{name: given})
-    if spelling and value is not given:
-        return tuple(value) if isinstance(value, (tuple, list)) else (value,)
-    return given  # type: ignore[no-any-return]
+    given, = own.values()
+    value, = spelled(what, spelling, **own)
+    return one_row(given if value is given else (value,))
 
 
 def broadcast_to(what: str, node: UOp, shape: tuple[Any, ...]) -> UOp:

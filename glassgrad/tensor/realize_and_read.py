@@ -307,7 +307,7 @@ def array_of(node: UOp, device: str, shown: bool = False) -> Any:
     import numpy
     data, is_copy = _bytes_of(node, device)
     memory = data.toreadonly() if shown else data if is_copy else bytearray(data)
-    return numpy.frombuffer(memory, node.dtype.format).reshape(sizes_now(node.shape))
+    return numpy.frombuffer(memory, node.dtype.name).reshape(sizes_now(node.shape))
 
 
 def computed_bytes(nodes: Sequence[UOp], device: str) -> list[memoryview]:

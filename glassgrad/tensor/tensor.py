@@ -411,4 +411,4 @@ def _restored(kind: type[Tensor], dtype: str, shape: tuple[int, ...], data: byte
               requires_grad: bool | None) -> Tensor:
     """A pickled tensor."""
     value = HostValue(data, shape, dtype_by_name(dtype))
-    return kind(running.store(value, device), requires_grad=requires_grad)
+    return kind._made_of(running.store(value, device), requires_grad=requires_grad)

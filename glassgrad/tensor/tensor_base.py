@@ -99,6 +99,11 @@ class TensorBase:
         if requires_grad is not None:
             self.requires_grad = requires_grad
 
+    @classmethod
+    def _made_of(cls, data: Any, **options: Any) -> Self:
+        """A tensor of this class, as the methods make one: a subclass may have a constructor with another meaning."""
+        return cls(data, **options)
+
     def _with(self, uop: UOp, *others: Any) -> Self:
         """A tensor computed from this one, and from others: all must be on one device. (What is no tensor among the
         others has no device.) The result is of this class, or of a subclass that one of the others is of."""
@@ -424,14 +429,14 @@ class TensorBase:
 
     def _table(self, values: Any, dtype: DType = dtypes.int32) -> UOp:
         """Values of a formula's own, stored on this tensor's device."""
-        return self.__class__(values, device=self.device, dtype=dtype).uop
+        return self._made_of(values, device=self.device, dtype=dtype).uop
 
     def _beside(self, value: Any) -> Self:
         """A tensor from what the user wrote next to this one."""
         if isinstance(value, TensorBase):
             return value  # type: ignore[return-value]
         if isinstance(value, (list, tuple)) or hasattr(value, "__array_interface__") or is_torch(value):
-            return self.__class__(value, device=self.device)
+            return self._made_of(value, device=self.device)
         raise InputError("cannot use this value beside a tensor", given=f"{value!r} of type {type(value).__name__}",
                          expected="a Tensor, a number, a list or an array",
                          fix="make it a Tensor first: Tensor(value)")

@@ -212,7 +212,7 @@ class TinygradNamesMixin(TensorBase):
         >>> Tensor.from_uop(Tensor([1, 2]).uop).tolist()
         [1, 2]
         """
-        return cls(y, **kwargs)
+        return cls._made_of(y, **kwargs)
 
     @classmethod
     def unique_const(cls, fill_value: Any, **kwargs: Any) -> Self:
@@ -262,7 +262,7 @@ class TinygradNamesMixin(TensorBase):
                 raise ValueError("it has no scheme, such as https://")
             with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
                 data = answer.read()
-            return cls(gzip.decompress(data) if gunzip else data, **kwargs)
+            return cls._made_of(gzip.decompress(data) if gunzip else data, **kwargs)
         except (ValueError, EOFError, OSError) as problem:
             if isinstance(problem, GlassgradError):
                 raise

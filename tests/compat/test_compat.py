@@ -292,8 +292,8 @@ def test_settings_and_small_functions(capsys):
 def test_types_of_memory_in_numpy_and_torch():
     torch = pytest.importorskip("torch")
     from glassgrad import Tensor, dtypes
-    from glassgrad.compat.tinygrad.dtype_functions import _to_torch_dtype
     from glassgrad.compat.tinygrad.compiler_functions import _to_np_dtype
+    from glassgrad.compat.tinygrad.dtype_functions import _to_torch_dtype
     for kind in (dtypes.bfloat16, *dtypes.fp8s, dtypes.float16, dtypes.uint64):
         assert Tensor([1, 2]).cast(kind).numpy().dtype == _to_np_dtype(kind)
     found = [_to_torch_dtype(kind) for kind in (*dtypes.fp8s, dtypes.bfloat16)]

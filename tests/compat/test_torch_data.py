@@ -45,7 +45,7 @@ def listed(batches: Any) -> list[Any]:
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.bfloat16, dtypes.int64, dtypes.bool])
 def test_a_batch_of_tensors_has_their_rows_and_type(dtype: Any) -> None:
     x = TorchTensor(np.arange(14).reshape(7, 2)).cast(dtype)
-    whole = data.TensorDataset(x, TorchTensor(np.arange(7)))
+    whole = data.TensorDataset(x, TorchTensor(np.arange(7), dtype=dtypes.int64))
     for dataset, rows in ((whole, range(7)), (data.Subset(whole, [6, 0, 3]), [6, 0, 3])):
         found = list(data.DataLoader(dataset, batch_size=3))
         assert all(a.dtype is dtype and b.dtype is dtypes.int64 for a, b in found)

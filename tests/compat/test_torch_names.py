@@ -43,6 +43,20 @@ torch.tril_indices(3, 3)
 torch.triu_indices(3, 4, offset=1)
 torch.LongTensor([1, 2])
 torch.FloatTensor([[1, 2]])
+torch.FloatTensor(2, 0)
+torch.Tensor([1, 2])
+torch.Tensor([[True, False]])
+torch.Tensor(np.arange(3))
+torch.Tensor(np.ones(2))
+torch.Tensor(torch.arange(3))
+torch.Tensor(range(3))
+torch.Tensor([])
+torch.Tensor()
+torch.Tensor(3, 2).shape == (3, 2)
+torch.Tensor(1).zero_()
+isinstance(torch.ones(1), torch.Tensor)
+torch.from_dlpack(np.arange(3.0))
+torch.from_dlpack(torch.ones(2)).requires_grad
 torch.cat([x, x], 1)
 torch.cat((x, x), dim=-1)
 torch.cat([torch.tensor([]), x[0]])
@@ -182,7 +196,7 @@ def parts(value: Any) -> list[Any]:
 def test_a_name_answers_as_in_pytorch(expression: str) -> None:
     names = {}
     for torch in (ours, theirs):
-        names[torch] = {"torch": torch, "x": torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]]),
+        names[torch] = {"torch": torch, "np": np, "x": torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]]),
                         "n": torch.tensor([3, 1, 2]),
                         "s": torch.tensor([[4.0, 1.0, 0.0], [1.0, 3.0, 1.0], [0.0, 1.0, 2.0]])}
     found, reference = (parts(eval(expression, names[torch])) for torch in (ours, theirs))
@@ -388,6 +402,12 @@ MISTAKES = [
     (lambda: data.random_split([1, 2, 3], [1, 1]), "these parts do not make up the data"),
     (lambda: data.TensorDataset(Tensor([1]), Tensor([1, 2])), "these tensors do not hold the same examples"),
     (lambda: data.DataLoader([1], shuffle=True, sampler=[0]), "a sampler says the order already"),
+    (lambda: ours.cat(3), "cat cannot take this tensors"),
+    (lambda: ours.stack(()), "stack needs tensors"),
+    (lambda: ours.where([], 1.0, 2.0), "where cannot take this condition"),
+    (lambda: ours.zeros_like(3), "zeros_like cannot take this input"),
+    (lambda: ours.linalg.qr(3), "qr cannot take this A"),
+    (lambda: ours.linalg.inv("x"), "cannot make a tensor of this value"),
 ]
 
 
@@ -439,6 +459,19 @@ def test_a_computed_tensor_says_whether_it_leads_to_a_gradient(torch: Any) -> No
     assert w.grad.tolist() == [3.0, 4.0] and x.requires_grad_().requires_grad is True
     x.requires_grad = False
     assert (x * 2).requires_grad is False
+
+
+def test_what_writes_into_another_tensor_is_refused_where_a_tensor_is_made() -> None:
+    x = ours.ones(3)
+    with pytest.raises(InputError) as caught:
+        ours.zeros(3, out=x)
+    assert str(caught.value).split("  at:")[0] == """\
+a new tensor cannot be made in another one's place
+  given:    out=...
+  expected: a call that returns the tensor
+  fix:      write into it: x.copy_(torch.zeros(3))
+"""
+    assert x.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_a_script_of_pytorch_runs_as_it_is(tmp_path: Path) -> None:

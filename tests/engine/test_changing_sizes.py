@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import length_fuzzer
@@ -410,7 +411,30 @@ def test_formulas_fit_the_graph_that_they_are_for_when_its_sizes_were_seen_befor
     family, graphs = SizeFamily(), [graph(*sizes) for sizes in ((2, 1), (5, 0), (2, 0), (3, 0), (2, 1))]
     for normal in graphs:
         family.see(normal, [split(row) for row in normal.key])
-    found = family.formulas(graphs[-1])
     sizes = [n for row in graphs[-1].key for n in split(row).sizes]
-    assert found is None or [f.at(sizes[found.base]) for f in found.formulas] == sizes
+    for found in family.formulas(graphs[-1]):
+        assert [f.at([sizes[base] for base in found.bases]) for f in found.formulas] == sizes
     assert len(family.seen) == 4
+
+
+TWO_SIZES: dict[str, tuple[Callable[[int, int], list[tuple[int, ...]]], Callable[..., Tensor]]] = {
+    "a layer": (lambda b, n: [(b, n, 128), (128, 256)], lambda x, w: x @ w),
+    "a layer of many columns": (lambda b, n: [(b, n, 24), (24, 3000)], lambda x, w: x.relu() @ w),
+    "scores": (lambda b, n: [(b, 4, n, 32), (b, 4, n, 32)], lambda q, k: q @ k.transpose(-2, -1)),
+    "attention": (lambda b, n: [(b, 4, n, 32)] * 3, lambda q, k, v: (q @ k.transpose(-2, -1)).softmax(-1) @ v)}
+
+
+@pytest.mark.only_on("CPU", "CLANG", reason="it counts the memory of these")
+@pytest.mark.parametrize("name", TWO_SIZES)
+def test_kernels_for_two_sizes_take_no_memory_for_all_that_these_may_be(name: str) -> None:
+    """A factor was packed for the greatest number of matrices of the greatest length: 512 MiB for a layer, 36 TiB for
+    attention, which was an error."""
+    shapes, program = TWO_SIZES[name]
+    used = Device[Device.DEFAULT].memory.stats().live // (1 << 20)
+    with Context(MEMORY_MB=used + 24):
+        for b, n in ((3, 20), (5, 41), (2, 63), (7, 34), (4, 85), (6, 19), (1, 70)):
+            given = [data(shape) for shape in shapes(b, n)]
+            got = program(*map(Tensor, given)).numpy()
+            with Context(DYNAMIC=0):
+                np.testing.assert_allclose(got, program(*map(Tensor, given)).numpy(), rtol=1e-3, atol=1e-3)
+    assert general_graphs()

@@ -318,6 +318,11 @@ def test_a_length_that_is_nothing_now_gives_what_an_empty_tensor_gives(name, cou
         np.testing.assert_allclose(found, getattr(x[:count], name)(**options).numpy(), rtol=1e-6)
 
 
+def test_groups_of_threads_store_the_result_of_a_row_of_nothing(shims: None) -> None:
+    x = Tensor.arange(12, device="CUDA_SHIM").float().reshape(4, 3).contiguous().realize()
+    assert x[:Variable("n", 0, 4).bind(0)].logsumexp().item() == float("-inf")
+
+
 def test_a_jitted_extreme_of_a_length_that_becomes_nothing_is_an_error():
     x, n = Tensor.arange(6).float().contiguous().realize(), Variable("n", 0, 6)
     largest = TinyJit(lambda n: x[:n].max().realize())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jit_reference import CALLS, follow, rand, same
 
-from glassgrad import Device, JitError, Tensor, jit as jit_module, nn
+from glassgrad import Context, Device, JitError, Tensor, jit as jit_module, nn
 from glassgrad.engine import buffer
 from glassgrad.jit import TinyJit
 from glassgrad.nn import optim
@@ -210,6 +210,17 @@ def test_randomnumbers_are_those_of_the_eager_program() -> None:
     with Tensor.train():
         drop = TinyJit(lambda x: x.dropout(0.5))
         assert len({tuple(drop(Tensor.ones(50)).tolist()) for _ in range(CALLS)}) == CALLS
+
+
+def test_the_message_that_there_is_a_new_random_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    @TinyJit
+    def noise(x: Tensor) -> Tensor: return x + Tensor.rand(5)
+    for _ in range(3):
+        noise(Tensor.zeros(5))
+    Tensor.manual_seed(4)
+    with Context(DEBUG=1):
+        noise(Tensor.zeros(5))
+    assert "jit: noise is captured anew: the random seed is no longer the UOp it was\n" in capsys.readouterr().out
 
 
 # -- jits within, devices, threads, memory --------------------------------------------------------------------------

@@ -7,9 +7,10 @@ import importlib
 import inspect
 import os
 
+import numpy as np
 import pytest
 
-from glassgrad import DTypeError, GradientError, InputError, ShapeError, Tensor, dtypes, nn
+from glassgrad import DTypeError, GradientError, InputError, ShapeError, Tensor, Variable, dtypes, nn
 from glassgrad.base.source_lines import library_folders
 from glassgrad.nn.modules.argument_checks import signature_of, wrong_argument
 from glassgrad.nn.modules.layer_path_in_errors import path_of
@@ -243,3 +244,24 @@ def test_constructors_are_what_they_show():
                                                                        "label_smoothing"]
     layer = nn.Linear(2, 3, device="CPU", dtype=dtypes.float16)
     assert layer.weight.dtype is dtypes.float16 and copy.deepcopy(layer).bias.dtype is dtypes.float16
+
+
+def test_sizes_may_be_integers_of_numpy():
+    x, two = Tensor([[1.0, 3.0], [5.0, 2.0]]), np.int64(2)
+    assert nn.LayerNorm(two).normalized_shape == nn.RMSNorm(two).normalized_shape == (2,)
+    assert nn.LayerNorm(two)(x).tolist() == nn.LayerNorm(2)(x).tolist()
+    assert nn.Conv1d(two, 3, np.int32(1), padding=np.int64(1))(x).shape == (3, 4)
+    assert type(nn.Linear(two, 3).in_features) is int and nn.Bilinear(0, 2, 3).weight.shape == (3, 0, 2)
+    assert nn.Conv1d(2, 3, 1, padding=Variable("n", 1, 4).bind(2))(x).shape == (3, 6)
+
+
+def test_normalization_of_integers_gives_floats():
+    """They were rounded to integers again."""
+    x = Tensor([[1, 2], [3, 7]])
+    with Tensor.train():
+        assert nn.BatchNorm1d(2)(x).tolist() == nn.BatchNorm1d(2)(x.float()).tolist()
+    assert nn.BatchNorm1d(2)(x).dtype is dtypes.float32
+
+
+def test_a_truncated_normal_distribution_without_deviation_is_its_mean():
+    assert nn.init.trunc_normal_(Tensor.zeros(2), 3.0, 0.0, -2.0, 2.0).tolist() == [2.0, 2.0]

@@ -252,3 +252,9 @@ def test_gradients_that_are_not_finite():
     x.grad = Tensor([math.inf])
     with pytest.raises(nn.optim.clip.GradientError, match="not finite"):
         optim.clip_grad_norm_([x], 1.0, error_if_nonfinite=True)
+
+
+def test_a_rate_may_be_a_number_of_numpy():
+    for number in (np.uint8(2), np.float32(2.0), 2.0):
+        schedule = L.OneCycleLR(optim.SGD([Tensor([1.0])], lr=0.1), max_lr=number, total_steps=9)
+        assert schedule.max_lrs == [2.0]

@@ -16,8 +16,9 @@ from cuda_compiler import compiler_report, needs_nvrtc
 
 from glassgrad import Context, Tensor, dtypes
 from glassgrad.compiler.check.loop_interpreter import run_kernel
-from glassgrad.compiler.graph import ops as o, toposort
+from glassgrad.compiler.graph import const, ops as o, toposort
 from glassgrad.compiler.graph.gradient import written_out
+from glassgrad.compiler.lower.attention.attention_backward import ComputedFactor
 from glassgrad.compiler.lower.group_statements import AwaitSteps, Turn
 from glassgrad.compiler.lower.loops import Accumulate, Assign, For, If, Kernel, expressions, ranges_of, walk
 from glassgrad.compiler.lower.lower import lower
@@ -27,6 +28,7 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source
+from glassgrad.compiler.schedule.attention_backward import FactorProduct, in_kernel
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.realize import schedule_of
 from glassgrad.engine.schedule_key import normalize
@@ -254,3 +256,17 @@ def test_what_copies_bring_is_read_after_their_wait(monkeypatch: pytest.MonkeyPa
     assert "left=in_place" in kernel.moves[0] and "stay=yes" in kernel.moves[0]
     before, _, after = make_source(kernel, chip, "cuda").partition("__global__")[2].partition("round_wait(")
     assert "stages[" not in before and "aligned(stages" not in before and "aligned(stages" in after
+
+
+def test_what_is_rounded_to_does_not_depend_on_the_order_of_nodes() -> None:
+    """Of two types of 16 bits the one that has fewer digits is chosen, whichever comes first in a set."""
+    tensors = [Tensor.zeros(1, 64, 16, dtype="bfloat16").contiguous().realize() for _ in range(3)]
+    out = tensors[0].scaled_dot_product_attention(*tensors[1:])
+    gradients = out.cast("float32").square().sum().gradient(*tensors)
+    items = schedule_of(written_out([t.uop for t in gradients]), out.device)
+    sink, chain = next((item.ast, found) for item in items for found in in_kernel(item.ast)
+                       if isinstance(found, FactorProduct))
+    inside = [*chain.inside, const(1.0, dtypes.float16).reshape((1,))]
+    for order in (inside, inside[::-1]):
+        chain.inside = dict.fromkeys(order).keys()  # type: ignore[assignment]
+        assert ComputedFactor(sink, [chain], GPU.score_blocks).rounded is dtypes.bfloat16

@@ -25,6 +25,7 @@ from glassgrad.compiler.lower.loops import Accumulate, Kernel, Phase, Store, exp
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.moves.split_by_remainder import by_remainder
 from glassgrad.compiler.optimize.plain.access_order import weighed
+from glassgrad.compiler.optimize.product import conv_tile_plan, recognize as recognize_file
 from glassgrad.compiler.optimize.product.recognize import count, recognize
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
@@ -49,8 +50,10 @@ CASES: list[tuple[int, int, int, tuple[int, int], tuple[int, int], dict[str, Any
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipe without its lower limits, and with short blocks: small cases take every path."""
     monkeypatch.setitem(cpu.LIMITS, "direct", TilingThresholds(task_work=1000, most_tasks=16, long_k=40, k_block=16))
-    for name in ("LEAST_USE", "REREAD", "PACK"):
+    for name in ("LEAST_USE", "PACK"):
         monkeypatch.setattr(cpu, name, 0)
+    for module in (conv_tile_plan, recognize_file):
+        monkeypatch.setattr(module, "REREAD", 0)
 
 
 def parts(values: Inputs, rng: np.random.Generator, case: Any) -> list[UOp]:

@@ -81,7 +81,8 @@ LIMITS: dict[str, dict[str, float]] = {     # what makes small sizes worth it, f
 ROW_LIMITS = {"LEAST_ROW": 16, "SLICE": 32, "LEAST_SLICE": 16, "LEAST_COLUMN": 16}
 OWN_LIMITS: dict[str, dict[str, dict[str, Any]]] = {
     "contract": {"targets.cpu_costs": {"NEAR_K": 32, "PACK_WORK": 64}, "product.packing": {"READ_AT_ONCE": 64}},
-    "direct": {"targets.cpu_costs": {"LEAST_USE": 0.0, "REREAD": 0, "PACK": 0.0}},
+    "direct": {"targets.cpu_costs": {"LEAST_USE": 0.0, "PACK": 0.0}, "product.recognize": {"REREAD": 0},
+               "product.conv_tile_plan": {"REREAD": 0}},
     "stream": {"recipes": {"STREAM_FROM": 1}},
     "taps": {"targets.cpu_costs": {"LEAST_OUTER": 1}},
     "window": {"targets.cpu_costs": {"LEAST_OUTER": 1}},

@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_840, "check": 890, "engine and runtime": 5_580, "tensor": 8_960, "nn": 5_432, "jit": 1_805,
-         "package": 38_305, "new capabilities": 16_100, "package with them": 54_405}
+LINES = {"compiler": 12_930, "check": 890, "engine and runtime": 5_605, "tensor": 9_055, "nn": 5_470, "jit": 1_790,
+         "package": 38_535, "new capabilities": 16_275, "package with them": 54_805}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 5_920, 74      # fewer lines on ARM64; aim: 6,000
+EXECUTED_LINES, EXECUTED_FILES = 5_990, 76      # the most, on processors with AMX; aim: 6,000
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:

@@ -1,6 +1,7 @@
 """`./dev fuzz`: random programs against a reference, until stopped. In: a kind, a first seed. Out: failing programs.
 
     ./dev fuzz methods                 single methods in corners (empty, NaN, limits of dtypes), against PyTorch
+    ./dev fuzz arguments               calls with one wrong argument: a clear error, or PyTorch's result
     ./dev fuzz writes                  views and writes in place, against PyTorch
     ./dev fuzz jit                     jitted functions that write and take views, against the same without the jit
     ./dev fuzz held                    loops that hold lazy values from step to step, against PyTorch
@@ -39,6 +40,7 @@ import tensor_fuzzer
 import torch
 import training_fuzzer
 import write_fuzzer
+import wrong_argument_fuzzer
 
 from glassgrad import Device
 
@@ -62,7 +64,7 @@ KINDS: dict[str, Callable[[int], str]] = {"methods": method_fuzzer.check, "write
                                           "programs": tensor_fuzzer.check, "sizes": size_fuzzer.check,
                                           "lengths": check_lengths, "graphs": check_graph, "jit": jit_fuzzer.check,
                                           "training": training_fuzzer.check, "loops": loop_fuzzer.check,
-                                          "held": held_value_fuzzer.check}
+                                          "held": held_value_fuzzer.check, "arguments": wrong_argument_fuzzer.check}
 
 
 def main() -> int:

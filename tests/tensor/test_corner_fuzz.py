@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 pytest.importorskip("torch", reason="PyTorch, the reference of gradients and layers, is not installed")
@@ -10,8 +12,9 @@ import loop_fuzzer  # noqa: E402
 import method_fuzzer  # noqa: E402
 import training_fuzzer  # noqa: E402
 import write_fuzzer  # noqa: E402
+import wrong_argument_fuzzer  # noqa: E402
 
-from glassgrad import Device  # noqa: E402
+from glassgrad import Device, InputError  # noqa: E402
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -21,6 +24,21 @@ def test_single_methods_give_what_pytorch_gives_in_corners(first: int) -> None:
     if not Device[Device.DEFAULT].has_float64:
         reports = [report for report in reports if " has no float64\n" not in report]
     assert not any(reports), "\n\n".join(filter(None, reports))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_a_wrong_argument_is_explained(first: int) -> None:
+    reports = [wrong_argument_fuzzer.check(seed) for seed in range(first, first + 50)]
+    assert not any(reports), "\n\n".join(filter(None, reports))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_argument_that_is_not_explained_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = [seed for seed in range(3000) if ".tril(" in wrong_argument_fuzzer.WrongCall(seed).text]
+    for error in (KeyError("k"), InputError("too little is said")):
+        monkeypatch.setattr("glassgrad.tensor.methods.creation.tril", Mock(side_effect=error))
+        assert any(f"{type(error).__name__}: " in wrong_argument_fuzzer.check(seed) for seed in seeds)
 
 
 @pytest.mark.filterwarnings("ignore")

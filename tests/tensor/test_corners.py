@@ -3,10 +3,12 @@ empty results of transposed convolutions."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from glassgrad import InputError, Tensor, dtypes
+from glassgrad import InputError, ShapeError, Tensor, dtypes, nn
 from glassgrad.nn import functional
 
 torch = pytest.importorskip("torch", reason="PyTorch, the reference, is not installed")
@@ -75,3 +77,42 @@ def test_a_number_of_any_type_says_whether_it_is_zero(kind: str) -> None:
 def test_a_transposed_convolution_may_be_empty() -> None:
     ours = Tensor.ones(1, 1, 2).conv_transpose2d(Tensor.ones(1, 1, 1), padding=1)
     assert ours.shape == (1, 1, 0) and ours.tolist() == [[[]]]
+
+
+@pytest.mark.parametrize("diagonal", [2 ** 31 - 1, -2 ** 31, 2 ** 32, -2 ** 40, 2 ** 63, -2 ** 63, 3, -2])
+def test_triangles_of_any_diagonal(diagonal: int) -> None:
+    """A row's index plus the diagonal had as few bits as an index: tril(2 ** 31 - 1) was all zeros."""
+    values = np.arange(1.0, 7.0, dtype=np.float32).reshape(2, 3)
+    x, far = Tensor(values), max(-9, min(diagonal, 9))
+    np.testing.assert_array_equal(x.triu(diagonal).numpy(), np.triu(values, far))
+    np.testing.assert_array_equal(x.tril(diagonal).numpy(), np.tril(values, far))
+    assert Tensor.tri(2, 3, diagonal).tolist() == np.tri(2, 3, far).tolist()
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Tensor.rand(2 ** 70), lambda: Tensor.arange(2 ** 63 - 1), lambda: Tensor([1.0]).expand(2 ** 63),
+    lambda: Tensor([1.0, 2.0]).pad((0, 2 ** 70)), lambda: Tensor([1.0]).repeat(2 ** 62),
+    lambda: nn.Linear(2 ** 70, 3), lambda: Tensor.zeros(1, 2).adaptive_max_pool2d((1, 2 ** 70))])
+def test_more_elements_than_addresses_are_refused(make: Any) -> None:
+    """Counts and addresses of 64 bits wrapped around: a layer of 2 ** 70 inputs ended the process."""
+    with pytest.raises(ShapeError, match="no tensor has so many elements"):
+        make()
+
+
+def test_no_quantiles_are_an_empty_result() -> None:
+    x, values = Tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert x.quantile([]).shape == tuple(values.quantile(torch.zeros(0)).shape)
+    assert x.nanquantile(np.zeros(0), 1, keepdim=True).shape == tuple(values.nanquantile(
+        torch.zeros(0), 1, keepdim=True).shape)
+
+
+def test_addr_is_of_vectors() -> None:
+    """A matrix as the first one gave a result of three axes."""
+    with pytest.raises(ShapeError, match="cannot add tensors of these shapes"):
+        Tensor.ones(2, 2).addr(Tensor.ones(2, 2), Tensor([1.0, 2.0]))
+
+
+def test_more_decimals_than_floats_have() -> None:
+    """10.0 ** 400 is an OverflowError of Python's."""
+    x = Tensor([1.2345, -0.5], dtype=dtypes.float64)
+    assert x.round(decimals=400).tolist() == x.tolist() and x.round(decimals=-400).tolist() == [0.0, 0.0]

@@ -31,6 +31,14 @@ def test_numpy_reads_tensors_and_mixed_operations_give_tensors():
     assert Tensor(np.arange(6).reshape(2, 3)[:, ::-2].T).tolist() == np.arange(6).reshape(2, 3)[:, ::-2].T.tolist()
 
 
+@pytest.mark.parametrize("name", ["int64", "uint64", "int32", "bool", "float16", "float64"])
+def test_an_array_is_of_the_type_that_numpy_means_by_its_name(name: str) -> None:
+    """int64 came as what C calls long long, which NumPy keeps apart where C's long has 64 bits too."""
+    x = Tensor([1, 0]).cast(getattr(dtypes, name)).realize()
+    for array in (x.numpy(), np.asarray(x), x[0].numpy()):
+        assert array.dtype.type is np.dtype(name).type
+
+
 @pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")
 def test_an_array_of_a_tensor_is_shared_or_copied_as_it_was_asked_for():
     x = Tensor([1.0, 2.0]).realize()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="PyTorch, the reference of gradients, is not installed")
+from render_kernels import needs_wasmtime  # noqa: E402
 from torch_reference import SPECIAL, Tensor, check, dtypes, torch  # noqa: E402
 
 from glassgrad import Device, Variable  # noqa: E402
@@ -307,6 +308,39 @@ def test_remainders_of_all_finite_numbers_are_exact(dtype, rng):
         for number in np.array([100.0, -8.0, 0.3, 1e-6, 6e4], dtype):
             np.testing.assert_array_equal((Tensor(x) % float(number)).numpy(), np.remainder(x, number))
             np.testing.assert_array_equal((float(number) % Tensor(y)).numpy(), np.remainder(number, y))
+
+
+def hard_pairs(dtype, rng):
+    """Zeros, limits, infinities and NaN with each other, bits at random, and multiples with their neighbours."""
+    info, name = np.finfo(dtype), str(dtype)
+    least = info.smallest_subnormal
+    odd = [0.0, 1.0, 3.0, 0.1, 1024.0, np.inf, np.nan, info.max, info.tiny, info.eps, 1 + info.eps, least, 3 * least]
+    odd = np.array([*odd, *[-number for number in odd]], name)
+    x, y = rng.integers(0, 256, (2, 2000, info.bits // 8), dtype=np.uint8).view(name)[..., 0]
+    with np.errstate(all="ignore"):
+        multiples = (y * rng.integers(1, 200, y.shape).astype(name)).astype(name)
+        below = np.nextafter(multiples, np.zeros(1, name))
+    left, right = [np.repeat(odd, odd.size), x, multiples, below], [np.tile(odd, odd.size), y, y, y]
+    return np.concatenate(left), np.concatenate(right)
+
+
+@pytest.mark.parametrize("device", ["CPU", "CLANG", pytest.param("WASM", marks=needs_wasmtime)])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_remainders_of_hard_pairs_are_those_of_c_and_of_pytorch(dtype, device, rng):
+    """The sign of a zero, too: it is that of x, also where y has the other one."""
+    x, y = hard_pairs(np.dtype("float32" if dtype == "bfloat16" else dtype), rng)
+    if dtype == "bfloat16":
+        x, y = ((a.view(np.uint32) & 0xffff0000).view(np.float32) for a in (x, y))
+    mine, other = (Tensor(a, device=device).cast(dtype) for a in (x, y))
+    with np.errstate(all="ignore"):
+        rest = np.fmod(x, y)
+        floored = np.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+    if dtype == "bfloat16":
+        floored = Tensor(floored).bfloat16().float().numpy()
+    for found, wanted in ((mine.fmod(other), rest), (mine % other, floored)):
+        got = (found.float() if dtype == "bfloat16" else found).numpy()
+        np.testing.assert_array_equal(got, wanted)
+        np.testing.assert_array_equal(np.signbit(got), np.where(np.isnan(got), np.signbit(got), np.signbit(wanted)))
 
 
 def test_the_remainder_of_a_large_quotient_has_pytorchs_gradient():

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from method_cases import CASES, ELSEWHERE, names_in
+from method_cases import CASES, ELSEWHERE, SHAPES, array, names_in
 from torch_reference import seeded, torch
 
 from glassgrad import Tensor
@@ -21,32 +21,6 @@ from glassgrad import Tensor
 ARRAYS = "xypqrbcklni"                  # the letters whose shape and memory vary
 VARIANTS: dict[str, tuple[int, ...]] = {"plain": (3, 4), "views": (3, 4), "no rows": (0, 4), "0-d": ()}
 WHOLE = {"int8", "int16", "int32", "int64", "uint8"}
-
-
-def array(letter: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The numbers behind a letter of method_cases.py."""
-    random = seeded("every method", letter)
-    if letter in "bc":
-        return random.random(shape) < 0.5
-    if letter in "klnio":
-        low, high = {"n": (1, 7), "i": (0, 3), "o": (0, 4)}.get(letter, (-6, 7))
-        numbers = random.integers(low, high, shape)
-        return np.where(numbers == 0, 2, numbers) if letter in "kl" else numbers
-    if letter in "pqr":
-        return random.uniform(*((1.2, 3.0) if letter == "r" else (0.15, 0.85)), shape)
-    if letter in "ms":
-        full = random.standard_normal((4, 4))
-        return full @ full.T + 2 * np.eye(4) if letter == "s" else full + 4 * np.eye(4)
-    if letter == "j":
-        return np.array([2, 0])
-    if letter == "t":
-        shares = random.random((3, 4)) + 0.1
-        return shares / shares.sum(1, keepdims=True)
-    return random.standard_normal(shape)
-
-
-SHAPES = {"v": (4,), "w": (4,), "a": (3, 4, 5), "e": (5, 4), "d": (2, 4, 5), "z": (2, 4, 6, 6), "f": (6, 2, 3, 3),
-          "g": (2, 4, 9), "o": (3,), "m": (4, 4), "s": (4, 4), "j": (2,), "t": (3, 4)}
 
 
 def leaves(values: np.ndarray, variant: str, turned: bool) -> tuple[Tensor, Tensor, Any, Any]:

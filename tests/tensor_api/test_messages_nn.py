@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from glassgrad import GlassgradError, Tensor, nn
 from glassgrad.compat.tinygrad import compiler_functions
-from glassgrad.nn import optim, state
+from glassgrad.nn import functional as F, optim, state
 from glassgrad.nn.optim import lr_scheduler
 from glassgrad.nn.state.formats import safetensors
 
@@ -21,6 +22,10 @@ def weight() -> Tensor:
 
 def sgd(**settings: Any) -> optim.SGD:
     return optim.SGD([weight()], **{"lr": 0.1, **settings})
+
+
+def sgd_of(parameters: Any) -> optim.SGD:
+    return optim.SGD(parameters, lr=0.1)
 
 
 def scaled() -> tuple[Any, Any]:
@@ -230,6 +235,46 @@ a schedule that goes on needs the rate it once began with
   given:    last_epoch=4 and a group without initial_lr
   expected: "initial_lr" in every group of parameters
   fix:      load the optimizer's state first: optimizer.load_state_dict(saved)"""),
+    "setting": (lambda: optim.Adam([weight()], eps=weight()), """
+Adam cannot take this eps
+  given:    eps=a Tensor of shape (2, 2) (Tensor)
+  expected: a number
+  fix:      see help(nn.optim.Adam)"""),
+    "one array as parameters": (lambda: sgd_of(np.array(1)), """
+SGD cannot take this params
+  given:    params=array(1) (ndarray)
+  expected: a list of Tensors or a Tensor
+  fix:      see help(nn.optim.SGD)"""),
+    "clip": (lambda: nn.utils.clip_grad_norm_([3], 1.0), """
+clip_grad_norm_ cannot take this parameters
+  given:    parameters=[3] (list)
+  expected: a list of Tensors
+  fix:      see help(Tensor.clip_grad_norm_)"""),
+    "function": (lambda: F.conv1d(3, weight()), """
+conv1d cannot take this input
+  given:    input=3 (int)
+  expected: a Tensor
+  fix:      see help(nn.functional.conv1d)"""),
+    "function, too little": (lambda: F.elu(alpha=2.0), """
+elu cannot be called like this
+  given:    missing a required argument: 'input'
+  expected: elu(input, alpha=1.0, inplace=False)
+  fix:      see help(nn.functional.elu)"""),
+    "deviation": (lambda: nn.init.normal_(weight(), std=-1.0), """
+a deviation cannot be negative
+  given:    std=-1.0
+  expected: 0 or more
+  fix:      check the setting"""),
+    "windows of unfold": (lambda: F.unfold(Tensor.ones(1, 1, 4, 4), 2, padding=(2, 2, 2)), """
+padding does not fit the space axes
+  given:    padding=(2, 2, 2)
+  expected: an integer of 0 or more, or 2 of them
+  fix:      write padding=0, for example"""),
+    "negative size of a layer": (lambda: nn.Bilinear(-1, 2, 3), """
+uniform cannot have a negative size
+  given:    (3, -1, 2)
+  expected: sizes of 0 or more
+  fix:      check how the sizes are computed"""),
     "rate": (lambda: sgd(lr=Tensor([1.0, 2.0])), """
 a learning rate is one number
   given:    a tensor of shape (2,)

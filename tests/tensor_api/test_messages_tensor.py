@@ -690,6 +690,21 @@ there is no memory to show
   given:    a tensor of shape (0,)
   expected: at least one element
   fix:      use .numpy() or .tolist(), which can be empty"""),
+    "a window without axes": (lambda: Tensor.ones(1, 1, 4, 4).avg_pool2d([]), """
+kernel_size does not fit the space axes
+  given:    kernel_size=[]
+  expected: an integer of 1 or more, or 2 of them
+  fix:      write kernel_size=1, for example"""),
+    "arrays": (lambda: Tensor([x23(), x23()[0], 2]), """
+cannot make a tensor of arrays of different shapes
+  given:    (2, 3), (3,), ()
+  expected: one shape
+  fix:      pad the smaller ones, or make a tensor of each"""),
+    "elements": (lambda: Tensor([1.0]).expand(2 ** 40, 2 ** 40), """
+no tensor has so many elements
+  given:    shape (1099511627776, 1099511627776)
+  expected: at most 2^60 elements
+  fix:      check how the sizes are computed"""),
     "gcd": (lambda: Tensor([1.5]).gcd(2), """
 gcd is of integers
   given:    float32 values

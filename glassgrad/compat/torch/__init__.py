@@ -14,13 +14,15 @@ import math
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from inspect import isfunction
 from typing import Any
 
 from glassgrad.base.errors import MemoryLimitError as OutOfMemoryError  # noqa: F401
-from glassgrad.compat.torch import creation, devices, functions
+from glassgrad.compat.torch import creation, devices, functions, linalg
 from glassgrad.compat.torch.torch_tensor import TorchTensor as Tensor
 from glassgrad.compiler.graph.dtype import DType as dtype, dtypes  # noqa: F401
 from glassgrad.nn import functional as _functional
+from glassgrad.nn.modules.argument_checks import explain_all as _explain_all
 from glassgrad.nn.optim.mixed_precision import autocast  # noqa: F401
 from glassgrad.nn.state.formats.torch_objects import STORAGES as _STORAGES
 from glassgrad.tensor.memory.python_values import TORCH_TYPES as _TORCH_TYPES
@@ -41,6 +43,8 @@ _MODULES = {"nn": "glassgrad.compat.torch.nn", "optim": "glassgrad.nn.optim",
 _TYPES = {"float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "long": dtypes.int64,
           "int": dtypes.int32, "short": dtypes.int16, **_TORCH_TYPES}
 _LEGACY = {f"{name}Tensor": kind for name, kind in _STORAGES.items() if kind is not None}
+for _part in (creation, functions, linalg):
+    _explain_all(vars(_part), _part.__all__, "torch")
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -60,34 +64,24 @@ def _method(name: str) -> Callable[..., Any]:
     return function
 
 
-def _legacy(name: str) -> Callable[..., Any]:
-    """The constructor torch.LongTensor(...): a tensor of the given values or, for integers, of that shape."""
-    def make(*given: Any) -> Any:
-        if given and all(isinstance(size, int) for size in given):
-            return Tensor.zeros(*given, dtype=_LEGACY[name], requires_grad=False)
-        return creation.tensor(given[0] if given else [], dtype=_LEGACY[name])
-    make.__name__ = name
-    return make
-
-
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(_MODULES[name])
     if name in _TYPES:
         return _TYPES[name]
     if name in _LEGACY:
-        return _legacy(name)
+        return partial(Tensor, dtype=_LEGACY[name], requires_grad=False)
     for part in (creation, functions, devices):
         if name in part.__all__:
             return getattr(part, name)
     if name in _functional.__all__:
         return getattr(_functional, name)
-    if not name.startswith("_") and callable(getattr(Tensor, name, None)):
+    if not name.startswith("_") and isfunction(getattr(Tensor, name, None)):       # not what makes tensors
         return _method(name)
     raise AttributeError(f"torch.{name} has no counterpart in glassgrad; docs/api.md lists what there is")
 
 
 def __dir__() -> list[str]:
-    methods = [name for name in dir(Tensor) if not name.startswith("_") and callable(getattr(Tensor, name))]
+    methods = [name for name in dir(Tensor) if not name.startswith("_") and isfunction(getattr(Tensor, name))]
     return sorted({*globals(), *_MODULES, *_TYPES, *_LEGACY, *creation.__all__, *functions.__all__, *devices.__all__,
                    *_functional.__all__, *methods})

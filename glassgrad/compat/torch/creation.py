@@ -14,19 +14,22 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["arange", "as_tensor", "asarray", "bernoulli", "default_generator", "empty", "empty_like", "eye",
-           "from_numpy", "full", "full_like", "get_default_dtype", "linspace", "logspace", "manual_seed", "multinomial",
-           "normal", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn",
+           "from_dlpack", "from_numpy", "full", "full_like", "get_default_dtype", "linspace", "logspace", "manual_seed",
+           "multinomial", "normal", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn",
            "randn_like", "randperm", "range", "scalar_tensor", "seed", "set_default_dtype", "tensor", "tril_indices",
            "triu_indices", "zeros", "zeros_like", "Generator"]
 
-_IGNORED = ("layout", "pin_memory", "memory_format", "out", "names")      # PyTorch's storage; no effect here
+_IGNORED = ("layout", "pin_memory", "memory_format", "names")      # PyTorch's storage; no effect here
 
 
 def _options(options: dict[str, Any]) -> dict[str, Any]:
     """Those of PyTorch's keywords that the tensor's own methods take."""
+    if options.get("out") is not None:
+        raise InputError("a new tensor cannot be made in another one's place", given="out=...",
+                         expected="a call that returns the tensor", fix="write into it: x.copy_(torch.zeros(3))")
     if options.get("generator") is not None:
         options["generator"].take()
-    kept = {k: v for k, v in options.items() if k not in (*_IGNORED, "generator")}
+    kept = {k: v for k, v in options.items() if k not in (*_IGNORED, "generator", "out")}
     if "device" in kept:
         kept["device"] = None if kept["device"] is None else str(kept["device"])
     return {"requires_grad": False, **kept}
@@ -51,9 +54,9 @@ def tensor(data: Any, dtype: DType | None = None, device: Any = None, requires_g
         data = Tensor.stack(*[as_tensor(x) for x in data]).detach()
         return tensor(data, dtype, device, requires_grad)
     place = None if device is None else str(device)
-    made = TorchTensor(data, dtype=dtype, device=place)
+    made = TorchTensor._made_of(data, dtype=dtype, device=place)
     if dtype is None and made.dtype is dtypes.int32 and not hasattr(data, "dtype"):
-        made = TorchTensor(data, dtype=dtypes.int64, device=place)
+        made = TorchTensor._made_of(data, dtype=dtypes.int64, device=place)
     return made.requires_grad_(requires_grad)
 
 
@@ -77,7 +80,17 @@ def scalar_tensor(s: float, **options: Any) -> Tensor: return tensor(float(s), *
 
 def from_numpy(ndarray: Any) -> Tensor:
     """A tensor of an array's values, in its type: a copy, where PyTorch shares the memory."""
-    return TorchTensor(ndarray, requires_grad=False)
+    return TorchTensor._made_of(ndarray, requires_grad=False)
+
+
+def from_dlpack(ext_tensor: Any) -> Tensor:
+    """A tensor over another library's memory, which is shared where it can be; a write here goes to new memory.
+
+    >>> import numpy
+    >>> from_dlpack(numpy.array([1.0, 2.0])).tolist()
+    [1.0, 2.0]
+    """
+    return TorchTensor.from_dlpack(ext_tensor).requires_grad_(False)
 
 
 def _sizes(size: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:

@@ -35,8 +35,8 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out
     [1, 2]
     """
     several = [t for t in tensors if t.shape != (0,)] or list(tensors)     # PyTorch drops tensors of shape (0,)
-    joined = Tensor.cat(*several, dim=dim if axis is None else axis)
-    return joined if out is None else out.assign(joined)
+    joined: Any = Tensor.cat(several, dim=dim if axis is None else axis)  # type: ignore[type-var]
+    return joined if out is None else out.assign(joined)  # type: ignore[no-any-return]
 
 
 concat = concatenate = cat
@@ -44,8 +44,8 @@ concat = concatenate = cat
 
 def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -> Tensor:
     """Stack tensors of one shape along a new axis."""
-    joined = Tensor.stack(*tensors, dim=dim)
-    return joined if out is None else out.assign(joined)
+    joined: Any = Tensor.stack(list(tensors), dim=dim)  # type: ignore[type-var]
+    return joined if out is None else out.assign(joined)  # type: ignore[no-any-return]
 
 
 def einsum(equation: str, *operands: Any) -> Tensor:

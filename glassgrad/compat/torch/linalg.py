@@ -50,5 +50,8 @@ def __getattr__(name: str) -> Any:
 
     @wraps(method)
     def function(*args: Any, **named: Any) -> Any:
-        return method(*args, **{_OUR_NAMES.get(key, key): value for key, value in named.items()})
+        ours = {_OUR_NAMES.get(key, key): value for key, value in named.items()}
+        if "self" in ours:
+            args = (ours.pop("self"),)
+        return method(*args if name == "multi_dot" else (*map(as_tensor, args[:1]), *args[1:]), **ours)
     return function

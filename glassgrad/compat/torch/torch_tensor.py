@@ -22,9 +22,27 @@ class TorchTensor(Tensor):
 
     >>> x = TorchTensor([[1, 5], [7, 2]])
     >>> x.max(1).values.tolist(), x.max(1).indices.tolist(), type(Tensor([1]) + x) is TorchTensor
-    ([5, 7], [1, 0], True)
+    ([5.0, 7.0], [1, 0], True)
     """
     __slots__ = ()
+
+    def __init__(self, *given: Any, dtype: DType | str | None = None, device: Any = None,
+                 requires_grad: bool | None = None):
+        """PyTorch's constructor: floats of the values, whatever their type is, or a tensor of these sizes.
+
+        >>> TorchTensor([1, 2]).dtype, TorchTensor(2, 3).shape
+        (dtypes.float32, (2, 3))
+        """
+        data = given[0] if len(given) == 1 and not isinstance(given[0], int) else Tensor.zeros(*given or (0,))
+        if dtype is None and not isinstance(data, (Tensor, UOp)):
+            dtype = dtypes.default_float
+        super().__init__(data, None if device is None else str(device), dtype, requires_grad)
+
+    @classmethod
+    def _made_of(cls, data: Any, **options: Any) -> Self:
+        made = cls.__new__(cls)
+        Tensor.__init__(made, data, **options)
+        return made
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a tensor has no {name!r}: " + _INSTEAD.get(name, "docs/api.md says what to use instead"))
@@ -47,7 +65,7 @@ class TorchTensor(Tensor):
         pair.
 
         >>> TorchTensor([[1, 5], [7, 2]]).min(0).values.tolist()
-        [1, 2]
+        [1.0, 2.0]
         """
         if isinstance(axis, int):
             axis, dim = None, axis
@@ -83,7 +101,7 @@ class TorchTensor(Tensor):
     def T(self) -> Self:
         """All axes in reverse order.
 
-        >>> TorchTensor([[[1, 2, 3]]]).T.shape
+        >>> TorchTensor(1, 1, 3).T.shape
         (3, 1, 1)
         """
         return self.permute(*reversed(range(self.ndim)))
@@ -91,8 +109,8 @@ class TorchTensor(Tensor):
     def masked_fill(self, mask: Any, value: Any = REQUIRED, **spelling: Any) -> Self:
         """This with `value`, in this tensor's dtype, where a mask is true.
 
-        >>> TorchTensor([True, False]).masked_fill(TorchTensor([False, True]), 1).tolist()
-        [True, True]
+        >>> TorchTensor([1, 2]).masked_fill(TorchTensor([0, 1]) > 0, 5).tolist()
+        [1.0, 5.0]
         """
         mask, value = arguments("masked_fill", spelling, mask=mask, value=value)
         exact = isinstance(value, float) and value.is_integer() and self.dtype.kind in "iu"    # else all become floats

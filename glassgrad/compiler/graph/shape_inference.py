@@ -13,11 +13,21 @@ from glassgrad.base.errors import Bug, DeviceError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.op_arguments import Shape
 from glassgrad.compiler.graph.ops import Kind, Op
-from glassgrad.compiler.graph.symbolic import Length
+from glassgrad.compiler.graph.symbolic import Length, most
+
+MOST_ELEMENTS = 1 << 60        # indices and addresses, in bytes of 8 at a time, are integers of 64 bits
 
 
 def shape_of(op: Op, src: tuple[Any, ...], arg: Any) -> Shape:
     """The shape of `op` applied to the nodes `src`."""
+    shape = _shape_of(op, src, arg)
+    if math.prod(map(most, shape)) > MOST_ELEMENTS:
+        raise ShapeError("no tensor has so many elements", given=f"shape {shape}", expected="at most 2^60 elements",
+                         fix="check how the sizes are computed")
+    return shape
+
+
+def _shape_of(op: Op, src: tuple[Any, ...], arg: Any) -> Shape:
     kind = op.kind
     if kind in (Kind.BINARY, Kind.TERNARY):
         shape: Shape = ()

@@ -8,13 +8,17 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from glassgrad.nn.modules.argument_checks import explain_all
 from glassgrad.tensor.tensor import Tensor
 
 
 def public_functions(module: dict[str, Any]) -> list[str]:
-    """Names of the public functions that a module defines itself, for its `__all__`."""
-    return [name for name, value in module.items()
-            if not name.startswith("_") and inspect.isfunction(value) and value.__module__ == module["__name__"]]
+    """Names of the public functions that a module defines itself, for its `__all__`. From here on, an error of theirs
+    names the argument that it is about."""
+    names = [name for name, value in module.items()
+             if not name.startswith("_") and inspect.isfunction(value) and value.__module__ == module["__name__"]]
+    explain_all(module, names, "nn.functional")
+    return names
 
 
 def with_fixed(function: Callable[..., Any], name: str, says: str, **fixed: Any) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from glassgrad.base.settings import Context
 from glassgrad.base.source_lines import one_place
 from glassgrad.nn.functional.fixed_arguments import public_functions, with_fixed
 from glassgrad.nn.modules.pending_statistics import average_into
-from glassgrad.tensor.formulas.neural.convolution import Windows, padding_in_numbers
+from glassgrad.tensor.formulas.neural.convolution import Windows, each, padding_in_numbers
 from glassgrad.tensor.formulas.neural.normalization import scaled_norm, weighted
 from glassgrad.tensor.jit_access import computed_from
 from glassgrad.tensor.tensor import Tensor
@@ -123,6 +123,8 @@ def batch_norm(input: Tensor, running_mean: Maybe, running_var: Maybe, weight: M
                training: bool = False, momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(variance + eps) for each channel: the batch's statistics in training, which are averaged into
     the running ones, else the running ones."""
+    if input.dtype.kind != "f":
+        input = input.float()
     axes, wide = tuple(axis for axis in range(input.ndim) if axis != 1), input.cast(input.dtype.accumulator)
     if not training and running_mean is not None and running_var is not None:
         return wide.batchnorm(weight, bias, running_mean, (running_var + eps).rsqrt()).cast(input.dtype)
@@ -206,8 +208,9 @@ def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Size
     >>> unfold(Tensor.arange(9).reshape(1, 1, 3, 3).float(), 2).shape
     (1, 4, 4)
     """
-    kernel, apart, around, step = ((n, n) if isinstance(n, int) else tuple(n)
-                                   for n in (kernel_size, dilation, padding, stride))
+    kernel, apart, step = (each(n, 2, name) for name, n in (
+        ("kernel_size", kernel_size), ("dilation", dilation), ("stride", stride)))
+    around = each(padding, 2, "padding", 0)
     reach = [d * (k - 1) for d, k in zip(apart, kernel)]
     if input.ndim not in (3, 4) or any(n + 2 * p <= r for n, p, r in zip(input.shape[-2:], around, reach)):
         raise ShapeError("the windows do not fit the input", given=f"an input of shape {input.shape}",
@@ -233,13 +236,13 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor: return input.channel_
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
     """The input coordinates of each output element under affine maps, for grid_sample."""
-    return Tensor.affine_grid(theta, size, bool(align_corners))
+    return Tensor.affine_grid(theta, size, align_corners or False)
 
 
 def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros",
                 align_corners: bool | None = None) -> Tensor:
     """The input, interpolated at coordinates from -1 to 1."""
-    return input.grid_sample(grid, mode, padding_mode, bool(align_corners))
+    return input.grid_sample(grid, mode, padding_mode, align_corners or False)
 
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:

@@ -73,7 +73,7 @@ class _Convolution(_ChannelWindows, Layer):
         if isinstance(padding, str):
             pads: tuple[int, ...] = padding_in_numbers(padding, self.kernel_size, self.stride, self.dilation)
             return pads
-        if not isinstance(padding, int) and len(padding) == 2 * self.rank and self.rank > 1:
+        if isinstance(padding, (tuple, list)) and len(padding) == 2 * self.rank and self.rank > 1:
             return tuple(padding)
         return tuple(n for p in reversed(each(padding, self.rank, "padding", 0)) for n in (p, p))
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from glassgrad.base.source_lines import one_place
 from glassgrad.nn.functional.layers import bilinear
 from glassgrad.nn.modules.layer import Layer
-from glassgrad.nn.modules.new_parameters import fan_in_uniform, uniform_within
+from glassgrad.nn.modules.new_parameters import fan_in_uniform
 from glassgrad.tensor.formulas.linalg.products import linear
 from glassgrad.tensor.jit_access import computed_from
 from glassgrad.tensor.tensor import Tensor
@@ -49,9 +48,8 @@ class Bilinear(Layer):
 
     def __init__(self, in1_features: int, in2_features: int, out_features: int, bias: bool = True):
         self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
-        bound = 1 / math.sqrt(in1_features)
-        self.weight = uniform_within(bound, out_features, in1_features, in2_features)
-        self.bias = uniform_within(bound, out_features) if bias else None
+        self.weight = fan_in_uniform((out_features, in1_features, in2_features), in1_features)
+        self.bias = fan_in_uniform((out_features,), in1_features) if bias else None
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         sizes = (*x.shape[-1:], *y.shape[-1:])

@@ -1,8 +1,8 @@
 """Constructor arguments compared with their annotations, before the constructor runs. In: a class and a call of it.
 Out: nothing, or an InputError that names the argument: given / expected / fix.
 
-Layers, optimizers and schedules call `check_call` when they are made, and a layer looks for the wrong argument with
-`wrong_argument` when its `forward` fails: constructors and `forward` need no checks that repeat their annotations.
+Layers, optimizers and schedules call `check_call` when they are made; where a layer's `forward` or a function of
+`nn.functional` fails, `explain` looks for the wrong argument: none of these needs checks that repeat its annotations.
 Does not depend on any layer.
 """
 
@@ -12,11 +12,12 @@ import ast
 import functools
 import inspect
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from glassgrad.base.errors import InputError
-from glassgrad.compiler.graph import DType
+from glassgrad.base.errors import GlassgradError, InputError
+from glassgrad.compiler.graph import DType, Length
+from glassgrad.tensor.broadcast import whole
 from glassgrad.tensor.checks import KINDS, cannot_take
 from glassgrad.tensor.tensor_base import TensorBase
 
@@ -27,16 +28,23 @@ def _reads_as(kind: str) -> tuple[Callable[[Any], bool], str]:
     return lambda value: read(value) is not None, words
 
 
+def _iterates(value: Any) -> bool:
+    try:
+        return iter(value) is not None and not isinstance(value, type)
+    except TypeError:                              # an array without axes has the method that iter() asks for
+        return False
+
+
 # annotation: (test of a value, description for messages)
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{kind: _reads_as(kind) for kind in ("int", "bool", "str", "Callable")},
     "Tensor": _reads_as("Self"),
-    "float": (lambda v: isinstance(v, (numbers.Real, TensorBase)), "a number"),
+    "float": (lambda v: isinstance(v, numbers.Real) or isinstance(v, TensorBase) and v.uop.size == 1, "a number"),
     "None": (lambda v: v is None, "None"),
     "DType": (lambda v: isinstance(v, DType), "a dtype"),
     "dict": (lambda v: isinstance(v, dict), "a dict"),
     "Sequence": (lambda v: isinstance(v, (list, tuple, range)), "a list"),
-    "Iterable": (lambda v: hasattr(v, "__iter__") and not isinstance(v, type), "a list"),
+    "Iterable": (lambda v: _iterates(v), "a list"),
     "tuple": (lambda v: isinstance(v, (list, tuple)), "a tuple"),
 }
 _ALIASES = {"Sizes": "int | Sequence[int]", "Parameters": "Iterable[Tensor] | Tensor", "Betas": "Sequence[float]",
@@ -90,6 +98,55 @@ def wrong_argument(signature: inspect.Signature, name: str, module: str, args: t
             if admitted != "Any" and value is not parameter.default and not _matches(value, admitted):
                 return cannot_take(name, argument, value, _words(admitted), f"see help({module}.{name})")
     return None
+
+
+def plain(value: Any) -> Any:
+    """NumPy's integers as Python's, other values as they are.
+
+    >>> import numpy as np
+    >>> plain(np.int64(3)), plain(2.5)
+    (3, 2.5)
+    """
+    found = None if isinstance(value, (TensorBase, Length)) else whole(value)
+    return value if found is None else found
+
+
+# -- functions and layers that fail ----------------------------------------------------------------------------
+FAILURES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError)
+
+
+def explain(problem: Exception, function: Any, name: str, module: str, args: tuple[Any, ...],
+            kwargs: dict[str, Any]) -> None:
+    """Raise what is wrong with a call that failed, unless the error says it already, or all arguments fit."""
+    mistake = None if isinstance(problem, GlassgradError) else wrong_argument(
+        signature_of(function), name, module, args, kwargs)
+    if mistake is not None:
+        raise mistake from problem
+
+
+def explained(function: Callable[..., Any], module: str) -> Callable[..., Any]:
+    """The function; where it fails because of an argument, the error names it.
+
+    >>> def half(x: float): return x / 2
+    >>> explained(half, "examples")(3)
+    1.5
+    >>> try: explained(half, "examples")("three")
+    ... except InputError as error: print(error.what, error.given)
+    half cannot take this x x='three' (str)
+    """
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except FAILURES as problem:
+            explain(problem, function, function.__name__, module, args, kwargs)
+            raise
+    return called
+
+
+def explain_all(module: dict[str, Any], names: Iterable[str], says: str) -> None:
+    """From here on, errors of a module's functions name the argument that they are about."""
+    module.update({name: explained(module[name], says) for name in names if inspect.isfunction(module.get(name))})
 
 
 # -- annotations, read as they are written -------------------------------------------------------------------

@@ -10,8 +10,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from glassgrad.base.errors import GlassgradError, ShapeError
-from glassgrad.nn.modules.argument_checks import check_call, signature_of, wrong_argument
+from glassgrad.base.errors import ShapeError
+from glassgrad.nn.modules.argument_checks import FAILURES, check_call, explain, plain, signature_of
 from glassgrad.nn.modules.layer_path_in_errors import path_of
 from glassgrad.nn.modules.module import Module
 from glassgrad.tensor.formulas.neural.convolution import each
@@ -34,7 +34,7 @@ class LayerType(type):
     def __call__(cls, *args: Any, device: Any = None, dtype: Any = None, **kwargs: Any) -> Any:
         named = {cls.synonyms.get(name, name): value for name, value in kwargs.items()}  # type: ignore[attr-defined]
         check_call(cls, cls.__signature__, "nn", args, named)
-        layer = super().__call__(*args, **named)
+        layer = super().__call__(*map(plain, args), **{name: plain(value) for name, value in named.items()})
         if device is not None or dtype is not None:
             layer.to(device, dtype)
         return layer
@@ -69,14 +69,10 @@ class Layer(Module, metaclass=LayerType):
             if getattr(problem, "layer", None) is not None:      # an inner layer has named itself already
                 raise
             raise _named(self, problem.what, problem.given, problem.expected, problem.fix, problem.where) from None
-        except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as problem:
-            if isinstance(problem, GlassgradError) or not type(self).forward.__module__.startswith("glassgrad."):
-                raise                                           # not our layer: leave its error alone
-            called = signature_of(getattr(self, "function", self.forward))
-            mistake = wrong_argument(called, type(self).__name__, "nn", inputs, options)
-            if mistake is None:
-                raise
-            raise mistake from problem
+        except FAILURES as problem:
+            if type(self).forward.__module__.startswith("glassgrad."):      # not our layer: leave its error alone
+                explain(problem, getattr(self, "function", self.forward), type(self).__name__, "nn", inputs, options)
+            raise
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self.shows)})"
@@ -127,7 +123,7 @@ class FunctionLayer(Layer):
     def __init_subclass__(cls, function: Callable[..., Any] | None = None, settings: Sequence[str] | None = None,
                           **constants: Any) -> None:
         if function is not None:
-            cls.function = staticmethod(function)
+            cls.function = staticmethod(inspect.unwrap(function))          # an error names the layer
             known = inspect.signature(function).parameters
             taken = [known[name] for name in settings or known if settings or _is_setting(known[name])]
             cls.settings = inspect.Signature(taken)

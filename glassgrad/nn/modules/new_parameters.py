@@ -25,7 +25,7 @@ def fan_in_uniform(shape: Sequence[int], inputs: int) -> Tensor:
     >>> fan_in_uniform((4, 3), 3).shape
     (4, 3)
     """
-    return uniform_within(1 / math.sqrt(inputs) if inputs else 0.0, *shape)
+    return uniform_within(1 / math.sqrt(inputs) if inputs > 0 else 0.0, *shape)
 
 
 def zeros(*shape: int) -> Tensor:

@@ -15,9 +15,10 @@ from glassgrad.tensor import checks
 from glassgrad.tensor.tensor import Tensor
 
 
-def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
+def _gradients(what: str, parameters: Tensor | Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Pairs of a parameter and its gradient, for those that have one."""
-    given = [parameters] if isinstance(parameters, Tensor) else parameters
+    given = [parameters] if isinstance(parameters, Tensor) else checks.of_kind(
+        "list[Tensor]", what, parameters=parameters)
     return [(p, grad) for p in given if (grad := p.grad) is not None]
 
 
@@ -29,7 +30,7 @@ def total_norm(parameters: Tensor | Iterable[Tensor], norm_type: float = 2.0) ->
     >>> total_norm([x, y]).item()
     10.0
     """
-    sizes = [grad.detach().cast(grad.dtype.accumulator).abs() for _, grad in _gradients(parameters)]
+    sizes = [grad.detach().cast(grad.dtype.accumulator).abs() for _, grad in _gradients("total_norm", parameters)]
     if not sizes:
         return Tensor(0.0)
     device = sizes[0].device
@@ -51,7 +52,7 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
     max_norm = checks.of_kind("float", "clip_grad_norm_", max_norm=max_norm)
     norm_type = checks.of_kind("float", "clip_grad_norm_", norm_type=norm_type)
     checks.of_kind("bool", "clip_grad_norm_", error_if_nonfinite=error_if_nonfinite)
-    held = _gradients(parameters)
+    held = _gradients("clip_grad_norm_", parameters)
     length = total_norm([p for p, _ in held], norm_type)
     if error_if_nonfinite and not math.isfinite(length.item()):
         raise GradientError("the gradients are not finite", given=f"a common length of {length.item()}",
@@ -72,5 +73,5 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
     [6.0, -7.0]
     """
     clip_value = checks.of_kind("float", "clip_grad_value_", clip_value=clip_value)
-    for p, grad in _gradients(parameters):
+    for p, grad in _gradients("clip_grad_value_", parameters):
         p.grad = grad.clamp(-float(clip_value), float(clip_value))

@@ -114,7 +114,7 @@ def _checked(found: Any, nodes: tuple[UOp, ...], what: str, like: TensorBase) ->
     out: list[UOp | None] = []
     for i, (g, node) in enumerate(zip(found, nodes)):
         if g is not None and not isinstance(g, TensorBase):
-            g = like.__class__(g)
+            g = like._made_of(g)
         if g is not None and g.shape != node.shape:
             raise GradientError(f"{what} gave a gradient that does not fit",
                                 given=f"shape {g.shape} for tensor {i} of {node.shape}",

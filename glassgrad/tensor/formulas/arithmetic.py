@@ -279,7 +279,7 @@ def round_to(x: UOp, decimals: int) -> UOp:
     """Rounded to a number of decimals; a negative number rounds to tens, hundreds, ..."""
     if not decimals:
         return round_half_even(x)
-    scale = 10.0 ** abs(decimals)
+    scale = 10.0 ** min(abs(decimals), 308)                        # the largest power that is a float
     return round_half_even(x * scale) / scale if decimals > 0 else round_half_even(divide(x, scale)) * scale
 
 

@@ -164,6 +164,7 @@ def along(n: Any, axis: int, shape: Sequence[Any], dtype: DType = dtypes.int32) 
 def above_diagonal(shape: Sequence[Any], diagonal: int) -> UOp:
     """Whether column - row >= diagonal, over the last two axes of a shape."""
     rows, columns = shape[-2:]
+    diagonal = max(-most(rows), min(diagonal, most(columns)))              # sums of indices have few bits
     row, column = along(rows, 0, (rows, columns)), along(columns, 1, (rows, columns))
     return (column < row + diagonal).logical_not().broadcast(tuple(shape))
 

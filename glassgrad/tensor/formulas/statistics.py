@@ -104,7 +104,7 @@ def quantile(x: UOp, shares: UOp, axis: int | None, keepdim: bool, interpolation
         at = low = high = {"lower": low, "higher": high, "nearest": round_half_even(at)}[interpolation]
     count = shares.elements
     ranks = cat([index.cast(dtypes.int32).broadcast((rows.shape[0], count)) for index in (low, high)], 1)
-    if count > FEW_SHARES:
+    if count == 0 or count > FEW_SHARES:
         both = gather_known(sort(rows, 1)[0], 1, ranks)                 # NaN comes last
     else:
         both = cat([ranked(rows, 1, part(ranks, 1, i, i + 1))[0] for i in range(2 * count)], 1)

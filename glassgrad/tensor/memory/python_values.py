@@ -47,7 +47,12 @@ def read_value(value: Any, dtype: DType | None = None) -> HostValue:
     if isinstance(value, (list, tuple, range)):
         flat, shape = _flatten(list(value))
         if flat and getattr(flat[0], "shape", ()) not in ((), (1,)) and hasattr(flat[0], "__array__"):
-            return read_array(value, dtype)         # a list of arrays or tensors
+            shapes = dict.fromkeys(tuple(getattr(x, "shape", ())) for x in flat)        # arrays or tensors
+            if len(shapes) > 1:
+                raise ShapeError("cannot make a tensor of arrays of different shapes",
+                                 given=", ".join(map(str, shapes)), expected="one shape",
+                                 fix="pad the smaller ones, or make a tensor of each")
+            return read_array(value, dtype)
         return _pack(flat, shape, dtype)
     if isinstance(value, (bytes, bytearray, memoryview, array.array)):
         view = memoryview(value)

@@ -75,7 +75,7 @@ class AssignmentMixin(TensorBase):
         if spelling or value is REQUIRED:
             value, = spelled("assign", spelling, value=value)
         new: Self = value if isinstance(value, TensorBase) else \
-            self.__class__(value, device=None if on_disk(self.uop.device) else self.device,
+            self._made_of(value, device=None if on_disk(self.uop.device) else self.device,
                            dtype=self.dtype)  # type: ignore[assignment]
         node = self.uop
         if new.uop.shape != node.shape:

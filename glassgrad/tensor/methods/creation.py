@@ -176,7 +176,7 @@ class CreationMixin(TensorBase):
         >>> Tensor([1.5]).new_tensor([1, 2]).tolist()
         [1.0, 2.0]
         """
-        return self.__class__(data, **{"dtype": self.dtype, "device": self.device, **kwargs})
+        return self._made_of(data, **{"dtype": self.dtype, "device": self.device, **kwargs})
 
     # -- ranges ----------------------------------------------------------------------------------------------
     @classmethod
@@ -299,7 +299,8 @@ class CreationMixin(TensorBase):
         >>> Tensor.tril_indices(2, 2).tolist()
         [[0, 1, 1], [0, 0, 1]]
         """
-        return cls(_triangle_indices("tril_indices", row, col, offset, lambda beyond: beyond <= 0), dtype=dtypes.int32)
+        indices = _triangle_indices("tril_indices", row, col, offset, lambda beyond: beyond <= 0)
+        return cls._made_of(indices, dtype=dtypes.int32)
 
     @classmethod
     def triu_indices(cls, row: int, col: int, offset: int = 0) -> Self:
@@ -308,7 +309,8 @@ class CreationMixin(TensorBase):
         >>> Tensor.triu_indices(2, 2).tolist()
         [[0, 0, 1], [0, 1, 1]]
         """
-        return cls(_triangle_indices("triu_indices", row, col, offset, lambda beyond: beyond >= 0), dtype=dtypes.int32)
+        indices = _triangle_indices("triu_indices", row, col, offset, lambda beyond: beyond >= 0)
+        return cls._made_of(indices, dtype=dtypes.int32)
 
     def one_hot(self, num_classes: int = -1) -> Self:
         """A new last axis with 1 at the index that each value names and 0 elsewhere; -1 counts up to the largest value.

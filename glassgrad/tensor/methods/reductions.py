@@ -278,7 +278,7 @@ class ReductionsMixin(TensorBase):
         """
         invert, = arguments("isin", invert=invert)
         others = test_elements if isinstance(test_elements, TensorBase) else \
-            self.__class__(test_elements, device=self.device)
+            self._made_of(test_elements, device=self.device)
         found = any_true(equal(unsqueeze(self.uop, -1), flatten(others.uop)), -1)
         return self._with(~found if invert else found, others)
 

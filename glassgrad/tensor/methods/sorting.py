@@ -315,7 +315,7 @@ class SortingMixin(TensorBase):
         ([1, 2], 2)
         """
         right, = arguments("searchsorted", right=right)
-        wanted = values if isinstance(values, TensorBase) else self.__class__(values, device=self.device)
+        wanted = values if isinstance(values, TensorBase) else self._made_of(values, device=self.device)
         return self._with(self._search(self.uop, wanted.uop, right), wanted)
 
     def bucketize(self, boundaries: Self, *, right: bool = False) -> Self:

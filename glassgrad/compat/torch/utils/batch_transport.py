@@ -51,7 +51,7 @@ class HostValues(NamedTuple):
         """A tensor of these values, in memory of its own."""
         if isinstance(self.values, list):
             return tensor(self.values, dtype=self.dtype)
-        return TorchTensor(self.values, dtype=self.dtype, requires_grad=False)
+        return TorchTensor._made_of(self.values, dtype=self.dtype, requires_grad=False)
 
 
 class SentBatch(NamedTuple):

@@ -263,11 +263,11 @@ def _gathering(dataset: Any) -> Callable[[Sequence[Any]], Any] | None:
 def _rows(values: Any) -> Callable[[Sequence[Any]], Tensor]:
     """A function that gathers rows of a tensor or an array: by NumPy if they are on the host and keep their type."""
     on_device = isinstance(values, Tensor) and values.device != "CPU"
-    held = values.detach() if isinstance(values, Tensor) else TorchTensor(values[:0])
+    held = values.detach() if isinstance(values, Tensor) else TorchTensor._made_of(values[:0])
     array = None if on_device else held.numpy() if isinstance(values, Tensor) else values
-    if array is not None and TorchTensor(array[:0]).dtype is held.dtype:
-        return lambda indices: TorchTensor(array[[int(index) for index in indices]], requires_grad=False)
-    return lambda indices: held[TorchTensor([int(index) for index in indices])].detach()
+    if array is not None and TorchTensor._made_of(array[:0]).dtype is held.dtype:
+        return lambda indices: TorchTensor._made_of(array[[int(index) for index in indices]], requires_grad=False)
+    return lambda indices: held[[int(index) for index in indices]].detach()
 
 
 class DataLoader(Subscripted):

@@ -112,7 +112,7 @@ def rows_by_length(body: list[Statement]) -> list[list[Statement]]:
         return [body]
     few = gpu.HELD_WORDS * gpu.WARP
     numbers = [few, row.size] if bounds(row.stop)[0] <= few < row.size else [row.size]
-    return one_of({n: bounded(body, row.stop, n, row.stop) for n in numbers}, row.stop)
+    return one_of({n: bounded(body, row.stop, n, row.stop) for n in numbers}, row.stop, -1)
 
 
 def _can_be_wide(loop: For) -> bool:

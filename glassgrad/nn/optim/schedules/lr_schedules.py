@@ -19,7 +19,9 @@ from glassgrad.nn.optim.optimizer import Optimizer
 
 def rates_of_groups(optimizer: Optimizer, rate: float | Sequence[float]) -> list[float]:
     """A rate for each parameter group, from one number for all or a list of one each."""
-    return [float(rate)] * len(optimizer.param_groups) if isinstance(rate, (int, float)) else list(map(float, rate))
+    if isinstance(rate, Sequence):
+        return list(map(float, rate))
+    return [float(rate)] * len(optimizer.param_groups)
 
 
 class LRScheduler:

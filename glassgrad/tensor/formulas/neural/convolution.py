@@ -89,9 +89,9 @@ def _given(value: Any, rank: int) -> list[int | None]:
 def each(value: Any, rank: int, what: str, least: int = 1) -> tuple[int, ...]:
     """One number per space axis, from one number or a sequence."""
     sizes = _given(value, rank)
-    if len(sizes) != rank or any(n is None or n < least for n in sizes):
+    if not rank or len(sizes) != rank or any(n is None or n < least for n in sizes):
         raise InputError(f"{what} does not fit the space axes", given=f"{what}={value!r}",
-                         expected=f"an integer of {least} or more, or {rank} of them",
+                         expected=f"an integer of {least} or more, or {rank or 2} of them",
                          fix=f"write {what}={least}, for example")
     return tuple(sizes)  # type: ignore[arg-type]
 

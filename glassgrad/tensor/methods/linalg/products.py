@@ -194,7 +194,7 @@ class ProductsMixin(TensorBase):
         >>> Tensor([[1, 1]]).addr(Tensor([2]), Tensor([3, 4])).tolist()
         [[7, 9]]
         """
-        return self._added(lambda x, y: products.matmul(unsqueeze(x, -1), unsqueeze(y, 0)), "addr", beta, alpha,
+        return self._added(lambda x, y: mul(unsqueeze(flatten(x), 1), flatten(y)), "addr", beta, alpha,
                            vec1=vec1, vec2=vec2)
 
     def baddbmm(self, batch1: Self, batch2: Self, beta: float = 1, alpha: float = 1) -> Self:

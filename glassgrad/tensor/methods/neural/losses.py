@@ -320,7 +320,7 @@ class LossesMixin(TensorBase):
 
     def _lengths(self, value: Any, batch: int, what: str) -> UOp:
         """Lengths written as a number, a list or a tensor."""
-        lengths = (value if isinstance(value, TensorBase) else self.__class__(value, device=self.device)).uop
+        lengths = (value if isinstance(value, TensorBase) else self._made_of(value, device=self.device)).uop
         lengths = lengths.reshape((lengths.elements,))
         if lengths.dtype.kind not in "iu" or batch >= 0 and lengths.shape != (batch,):
             raise ShapeError(f"{what} has one length per sequence",

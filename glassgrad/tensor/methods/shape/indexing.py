@@ -34,7 +34,7 @@ class IndexingMixin(TensorBase):
         """x[key] = value gives this tensor a new value; tensors computed from the old one keep it."""
         parts = self._parts(key)
         there = None if on_disk(self.uop.device) else self.device
-        new = value if isinstance(value, TensorBase) else self.__class__(value, device=there, dtype=self.dtype)
+        new = value if isinstance(value, TensorBase) else self._made_of(value, device=there, dtype=self.dtype)
         if there is None:
             view, picks = self._basic(parts)
             if picks:
@@ -67,7 +67,7 @@ class IndexingMixin(TensorBase):
         for k in keys:
             if isinstance(k, (bool, list, range, tuple)) \
                     or type(k).__module__ == "numpy" and getattr(k, "shape", ()) != ():
-                k = self.__class__(k, device=self.device)
+                k = self._made_of(k, device=self.device)
                 if k.dtype.kind == "f" and k.numel() == 0:
                     k = k.cast(dtypes.int32)
             if isinstance(k, TensorBase):
@@ -95,7 +95,7 @@ class IndexingMixin(TensorBase):
                                          given=f"it and {len(parts) - 1} more", expected="a mask with axes",
                                          fix="write x[mask][...]")
                 found = true_indices_by_axis(running.bytes_of(p.uop, p.device), p.shape)
-                expanded.extend(self.__class__(axis, device=self.device) for axis in found)
+                expanded.extend(self._made_of(axis, device=self.device) for axis in found)
             else:
                 expanded.append(p)
         used = sum(p is not None and p is not Ellipsis for p in expanded)
@@ -263,7 +263,7 @@ class IndexingMixin(TensorBase):
         x = self.uop if dim is not None and self.ndim else flatten(self.uop)
         axis = resolve_axis(dim if dim is not None else 0, len(x.shape), "repeat_interleave")
         if isinstance(repeats, (list, tuple)) or hasattr(repeats, "__array_interface__"):
-            repeats = self.__class__(repeats, device=self.device)
+            repeats = self._made_of(repeats, device=self.device)
         if isinstance(repeats, TensorBase):
             return self._with(x).index_select(axis, self._repeated_indices(repeats, x.shape[axis]))
         [times] = shape_from((repeats,), "repeat_interleave")
@@ -281,7 +281,7 @@ class IndexingMixin(TensorBase):
         if min(counts, default=0) < 0:
             raise _negative_repeats(min(counts))
         indices = [index for index, count in enumerate(counts) for _ in range(count)]
-        return self.__class__(indices, device=self.device, dtype=dtypes.int32)
+        return self._made_of(indices, device=self.device, dtype=dtypes.int32)
 
     def take(self, index: Self) -> Self:
         """The elements of the flattened tensor that indices name.

@@ -30,7 +30,7 @@ class MovementMixin(TensorBase):
         [[1, 2, 3], [4, 5, 6]]
         """
         x = self.uop
-        shape = one_row(several("reshape", spelling, shape=shape) if spelling else shape)
+        shape = several("reshape", spelling, shape=shape) if spelling else one_row(shape)
         if any(n is None for n in shape):
             shape = tuple(x.shape[i] if n is None and i < len(x.shape) else n for i, n in enumerate(shape))
         sizes = shape_from(shape, "reshape")
@@ -217,7 +217,7 @@ class MovementMixin(TensorBase):
         [[1, 1, 1], [2, 2, 2]]
         """
         x = self.uop
-        shape = one_row(several("expand", spelling, shape=shape) if spelling else shape)
+        shape = several("expand", spelling, shape=shape) if spelling else one_row(shape)
         lead = len(shape) - len(x.shape)
         keeps = [n is None or not isinstance(n, Length) and whole(n) == -1 for n in shape]
         kept = tuple(x.shape[i - lead] if keeps[i] and i >= lead else n for i, n in enumerate(shape))
@@ -279,7 +279,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([1, 2, 3]).flip(0).tolist()
         [3, 2, 1]
         """
-        dims = one_row(several("flip", spelling, dims=dims))
+        dims = several("flip", spelling, dims=dims)
         return self._with(self.uop.flip(resolve_axes(dims, len(self.uop.shape), "flip")))
 
     def fliplr(self) -> Self:

@@ -58,7 +58,9 @@ class RegisterTile(PanelBlocks):
         self.set_columns()
         p, near = self.product, c.right == "near"
         self.total = register_over(p.total.arg, p.total.dtype, (self.row, self.over, self.lane))
-        self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1, self.panels_m, None, p.stops)
+        self.left_is_own = self.task_m.arg.size == 1 and plan.repeats_at_run_time(p.left)
+        self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1, self.panels_m,
+                                 self.task_m if self.left_is_own else None, p.stops)
         self.right = PackedFactor("right", p.right, self.n, self.outer, p.k, self.columns, self.vectors,
                                   self.block_n if near else self.panels_n, self.task_n if near else None, p.stops,
                                   plan.right_bytes > plan.target.l2_bytes)
@@ -98,12 +100,14 @@ class RegisterTile(PanelBlocks):
     # -- phases ----------------------------------------------------------------------------------------------
     def phases(self) -> list[list[Statement]]:
         most = moves.PHASE_TASKS if not self.product.stops else self.work     # loops with run-time bounds stay whole
-        packed = [] if self.left_in_place else [self.left.pack(self.lanes, most)]
+        packed = [] if self.left_in_place or self.left_is_own else [self.left.pack(self.lanes, most)]
         if not self.n.pitch and self.choice.right == "packed":
             packed.append(self.right.pack(self.lanes, most))
         body = self.in_blocks_of_k() if self.choice.k_block else self.panels(RegisterTile.finished)
         if self.choice.right == "near":
             body = [*self.right.pack(self.lanes), *body]
+        if self.left_is_own and not self.left_in_place:
+            body = [*self.left.pack(self.lanes), *body]
         if self.plan.before:
             rest = [r for r in self.outer if r not in self.product.batch]
             body = [*self.plan.before, *nested([*rest, self.task_m, self.task_n], body)]

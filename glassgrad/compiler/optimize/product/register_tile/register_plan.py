@@ -116,7 +116,8 @@ class RegisterPlan(TileCycles):
         ways = ["in_place"] if self.why_right_not_along_n() is None else []
         if not self.right_streams:
             ways += ["near"] if self.must_pack_together(vectors) is None else []
-            ways.append("packed")
+            if not self.repeats_at_run_time(self.product.right):
+                ways.append("packed")
         return ways
 
     def registers(self, rows: int, vectors: int, left: str) -> int:

@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from glassgrad.compiler.graph import ops as o, toposort
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.lower.loops import Store, ranges_of
 from glassgrad.compiler.optimize.product.flat_axes import FlatProduct
 from glassgrad.compiler.optimize.product.recognize import count, stride_along
@@ -80,12 +80,19 @@ class TileCycles(FlatProduct):
     def must_pack_together(self, vectors: int) -> str | None:
         """Why tasks must share the packed right factor; None where each can pack its own part of it. That saves a
         phase, and reads of what another core has just written. The left factor, read by every task, is prefetched."""
+        if self.repeats_at_run_time(self.product.right):
+            return None
         bounded = {*self.product.stops} - {*self.product.k, *self.outer}
         if self.n.pitch or bounded or any(r not in ranges_of(self.product.right) for r in self.outer):
             return "the right factor is packed for several tasks"
         if self.panel_bytes(vectors) > self.target.l2_bytes // 2:
             return "a panel of the right factor does not stay in the second-level cache"
         return None
+
+    def repeats_at_run_time(self, factor: UOp) -> bool:
+        """Whether how many matrices a factor has is known only at run time. Memory for all that there may be would be
+        far too large, so each task packs those that it reads. (Images with a pitch are not packed.)"""
+        return not self.n.pitch and not self.product.stops.keys().isdisjoint({*self.outer} & ranges_of(factor))
 
     def right_stays_near(self, vectors: int) -> bool:
         """Whether a panel of the right factor, read in place, stays in the first-level cache for all of M, and comes
