@@ -107,8 +107,9 @@ def with_run_time_positions(body: list[Statement]) -> Product | None:
 
 def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases | None:
     """The phases for a CPU's vectors: window tiles, images read in place, lanes along the sum, or register tiles."""
-    if not product.n:
-        return depthwise_tiles(product, target, decisions) or dot_tiles(product, target, decisions)
+    if not product.n:                      # lanes along the longer line
+        of_sums = dot_tiles(product, target, decisions) if product.m[-1].arg.size < product.k[-1].arg.size else None
+        return of_sums or depthwise_tiles(product, target, decisions) or dot_tiles(product, target, decisions)
     copies_padding: Phases = []
     in_place = None
     if product.pair is None and not product.of_matrices:

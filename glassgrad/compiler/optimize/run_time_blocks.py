@@ -49,7 +49,7 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     if product is None or not product.n or _in_place(body, target):
         return [body]
     ends = [f for f in ends if f.range in product.m or f.range in product.n]
-    if not ends:
+    if not ends or _around_tiles(product, ends, target):
         return [body]
     rows = with_run_time_rows(body, target)
     if rows is not None:
@@ -85,6 +85,12 @@ def _in_place(body: list[Statement], target: Target) -> bool:
     product = None if target.groups else recognize(body)
     ways = (ImagePlan.cheapest, TapsPlan.of_channels, with_images_apart)
     return product is not None and bool(product.n) and any(way(product, target) is not None for way in ways)
+
+
+def _around_tiles(product: Product, ends: list[For], target: Target) -> bool:
+    """Whether loops with a run-time bound would be around the register tiles if their numbers were known, too."""
+    plan = None if target.groups else RegisterPlan.of(product.with_lanes_right(), target)
+    return plan is not None and {f.range for f in ends} <= {*plan.outer}
 
 
 def _by_positions(body: list[Statement], target: Target) -> list[list[Statement]]:
