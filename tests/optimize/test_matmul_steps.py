@@ -14,7 +14,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.runtime.cpu.processor import host_description
 
 HOST = Target.of(host_description())
-PACKS = Target("x86_64", 64, 32, frozenset({"avx512f", "fma"}), l2_bytes=1 << 20)      # larger caches pack nothing at 384
+PACKS = Target("x86_64", 64, 32, frozenset({"avx512f", "fma"}), l2_bytes=1 << 20)    # larger caches pack nothing at 384
 SIZES = [(64, 64, 64), (96, 96, 96), (37, 41, 43), (127, 8, 17), (5, 300, 70)]
 
 
