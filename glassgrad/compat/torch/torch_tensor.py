@@ -71,6 +71,17 @@ class TorchTensor(Tensor):
             axis, dim = None, axis
         return super().min(axis, keepdim, dim=dim, **spelling)
 
+    def where(self, yes: Any = REQUIRED, no: Any = REQUIRED, **spelling: Any) -> Self:
+        """This where a condition holds, elsewhere `no`; given another value than a condition, that where this is true.
+
+        >>> x = TorchTensor([3, 1, 2])
+        >>> x.where(x > 1, -100).tolist(), (x > 1).where(x, 0.0).tolist()
+        ([3.0, -100.0, 2.0], [3.0, 0.0, 2.0])
+        """
+        if isinstance(yes, Tensor) and yes.dtype is dtypes.bool:
+            return Tensor.where(yes, self, no, **spelling)  # type: ignore[return-value]
+        return super().where(yes, no, **spelling)
+
     @property
     def requires_grad(self) -> bool:
         """Whether `backward` fills `grad` of this tensor, or of one that it was computed from.
