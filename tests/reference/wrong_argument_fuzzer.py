@@ -38,7 +38,8 @@ np.zeros((0, 3)) | np.array(1) | np.array([[1, 0]]) | np.ones(3, "complex64") | 
 x[None] | x.half() | x.double() | x.mT | x.sum().long() | j | o | elsewhere | length | lambda y: y"""
 OURS_ALONE = ("elsewhere", "length")               # a tensor on another device, a Variable
 DECIDED = ("()", "[]", "x.half()", "x.double()", "x.sum()")      # of no axes nothing is reduced; roundings
-UNDEFINED = r"shift|hinge_embedding|margin_ranking|soft_margin|threshold|svd|qr|eigh"     # and which sign a vector has
+# Shifts by less than 0, targets but 1 and -1, NaN as a setting, signs of vectors, a write from itself; 200 ** 2 in uint8
+UNDEFINED = r"shift|hinge_embedding|margin_ranking|soft_margin|threshold|celu|svd|qr|eigh|masked_scatter_|uint8"
 LAYERS = """Linear(4, 3, bias=True)(x) | Bilinear(4, 4, 3)(x, y) | Embedding(7, 3, padding_idx=0)(o)
 EmbeddingBag(7, 3, mode="sum")(i) | Conv1d(4, 6, 3, stride=2, padding=1)(g)
 Conv2d(4, 6, 3, stride=2, padding=1, dilation=1, groups=2, padding_mode="reflect")(z)
