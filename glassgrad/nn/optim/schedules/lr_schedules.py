@@ -19,7 +19,13 @@ from glassgrad.nn.optim.optimizer import Optimizer
 
 def rates_of_groups(optimizer: Optimizer, rate: float | Sequence[float]) -> list[float]:
     """A rate for each parameter group, from one number for all or a list of one each."""
-    return list(map(float, rate)) if isinstance(rate, Sequence) else [float(rate)] * len(optimizer.param_groups)
+    count = len(optimizer.param_groups)
+    rates = list(map(float, rate)) if isinstance(rate, Sequence) else [float(rate)] * count
+    if len(rates) != count:
+        raise InputError("each group of parameters has a rate", given=f"{len(rates)} rates",
+                         expected=f"{count}, or one number for all",
+                         fix="write as many as the optimizer has param_groups")
+    return rates
 
 
 class LRScheduler:
