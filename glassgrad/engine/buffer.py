@@ -38,8 +38,8 @@ class Buffer:
     >>> list(b.copy_out().cast("i"))
     [1, 2]
     >>> shown = b.view()
-    >>> b.is_free(), len(b.live_readers())
-    (False, 1)
+    >>> b.is_free()
+    False
     >>> del shown
     >>> b.is_free()
     True
@@ -111,12 +111,6 @@ class Buffer:
         if len(readers) > self._next_sweep:
             self._drop_dead()
 
-    def live_readers(self) -> list[Any]:
-        """The readers that are alive now, each once."""
-        self._drop_dead()
-        return list({id(thing): thing for thing in (r() for r in self.readers)
-                     if thing is not None and self._is_read_by(thing)}.values())
-
     def _drop_dead(self) -> None:
         """Replace the list by one without dead references; the old list gets one more entry, so that code which
         compares its length sees a change."""
@@ -135,7 +129,11 @@ class Buffer:
 
     def is_free(self, *mine: Any) -> bool:
         """Whether nothing but `mine` can read the contents: they may then be written over."""
-        return all(any(thing is own for own in mine) for thing in self.live_readers())
+        for reference in [*self.readers]:                # a copy: another thread may replace the list and mark this one
+            thing = reference()
+            if thing is not None and self._is_read_by(thing) and not any(thing is own for own in mine):
+                return False
+        return True
 
     def _is_read_by(self, thing: Any) -> bool:
         node = getattr(thing, "uop", None)              # of a tensor; nodes and arrays read what they always did

@@ -215,7 +215,7 @@ class CapturedCall:
         self.late = [(symbols[node], flag.numbers, self.flags[flags.index(flag)]) for node, flag in late.items()]
         below = toposort([node for _, _, flag in self.late for node in flag.nodes])
         self.checked = [node for node in below if node.op is o.BUFFER]
-        self.verifies = not late and any(flag.reads_each_run or not self.replay.ends_early for flag in flags)
+        self.verifies = any(flag.reads_each_run or not self.replay.ends_early for flag in flags)
 
     # -- does it fit? --------------------------------------------------------------------------------------------------
     def _compare(self, found: list[Tensor]) -> None:
@@ -243,13 +243,12 @@ class CapturedCall:
         """Bind a weight to the buffer that its tensors hold now; raise `Stale` unless they are the same views of it."""
         nodes = weight.nodes(found)
         now = nodes[0]
-        if now is not weight.node or now.symbolic or len(nodes) > 1:
-            views = [substituted(view, {}, self.names) if view.symbolic else view for view in weight.views]
-            if any(node.base is not now.base for node in nodes) or not all(map(same_view, nodes, views)) \
-                    or weight.pinned and now.base is not weight.node.base:
-                raise Stale(f"a tensor of shape {now.shape} it uses was replaced by something else")
-            weight.node = now
-            self.replay.bind(weight.symbol, now.base.arg.address)
+        views = [substituted(view, {}, self.names) if view.symbolic else view for view in weight.views]
+        if any(node.base is not now.base for node in nodes) or not all(map(same_view, nodes, views)) \
+                or weight.pinned and now.base is not weight.node.base:
+            raise Stale(f"a tensor of shape {now.shape} it uses was replaced by something else")
+        weight.node = now
+        self.replay.bind(weight.symbol, now.base.arg.address)
 
     def _take_symbols(self, symbols: Collection[Symbol]) -> None:
         """Take the variables of this call; raise `Stale` if a comparison of them has another outcome by now."""
@@ -267,17 +266,14 @@ class CapturedCall:
             self._take_symbols(symbols)
         if not steady:
             self._compare(found)
-        if self.own:                                           # arguments alone are told apart by the form
-            if len({*found}) < len(found):
-                raise Stale("two of its tensors are one")
-            if len(found) < self.own + len(tensors):
-                tensors = found[self.own:]                     # some of them are the function's own
+        if self.own and len({*found}) < len(found):            # arguments alone are told apart by the form
+            raise Stale("two of its tensors are one")
         for weight in self.symbolic:
             self._follow(weight, found)
         if settings is not self.settings:
             self.settings = settings
             self.replay.prepare()
-        arguments = self._bind_arguments(tensors, found)
+        arguments = self._bind_arguments(found)
         for result in self.results:
             result.begin()
         in_place = self.in_place
@@ -297,10 +293,10 @@ class CapturedCall:
             ctypes.memmove(address, scalar_bytes(value, dtype), 8)
         streams.count += self.drawn
 
-    def _bind_arguments(self, tensors: list[Tensor], found: list[Tensor]) -> list[UOp]:
-        """Bind the launches to the addresses of the arguments; return the arguments' buffers."""
+    def _bind_arguments(self, found: list[Tensor]) -> list[UOp]:
+        """Bind the launches to the addresses of the arguments that are not its own; return the arguments' buffers."""
         arguments, addresses, passing, written = [], self.addresses, self.passing, self.written
-        for i, tensor in enumerate(tensors):
+        for i, tensor in enumerate(found[self.own:]):
             node = tensor.uop
             if written and storage_of(tensor) is not None:
                 changed = {id(found[number]) for number in written}

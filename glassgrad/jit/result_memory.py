@@ -77,8 +77,7 @@ class Result:
         """Let the next run write into memory that nothing reads."""
         node, self._other = self._other, self.node
         buffer = node.arg
-        readers = buffer.readers                 # nearly always one, which is gone: the tensor that got it
-        if node is not self.symbol and (len(readers) == 1 and readers[0]() is None or buffer.is_free()):
+        if node is not self.symbol and buffer.is_free():
             buffer.forget_readers()
         else:
             node = _new_buffer(self.symbol)
