@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
+from glassgrad.compiler.graph.uop import UOp
 from glassgrad.jit.plain_values import (ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY, ENVIRONMENT, GONE,
                                         HAS_GRADIENT, ITEM, MEMBER, MISSING, PART, PLAIN, PROGRESS, SIZE, Binding,
                                         Increment, Way, expression_names, is_array, is_plain, iterated, same)
@@ -335,6 +336,8 @@ def _constant(value: Any, names: dict[str, Any]) -> str:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, UOp):
+        return "what it was"
     return repr(value) if isinstance(value, PLAIN) and len(repr(value)) < 60 else f"the {type(value).__name__} it was"
 
 

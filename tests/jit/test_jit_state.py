@@ -220,7 +220,7 @@ def test_the_message_that_there_is_a_new_random_seed(capsys: pytest.CaptureFixtu
     Tensor.manual_seed(4)
     with Context(DEBUG=1):
         noise(Tensor.zeros(5))
-    assert "jit: noise is captured anew: the random seed is no longer the UOp it was\n" in capsys.readouterr().out
+    assert "jit: noise is captured anew: the random seed is no longer what it was\n" in capsys.readouterr().out
 
 
 # -- jits within, devices, threads, memory --------------------------------------------------------------------------

@@ -13,8 +13,8 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_930, "check": 890, "engine and runtime": 5_605, "tensor": 9_055, "nn": 5_470, "jit": 1_790,
-         "package": 38_535, "new capabilities": 16_275, "package with them": 54_805}
+LINES = {"compiler": 12_945, "check": 890, "engine and runtime": 5_605, "tensor": 9_060, "nn": 5_475, "jit": 1_788,
+         "package": 38_565, "new capabilities": 16_275, "package with them": 54_840}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, divide_up, index, less, modulo, multiply,
-                                                    operation, substitute_index, times)
+from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, divide_up, index, less, linear, modulo,
+                                                    multiply, operation, substitute_index, times)
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, WIDE, Accumulate, Assign, For, If, Statement, Store,
                                             counter, expressions, fold, left_of, load, loads_in, local, nested,
                                             nodes_in, one, ranges_of, register, rewritten, walk, with_body)
@@ -108,15 +108,26 @@ def merge(outer: For) -> For | None:
 
 
 def _merged_rows(outer: For, inner: For, whole: UOp) -> For | None:
-    """for i in a: for j below stop: S[i * stop + j]  ->  for m below a * stop: S[m]      refuses: rows of loops"""
+    """for i in a: for j below stop: S[i * stop + j]  ->  for m below a * stop: S[m]      refuses: other uses of i; rows
+    of a product that would be copied, because memory would be for the greatest stop"""
     stop = inner.stop
-    if stop is None or ranges_of(stop) or any(isinstance(s, (For, If)) for s in inner.body):
+    if stop is None or ranges_of(stop):
         return None
     row = add(whole, multiply(times(outer.range, stop), -1))
     body = rebuild(inner.body, {inner.range: row})
-    if any(n is outer.range for n in nodes_in(body)):
+    if any(n is outer.range for n in nodes_in(body)) or _copies_rows(body, whole):
         return None
     return For(whole, outer.kind, body, times(outer.stop or index(outer.range.arg.size), stop))
+
+
+def _copies_rows(body: list[Statement], rows: UOp) -> bool:
+    """Whether tiles of a product could copy the factor with these rows: it is computed, or does not lie along a sum."""
+    loops = [s.range for s in walk(body) if isinstance(s, For)]
+    values = [s.value for s in walk(body) if isinstance(s, Accumulate)]
+    factors = [f for value in values if any(n.op is o.MUL for n in toposort([value]))
+               for f in (value.src if value.op is o.MUL else (value,)) if rows in ranges_of(f)]
+    return any(f.op is not o.LOAD or len(f.src) != 2 or not any(linear(f.src[1])[1].get(r) == 1 for r in loops)
+               for f in factors)
 
 
 def merge_all(body: list[Statement]) -> list[Statement]:
