@@ -71,7 +71,7 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     """
     if input is None or other is None:
         return condition.nonzero(as_tuple=True)
-    return condition.cast(dtypes.bool).where(input, other)
+    return Tensor.where(condition.cast(dtypes.bool), input, other)
 
 
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
