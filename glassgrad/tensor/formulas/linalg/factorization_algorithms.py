@@ -139,7 +139,7 @@ def householder(a: UOp) -> UOp:
     LAPACK's signs. What makes R of a makes Q^T of the identity. Below R's diagonal is what rounding left."""
     batch, m, n = a.shape
     start = joined([a, eye(m, a.dtype).broadcast((batch, m, m))], 2)
-    return steps_of_items(_reflection, [start], min(m - 1, n))[0][0]
+    return steps_of_items(_reflection, [start], min(max(m - 1, 0), n))[0][0]
 
 
 def _reflection(number: UOp, states: list[UOp]) -> tuple[list[UOp], list[UOp]]:
