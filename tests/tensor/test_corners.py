@@ -121,5 +121,5 @@ def test_more_decimals_than_floats_have() -> None:
 
 
 def test_the_loss_of_truth_values_is_a_float() -> None:
-    """There is no negative of a truth value: the compiler stopped at it."""
+    """There is no negative of a bool: the compiler stopped at it."""
     assert Tensor([[True, False]]).nll_loss(Tensor([0])).item() == -1.0

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations, combinations_with_replacement, pairwise
 from typing import Any, NamedTuple
 
+from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.symbolic import Length, replaced
 from glassgrad.engine.changing_sizes.key_without_sizes import SizesOf
@@ -72,7 +73,7 @@ class Unknown(NamedTuple):
 
     def at(self, values: Values) -> Any:
         """It has no value."""
-        raise NotImplementedError(f"no formula fits the sizes {self.values}")
+        raise Bug(f"no formula fits the sizes {self.values}")
 
 
 Formula = Polynomial | Rounded | Inferred | Unknown

@@ -44,7 +44,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "DType": (lambda v: isinstance(v, DType), "a dtype"),
     "dict": (lambda v: isinstance(v, dict), "a dict"),
     "Sequence": (lambda v: isinstance(v, (list, tuple, range)), "a list"),
-    "Iterable": (lambda v: _iterates(v), "a list"),
+    "Iterable": (_iterates, "a list"),
     "tuple": (lambda v: isinstance(v, (list, tuple)), "a tuple"),
 }
 _ALIASES = {"Sizes": "int | Sequence[int]", "Parameters": "Iterable[Tensor] | Tensor", "Betas": "Sequence[float]",
