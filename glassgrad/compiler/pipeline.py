@@ -431,6 +431,7 @@ class Built(NamedTuple):
     source: str
     binary: bytes                        # instead of `source`, for a binary format
     info: LaunchInfo
+    read_first: tuple[tuple[int, int], ...]      # results that may share memory with sources
     kernel: Kernel
     decisions: Decisions | None          # the optimizer's decisions; None under NOOPT=1
 
@@ -449,11 +450,13 @@ def build(ast: UOp, target: Target, language: str, moves: Sequence[str] | None =
     """Run all passes for one kernel, by the recipe or by the given moves. With `rows`, each line of LLVM IR ends with
     the row of the loop tree that it belongs to."""
     from glassgrad.compiler.render.launch_info import launch_info
+    from glassgrad.compiler.render.read_before_written import pairs_read_first
     work = KernelWork(ast, target, language, moves=moves, rows={} if rows else None)
     with one_place():
         run_passes(work, KERNEL, TEXT, say=say)
-        return Built(work.kernel.name, work.source, work.binary, launch_info(
-            work.kernel, serial_steps=2 * target.task_steps), work.kernel, work.decisions)
+        info = launch_info(work.kernel, serial_steps=2 * target.task_steps)
+        return Built(work.kernel.name, work.source, work.binary, info, pairs_read_first(work.phases), work.kernel,
+                     work.decisions)
 
 
 def lines_of(ast: UOp) -> str:

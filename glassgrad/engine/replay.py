@@ -228,7 +228,9 @@ class Replay:
         item = self.compiled.items[writers[0]]
         reads, writes = ([at for at, slot in enumerate(item.slots) if slot in self._slots[symbol]]
                          for symbol in (source, result))
-        return len(writes) == 1 and all(rewrites(item.ast, writes[0], at) for at in reads)
+        read_first = getattr(self.compiled.programs[writers[0]], "read_first", ())
+        return len(writes) == 1 and all((writes[0], at) in read_first or rewrites(item.ast, writes[0], at)
+                                        for at in reads)
 
     # -- running ---------------------------------------------------------------------------------------------
     def bind(self, symbol: UOp, address: int) -> None:

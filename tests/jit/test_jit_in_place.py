@@ -14,8 +14,12 @@ from jit_reference import numbers, rand
 from glassgrad import Context, Tensor, nn
 from glassgrad.base.errors import IndexRangeError
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.index_algebra import add, index, less
 from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import LOOP, For, If, Store, counter, load
+from glassgrad.compiler.render.read_before_written import pairs_read_first
+from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.schedule.partial_updates import rewrites
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.registry import registry
@@ -297,6 +301,59 @@ def test_which_kernels_may_write_over_what_they_read(value: Callable[[UOp, UOp],
     assert rewrites(UOp(o.SINK, node.dtype, tuple(stores)), 0, 2) is fits
     stores.append(UOp(o.STORE, node.dtype, (other, w * x)))      # somebody else who reads it in this kernel
     assert rewrites(UOp(o.SINK, node.dtype, tuple(stores)), 0, 2) is False
+
+
+MOMENTS = {"momentum": lambda ps: nn.optim.SGD(ps, lr=0.05, momentum=0.9),
+           "Adam": lambda ps: nn.optim.Adam(ps, lr=0.01),
+           "AdamW": lambda ps: nn.optim.AdamW(ps, lr=0.01),
+           "RMSprop": lambda ps: nn.optim.RMSprop(ps, lr=0.01)}
+
+
+@pytest.mark.parametrize("name", MOMENTS)
+def test_moments_are_written_over_the_old_ones_too(name: str) -> None:
+    """One kernel reads a moment twice: for its new value, and for the weight's."""
+    model, twin = Model(MOMENTS[name]), Model(MOMENTS[name])
+    step = TinyJit(model.step)
+    moments = [t for t in nn.state.get_state_dict(model.optimizer).values()
+               if t.ndim and t.numel() >= 33 and not any(t is w for w in model.tensors())]
+    places = []
+    for _ in range(CALLS):
+        x = rand(8, 12)
+        step(x), twin.step(x)
+        _agree(model.state(), twin.state())
+        places.append([t.uop.base.arg.address for t in moments])
+    assert len(moments) >= 3
+    assert places[-1] == places[-2] == places[-3]
+
+
+A, B = counter("i", 8), counter("j", 8)
+RESULT, WEIGHT, MOMENT = (_param(slot, 8) for slot in (0, 1, 2))
+
+
+def _loop(*body: Any, over: UOp = A) -> For:
+    return For(over, LOOP, list(body))
+
+
+def _store(memory: UOp, value: UOp, at: UOp = A) -> Store:
+    return Store(memory, at, value)
+
+
+OLD, OLD_LATER = load(MOMENT, A), load(MOMENT, add(A, index(1)))
+
+
+@pytest.mark.parametrize("pairs, body", {
+    "in one scope": (((0, 2), (1, 2)), [_loop(_store(RESULT, OLD), _store(WEIGHT, OLD))]),
+    "after the store": (((1, 2),), [_loop(_store(RESULT, A), _store(WEIGHT, OLD))]),
+    "in another loop": ((), [_loop(_store(RESULT, OLD)), _loop(_store(WEIGHT, load(MOMENT, B), B), over=B)]),
+    "in another branch": ((), [_loop(If(less(A, index(4)), [_store(RESULT, OLD)]),
+                                     If(less(A, index(5)), [_store(WEIGHT, OLD)]))]),
+    "another element": ((), [_loop(_store(RESULT, OLD), _store(WEIGHT, OLD_LATER))]),
+    "added to memory": ((), [_loop(Store(RESULT, A, OLD, o.ADD), Store(WEIGHT, A, A, o.ADD))]),
+    "in a condition": ((), [_loop(_store(RESULT, OLD), If(less(load(MOMENT, B), index(1)), [_store(WEIGHT, OLD)]))]),
+}.values())
+def test_which_loops_read_an_element_before_they_write_there(pairs: tuple[Any, ...], body: list[Any]) -> None:
+    found = pairs_read_first([Jammed([], body, [], [])])
+    assert tuple(sorted(found)) == pairs
 
 
 @pytest.mark.parametrize("keep", [lambda w: w.detach(), lambda w: w.clone()], ids=["views", "copies"])

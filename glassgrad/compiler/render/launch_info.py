@@ -79,6 +79,7 @@ class KernelFacts:
     name: str
     info: LaunchInfo                   # the memory that a launch must provide
     moves: tuple[str, ...]             # the optimizer's decisions
+    read_first: tuple[tuple[int, int], ...] = ()     # results that may share memory with sources
     scalars: tuple[bool, ...] = ()     # which arguments are scalars, where a launch must know
     # on a GPU: of each function its name, groups, threads of each and bytes that a group shares; and tensor maps, which
     # are passed after the other arguments

@@ -57,8 +57,8 @@ def _is_true(node: UOp) -> bool:
 
 
 def rewrites(kernel: UOp, result: int, source: int) -> bool:
-    """Whether a kernel (a SINK) reads the PARAM `source` only at the element of `result` that it writes: then the two
-    may share memory, in whatever order elements are computed."""
+    """Whether a kernel (a SINK) reads the PARAM `source` only for `result`, and only at the element that it writes:
+    then the two may share memory, in whatever order elements are computed."""
     for store in kernel.src:
         if kernel.op is not o.SINK or store.op is not o.STORE or len(store.src) != 2:
             return False                         # a part of something is written

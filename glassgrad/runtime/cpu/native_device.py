@@ -97,7 +97,8 @@ class NativeDevice(CompiledKernels, Backend):
     def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[KernelFacts, Any]:
         from glassgrad.compiler.pipeline import build  # late: a warm process does not load the compiler
         built = build(ast, self.target, self.language, moves, say)
-        return KernelFacts(name=built.name, info=built.info, moves=tuple(built.kernel.moves)), built
+        return KernelFacts(name=built.name, info=built.info, moves=tuple(built.kernel.moves),
+                           read_first=built.read_first), built
 
     def compile_source(self, source: str) -> bytes:
         if self.language == "llvm":

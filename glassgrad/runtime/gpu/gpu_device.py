@@ -143,8 +143,8 @@ class GpuDevice(CompiledKernels, Backend):
         if size > self.largest_block:
             raise block_too_large(self.name, size, self.largest_block)
         scalars = (*[p.arg.scalar for p in params], *[False] * len(launch.info.shared))
-        return KernelFacts(name=kernel.name, info=launch.info, moves=tuple(kernel.moves), scalars=scalars,
-                           launches=launch.phases, maps=launch.maps), built
+        return KernelFacts(name=kernel.name, info=launch.info, moves=tuple(kernel.moves), read_first=built.read_first,
+                           scalars=scalars, launches=launch.phases, maps=launch.maps), built
 
     def _refuse_missing_types(self, ast: UOp) -> None:
         from glassgrad.compiler.pipeline import lines_of

@@ -50,7 +50,7 @@ class WasmDevice(CompiledKernels, Backend):
         built = build(ast, WASM, "wasm", moves, say)
         params = sorted(built.kernel.params, key=lambda p: p.arg.slot)
         return KernelFacts(name=built.name, info=built.info, moves=tuple(built.kernel.moves),
-                           scalars=tuple([p.arg.scalar for p in params])), built
+                           read_first=built.read_first, scalars=tuple([p.arg.scalar for p in params])), built
 
     def compile_source(self, source: bytes) -> bytes:
         """Return the module unchanged: it is compiled when it is loaded."""

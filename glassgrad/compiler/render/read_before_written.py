@@ -1,0 +1,64 @@
+"""Which results of a kernel may share memory with a source. In: jammed phases. Out: pairs of arguments.
+
+The kernel of an optimizer reads a moment m[i] for its new value and for the new weight. The two moments may share
+memory: m[i] is read before the new one is stored there, and stays in a register for the weight, as a scope computes
+each value once (value_placement.py). A load in another scope, or of another element, would find what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from glassgrad.compiler.graph import UOp, ops as o, toposort
+from glassgrad.compiler.lower.group_statements import CopyBoxes
+from glassgrad.compiler.lower.loops import For, If, Statement, Store, expressions, walk
+from glassgrad.compiler.render.unroll_and_jam import Jammed
+from glassgrad.compiler.render.value_placement import IN_VALUES
+
+Step = tuple[frozenset[UOp], Statement]      # a statement after the loads that it evaluates
+
+
+def pairs_read_first(phases: Iterable[Jammed]) -> tuple[tuple[int, int], ...]:
+    """The pairs (result, source) of a kernel's arguments of which each element of the source that is read is also one
+    of the result that is stored, in the same scope and no sooner. None if there is one result: its graph tells that."""
+    bodies = [jammed.body for jammed in phases]
+    statements = [s for body in bodies for s in walk(body)]
+    results = {s.memory for s in statements if isinstance(s, Store) and s.memory.op is o.PARAM}
+    if len(results) < 2:
+        return ()
+    scopes = [scope for body in bodies for scope in _scopes(body)]
+    copied = {box.source for s in statements if isinstance(s, CopyBoxes) for box in s.boxes}
+    sources = {load.src[0] for scope in scopes for loads, _ in scope for load in loads} - results - copied
+    return tuple([(result.arg.slot, source.arg.slot) for result in results for source in sources
+                  if source.op is o.PARAM and all(_reads_first(scope, result, source) for scope in scopes)])
+
+
+def _scopes(body: list[Statement]) -> Iterator[list[Step]]:
+    """The steps of each scope, in order: those of a body, without what is inside its loops and branches."""
+    steps: list[Step] = []
+
+    def enter(inside: list[Statement]) -> Iterator[list[Step]]:
+        for statement in inside:
+            loads = [n for n in toposort(expressions(statement)) if n.op is o.LOAD]
+            steps.append((frozenset(loads), statement))
+            if isinstance(statement, For) and statement.kind in IN_VALUES:
+                yield from enter(statement.body)
+            elif isinstance(statement, (For, If)):
+                yield from _scopes(statement.body)
+
+    yield from enter(body)
+    yield steps
+
+
+def _reads_first(scope: list[Step], result: UOp, source: UOp) -> bool:
+    """Whether a scope reads elements of the source only where it stores those of the result, and not first after it."""
+    read: set[UOp] = set()
+    stored: set[UOp] = set()
+    for loads, statement in scope:
+        places = {load.src[1] for load in loads if load.src[0] is source}
+        if not stored.isdisjoint(places - read):
+            return False
+        read |= places
+        if isinstance(statement, Store) and statement.memory is result and statement.combine is None:
+            stored.add(statement.index)
+    return read <= stored
