@@ -455,8 +455,8 @@ def build(ast: UOp, target: Target, language: str, moves: Sequence[str] | None =
     with one_place():
         run_passes(work, KERNEL, TEXT, say=say)
         info = launch_info(work.kernel, serial_steps=2 * target.task_steps)
-        return Built(work.kernel.name, work.source, work.binary, info, pairs_read_first(work.phases), work.kernel,
-                     work.decisions)
+        pairs = pairs_read_first(work.phases) if len(work.kernel.written) > 1 else ()       # of one, the graph tells
+        return Built(work.kernel.name, work.source, work.binary, info, pairs, work.kernel, work.decisions)
 
 
 def lines_of(ast: UOp) -> str:

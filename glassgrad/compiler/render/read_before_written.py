@@ -20,12 +20,10 @@ Step = tuple[frozenset[UOp], Statement]      # a statement after the loads that 
 
 def pairs_read_first(phases: Iterable[Jammed]) -> tuple[tuple[int, int], ...]:
     """The pairs (result, source) of a kernel's arguments of which each element of the source that is read is also one
-    of the result that is stored, in the same scope and no sooner. None if there is one result: its graph tells that."""
+    of the result that is stored, in the same scope and no sooner."""
     bodies = [jammed.body for jammed in phases]
     statements = [s for body in bodies for s in walk(body)]
     results = {s.memory for s in statements if isinstance(s, Store) and s.memory.op is o.PARAM}
-    if len(results) < 2:
-        return ()
     scopes = [scope for body in bodies for scope in _scopes(body)]
     copied = {box.source for s in statements if isinstance(s, CopyBoxes) for box in s.boxes}
     sources = {load.src[0] for scope in scopes for loads, _ in scope for load in loads} - results - copied
