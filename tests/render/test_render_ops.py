@@ -61,7 +61,7 @@ def binary_ops(dtype) -> list:
 
 def unary_ops(dtype) -> list:
     ops = [] if dtype is BOOL else [o.NEG, o.ABS]
-    return ops + ([o.RECIP, o.SQRT, o.TRUNC] if dtype.is_float else [o.NOT])
+    return ops + ([o.RECIP, o.SQRT, o.TRUNC, o.ROUND] if dtype.is_float else [o.NOT])
 
 
 def result_of(op, dtype):

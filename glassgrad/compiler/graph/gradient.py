@@ -39,7 +39,7 @@ def gradient(*ops: o.Op) -> Callable[[Gradient], Gradient]:
 
 # Piecewise constant or of integers: no gradient passes. A test checks that every op is either here or in the table.
 FLAT = frozenset((o.CMPLT, o.CMPNE, o.CMPEQ, o.AND, o.OR, o.XOR, o.NOT, o.SHL, o.SHR, o.IDIV, o.MOD, o.TRUNC,
-                  o.BITCAST, o.RANDOM, o.IOTA))
+                  o.ROUND, o.BITCAST, o.RANDOM, o.IOTA))
 
 
 def gradients(root: UOp, seed: UOp, targets: Sequence[UOp], below: Sequence[UOp] = ()) -> list[UOp | None]:

@@ -125,6 +125,10 @@ def _trunc(dtype: DType, x: float) -> float:
     return math.copysign(math.trunc(x), x) if math.isfinite(x) else x
 
 
+def _round(dtype: DType, x: float) -> float:
+    return math.copysign(round(x), x) if math.isfinite(x) else x
+
+
 def _exp2(dtype: DType, x: float) -> float:
     try:
         return float(2.0 ** x)
@@ -164,6 +168,7 @@ LOG2 = declare("LOG2", U, "log2", takes="f", cost=20, approximate=True, constant
 SIN = declare("SIN", U, "sin", takes="f", cost=30, approximate=True,
               constant=lambda dtype, x: math.sin(x) if math.isfinite(x) else math.nan)
 TRUNC = declare("TRUNC", U, "trunc", takes="f", constant=_trunc)
+ROUND = declare("ROUND", U, "rint", takes="f", constant=_round)            # halves to the even integer
 NOT = declare("NOT", U, lambda np, x: np.logical_not(x) if x.dtype == np.bool_ else np.invert(x), takes="biu",
               constant=lambda dtype, x: not x if dtype.kind == "b" else ~x)
 CAST = declare("CAST", U, converts=True)         # the same value in the node's own type: check/graph_interpreter.py

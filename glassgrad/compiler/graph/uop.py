@@ -66,6 +66,7 @@ class Operators(Generic[E]):
     def log2(self) -> E: return self.alu(o.LOG2)
     def sin(self) -> E: return self.alu(o.SIN)
     def trunc(self) -> E: return self.alu(o.TRUNC)
+    def round(self) -> E: return self.alu(o.ROUND)
 
 
 class UOp(Node, Operators["UOp"]):

@@ -128,6 +128,17 @@ def truncate(node: UOp, has: Instructions) -> UOp:
     return near.where((cut | sign).bitcast(dtype), x)
 
 
+def round_even(node: UOp, has: Instructions) -> UOp:
+    """A float rounded to the nearest integer, halves to the even one, by an addition: for processors that cannot."""
+    if has.rounding:
+        return node
+    x, dtype = node.src[0], node.dtype
+    whole = const(2.0 ** dtype.mantissa, dtype)          # between it and its double, floats are the integers
+    nearest = (x.abs() + whole - whole).bitcast(carrier(dtype))
+    sign = x.bitcast(carrier(dtype)) & (1 << (dtype.bits - 1))
+    return (x.abs() < whole).where((nearest | sign).bitcast(dtype), x)
+
+
 def _converted(node: UOp, has: Instructions) -> UOp:
     """A cast of a small float that the target does not convert, or of a float to an integer; others as they are."""
     x, dtype = node.src[0], node.dtype
@@ -141,6 +152,7 @@ LACKING: dict[tuple[o.Op, str], Callable[[UOp, Instructions], UOp]] = {
     (o.CMPLT, "b"): lambda node, has: ~node.src[0] & node.src[1],
     (o.CMPEQ, "b"): lambda node, has: ~(node.src[0] ^ node.src[1]),
     (o.TRUNC, "f"): truncate,
+    (o.ROUND, "f"): round_even,
     **{(o.CAST, kind): _converted for kind in "biuf"},
     **{(op, kind): shift for op in (o.SHL, o.SHR) for kind in "iu"},
 }

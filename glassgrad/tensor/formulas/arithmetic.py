@@ -239,15 +239,6 @@ def ceil(x: UOp) -> UOp:
     return (above < x).where(above + 1.0, above)
 
 
-def round_half_even(x: UOp) -> UOp:
-    """Rounded to the nearest integer, halves to the even one."""
-    toward_zero = x.trunc()
-    rest = (x - toward_zero).abs()
-    half = toward_zero * 0.5
-    away = (rest > 0.5) | (rest.eq(0.5) & half.trunc().ne(half))
-    return away.where((x < 0.0).where(toward_zero - 1.0, toward_zero + 1.0), toward_zero)
-
-
 def clamp(x: UOp, low: Any, high: Any) -> UOp:
     """x within limits, either of which may be None."""
     if x.dtype.kind == "f" and not isinstance(low, UOp) and not isinstance(high, UOp):
@@ -278,9 +269,9 @@ def is_negative(x: UOp) -> UOp:
 def round_to(x: UOp, decimals: int) -> UOp:
     """Rounded to a number of decimals; a negative number rounds to tens, hundreds, ..."""
     if not decimals:
-        return round_half_even(x)
+        return x.round()
     scale = 10.0 ** min(abs(decimals), 308)                        # the largest power that is a float
-    return round_half_even(x * scale) / scale if decimals > 0 else round_half_even(divide(x, scale)) * scale
+    return (x * scale).round() / scale if decimals > 0 else divide(x, scale).round() * scale
 
 
 def lerp(x: UOp, end: Any, weight: Any) -> UOp:

@@ -13,7 +13,7 @@ from glassgrad.compiler.graph.binary_search import passing_prefix
 from glassgrad.tensor.formulas import (add, all_true, along, any_true, arg_extreme, as_float, at_most, cat, ceil, clamp,
                                        counting, diagonal, divide, flatten, floor, gather_known, is_nan, lerp, less,
                                        matrix_transpose, maximum, mean, movedim, mul, pad_axis, part, ranked,
-                                       round_half_even, rows_of, running, sort, total, unsqueeze)
+                                       rows_of, running, sort, total, unsqueeze)
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.special_functions import differences
 
@@ -101,7 +101,7 @@ def quantile(x: UOp, shares: UOp, axis: int | None, keepdim: bool, interpolation
     if interpolation == "midpoint":
         at = (low + high) / 2
     elif interpolation != "linear":
-        at = low = high = {"lower": low, "higher": high, "nearest": round_half_even(at)}[interpolation]
+        at = low = high = {"lower": low, "higher": high, "nearest": at.round()}[interpolation]
     count = shares.elements
     ranks = cat([index.cast(dtypes.int32).broadcast((rows.shape[0], count)) for index in (low, high)], 1)
     if count == 0 or count > FEW_SHARES:

@@ -69,6 +69,7 @@ class Spelling:
     distance: str = "{y}"                                           # the distance of a shift
     differ: str = "{x} != {y}"                                      # of floats: a NaN differs from all
     absolute: str = "fabs"                                          # of floats
+    nearest: str = "rint"                                           # integer to a float, halves to the even one
 
 
 def literal_ends(long: str) -> dict[DType, str]:
@@ -397,6 +398,7 @@ C_OPS: dict[o.Op, COp] = {
     o.RECIP: lambda c, dtype, x: c.infix("/", c.constant(1.0, dtype), x, dtype),
     o.SQRT: lambda c, dtype, x: c.function("sqrt", dtype, x),
     o.TRUNC: lambda c, dtype, x: c.function("trunc", dtype, x),
+    o.ROUND: lambda c, dtype, x: c.function(c.spelling.nearest, dtype, x),
     o.NOT: lambda c, dtype, x: c.invert(dtype, x),
     o.ADD: infix("+"),
     o.SUB: infix("-"),

@@ -268,6 +268,7 @@ LLVM_OPS: dict[o.Op, LlvmOp] = {
     o.RECIP: lambda ir, dtype, x: ir.instruction("fdiv", ir.constant(1.0, x, dtype), x),
     o.SQRT: lambda ir, dtype, x: ir.call("llvm.sqrt", x.type, x.lanes, x),
     o.TRUNC: lambda ir, dtype, x: ir.call("llvm.trunc", x.type, x.lanes, x),
+    o.ROUND: lambda ir, dtype, x: ir.call("llvm.roundeven", x.type, x.lanes, x),
     o.NOT: LlvmArithmetic.invert,
     o.ADD: instruction(f="fadd", i="add"),
     o.SUB: instruction(f="fsub", i="sub"),

@@ -81,6 +81,7 @@ _VECTOR = {          # after 0xfd
     **_numbered(77, "v128", "not and andnot or xor bitselect any_true load8_lane load16_lane load32_lane load64_lane "
                             "store8_lane store16_lane store32_lane store64_lane load32_zero load64_zero"),
     "f32x4.demote_f64x2_zero": 94, "f64x2.promote_low_f32x4": 95, "f32x4.trunc": 105, "f64x2.trunc": 122,
+    "f32x4.nearest": 106, "f64x2.nearest": 148,
     **_numbered(96, "i8x16", "abs neg - all_true - narrow_i16x8_s"),
     **_numbered(107, "i8x16", "shl shr_s shr_u add - - sub - - - - min_s min_u max_s max_u"),
     **_numbered(128, "i16x8", "abs neg - all_true - narrow_i32x4_s - extend_low_i8x16_s extend_high_i8x16_s "

@@ -336,6 +336,7 @@ WASM_OPS: dict[o.Op, WasmOp] = {
     o.RECIP: lambda wasm, dtype, x: wasm.native("div", dtype, wasm.constant(1.0, x), x),
     o.SQRT: native("sqrt"),
     o.TRUNC: native("trunc"),
+    o.ROUND: native("nearest"),
     o.NOT: WasmArithmetic.invert,
     o.ADD: native("add"),
     o.SUB: native("sub"),

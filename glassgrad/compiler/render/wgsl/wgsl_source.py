@@ -48,11 +48,12 @@ SPELLING = Spelling(
     distance="u32({y})",
     differ="!({x} == {y})",
     absolute="abs",
+    nearest="round",
 )
 BUILTINS = "@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) group: vec3<u32>, " \
            "@builtin(num_workgroups) groups: vec3<u32>"
 RESERVED = "array atomic bool case const default discard enable fn i32 let local loop override pass ptr select true " \
-           "target var vec2 thread group groups min max abs fma sqrt trunc bitcast get set with of from".split()
+           "target var vec2 thread group groups min max abs fma sqrt trunc round bitcast get set with of from".split()
 # Of numbers that fit 32 bits, these results fit too.
 STAYS_SHORT = (o.CMPLT, o.CMPNE, o.CMPEQ, o.MAX, o.MIN, o.WHERE, o.AND, o.OR, o.XOR, o.NOT)
 

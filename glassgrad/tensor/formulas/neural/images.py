@@ -9,7 +9,7 @@ from typing import Any
 
 from glassgrad.compiler.graph import UOp, const, dtypes, full
 from glassgrad.tensor.formulas import (add, as_float, at, clamp, counting, floor, gather, matrix_transpose, maximum,
-                                       movedim, mul, repeat_interleave, round_half_even, stack, take, total, unsqueeze)
+                                       movedim, mul, repeat_interleave, stack, take, total, unsqueeze)
 from glassgrad.tensor.formulas.float_remainder import toward_zero
 from glassgrad.tensor.formulas.linalg.products import matmul
 
@@ -43,7 +43,7 @@ def grid_sample(image: UOp, grid: UOp, mode: str, padding_mode: str, align_corne
         if mode == "bicubic":
             return [(_in_range(place, n, padding_mode, align_corners), share) for place, share in _taps(t, mode)]
         t = _in_range(t, n, padding_mode, align_corners)
-        return [(round_half_even(t.detach()), const(1, t.dtype))] if mode == "nearest" else _taps(t, mode)
+        return [(t.detach().round(), const(1, t.dtype))] if mode == "nearest" else _taps(t, mode)
 
     def value_at(column: UOp, row: UOp) -> UOp:
         inside = column.ge(0) & (column < width) & row.ge(0) & (row < height)

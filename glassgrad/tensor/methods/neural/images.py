@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import dtypes
-from glassgrad.tensor.formulas import clamp, round_half_even
+from glassgrad.tensor.formulas import clamp
 from glassgrad.tensor.formulas.neural import images
 from glassgrad.tensor.formulas.neural.pooling import adaptive_mean
 from glassgrad.tensor.methods import Self, TensorBase, arguments, cannot_take, choice, of_kind, whole
@@ -148,5 +148,5 @@ class ImagesMixin(TensorBase):
                 x = images.resize_pixels(x, axis, count, align_corners, step, self._table)
             else:
                 x = images.resize(x, axis, count, mode, align_corners, step)
-                x = clamp(round_half_even(x), 0, 255).cast(dtypes.uint8) if pixels else x
+                x = clamp(x.round(), 0, 255).cast(dtypes.uint8) if pixels else x
         return self._with(x.cast(self.dtype))
