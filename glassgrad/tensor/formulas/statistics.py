@@ -12,8 +12,8 @@ from glassgrad.compiler.graph import UOp, dtypes, ops as o
 from glassgrad.compiler.graph.binary_search import passing_prefix
 from glassgrad.tensor.formulas import (add, all_true, along, any_true, arg_extreme, as_float, at_most, cat, ceil, clamp,
                                        counting, diagonal, divide, flatten, floor, gather_known, is_nan, lerp, less,
-                                       matrix_transpose, maximum, mean, movedim, mul, pad_axis, part, ranked,
-                                       rows_of, running, sort, total, unsqueeze)
+                                       matrix_transpose, maximum, mean, movedim, mul, pad_axis, part, ranked, rows_of,
+                                       running, sort, total, unsqueeze)
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.special_functions import differences
 
