@@ -38,6 +38,9 @@ MOST_RUN_TIME_TASKS = 32        # tasks of a loop with a run-time bound around a
 def contraction(body: list[Statement], target: Target, decisions: Decisions, is_version: bool = False) -> Phases | None:
     """The phases of a contraction on a CPU: by its matrix unit, or its vectors. `is_version`: the nest is for a range
     of the number of rows, or of positions along a row of an image. Refuses (None) what no family accepts."""
+    columns = with_run_time_columns(body, target)
+    if columns is not None:
+        return by_register_tiles(columns, target, decisions)
     product = None
     if is_version:
         product = with_run_time_rows(body, target)
@@ -94,6 +97,17 @@ def with_run_time_rows(body: list[Statement], target: Target) -> Product | None:
     return product if alone or target.groups and unit_for(product, target) is None else None
 
 
+def with_run_time_columns(body: list[Statement], target: Target) -> Product | None:
+    """The same where N has the run-time bound, alone or beside M or K: a CPU's register tiles have code for each number
+    of vectors that are left over. Not for several loops of N, and windows: images are read in place."""
+    product = with_run_time_axes(body)
+    if product is None or product.n[0] not in product.stops or len(product.k) > 1 or target.groups:
+        return None
+    if unit_for(product, target) is not None or set(product.batch) & ranges_of(product.right) - ranges_of(product.left):
+        return None
+    return product if RegisterPlan.of(product, target) is not None else None
+
+
 def with_run_time_positions(body: list[Statement]) -> Product | None:
     """The contraction with the innermost loop that has a run-time bound in M or N, and the others in the batch: of
     images with run-time bounds, positions along a row. None where no loop of M or N has such a bound."""
@@ -122,13 +136,19 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
             in_place = on_images(product, target, decisions)
     if in_place is not None:
         return [*copies_padding, *in_place]
+    phases = by_register_tiles(product, target, decisions)
+    return None if phases is None else [*copies_padding, *phases]
+
+
+def by_register_tiles(product: Product, target: Target, decisions: Decisions) -> Phases | None:
+    """The phases of register tiles. Refuses (None) what no tile would make fast."""
     plan = with_images_apart(product, target) or RegisterPlan.cheapest(product, target)
     if plan is None:
         return None
     chosen = decisions.ask(plan.own(), plan.refuses, plan.others)
     *packing, last = product.set_run_time_bounds(RegisterTile(plan, chosen).phases())
     packing = [skip_unused_packing(phase, product) for phase in packing]
-    return [*copies_padding, *map(limit_tasks, [*packing, last])]
+    return [*map(limit_tasks, [*packing, last])]
 
 
 def on_images(product: Product, target: Target, decisions: Decisions) -> Phases | None:

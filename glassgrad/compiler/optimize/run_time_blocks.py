@@ -11,7 +11,8 @@ from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, d
                                                     times, value_in)
 from glassgrad.compiler.lower.loops import TASK, For, Statement, Store, around, counter, loads_in, ranges_of, task_loops
 from glassgrad.compiler.optimize.contraction_tilings import (contraction_by_groups, with_images_apart,
-                                                             with_run_time_positions, with_run_time_rows)
+                                                             with_run_time_columns, with_run_time_positions,
+                                                             with_run_time_rows)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import gated
@@ -50,6 +51,8 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
         return [body]
     ends = [f for f in ends if f.range in product.m or f.range in product.n]
     if not ends or _around_tiles(product, ends, target):
+        return [body]
+    if with_run_time_columns(body, target) is not None:
         return [body]
     rows = with_run_time_rows(body, target)
     if rows is not None:

@@ -80,7 +80,7 @@ class PackedFactor:
             loops = self.loops(self.k)
         if self.task is not None:
             body = around(loops, body)
-            stop = left_of(-(-self.axis.size // self.width), self.panels, self.task)
+            stop = left_of(-(-self.axis.size // self.width) if end is None else end, self.panels, self.task)
             return [For(panel, LOOP, body, stop)] if self.panels > 1 else body
         if not along_k and end is None:
             panel, loops, body = self.side_by_side(panel, body)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import Field, dataclass
 from typing import Any
 
-from glassgrad.compiler.graph.index_algebra import add, divide_up, multiply
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, ops as o
+from glassgrad.compiler.graph.index_algebra import add, divide_up, index, multiply, operation, times
 from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter, left_of, nested, one
 from glassgrad.compiler.optimize.decisions import Choice, one_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -85,10 +85,11 @@ def square(rows: int, columns: int) -> Callable[[int, int], float]:
 
 class PanelBlocks:
     """The counters of panels in blocks: `task_m`, `task_n` number the blocks, `in_m`, `in_n` the panels of one. `end_m`
-    is the number of panels of M, if it is known only at run time."""
+    and `end_n` are the numbers of panels of M and N, where they are known only at run time."""
 
-    def __init__(self, panels_m: int, panels_n: int, block_m: int, block_n: int, end_m: UOp | None = None):
-        self.panels_m, self.panels_n, self.end_m = panels_m, panels_n, end_m
+    def __init__(self, panels_m: int, panels_n: int, block_m: int, block_n: int, end_m: UOp | None = None,
+                 end_n: UOp | None = None):
+        self.panels_m, self.panels_n, self.end_m, self.end_n = panels_m, panels_n, end_m, end_n
         self.block_m, self.block_n = block_m, block_n
         self.task_m, self.in_m = counter("mb", -(-panels_m // block_m)), counter("mo", block_m)
         self.task_n, self.in_n = counter("nb", -(-panels_n // block_n)), counter("no", block_n)
@@ -106,6 +107,14 @@ class PanelBlocks:
     def as_tasks(self, outer: list[UOp], body: list[Statement], worth: bool,
                  most: int = moves.PHASE_TASKS) -> list[Statement]:
         """for outer loops: TASK blocks: body      (the outer loops are tasks too if `worth`: there is enough work)"""
+        if self.end_n is not None:
+            tasks_m = index(self.task_m.arg.size) if self.end_m is None else \
+                operation(o.MAX, divide_up(self.end_m, self.block_m), index(1))
+            number = counter("t", self.task_m.arg.size * self.task_n.arg.size)
+            body = moves.rebuild(nested([] if worth else outer, body), {
+                self.task_n: operation(o.IDIV, number, tasks_m), self.task_m: operation(o.MOD, number, tasks_m)})
+            rest = moves.share_out(outer if worth else [], body, most)
+            return [moves.tasks(For(number, LOOP, rest, times(divide_up(self.end_n, self.block_n), tasks_m)), most)]
         if self.end_m is not None:
             stop = divide_up(self.end_m, self.block_m)
             body = nested([] if worth else outer, body)

@@ -14,6 +14,8 @@ The first two are left out where a factor is read in place, and the second where
 
 A register tile reads both panels from end to end, so every cache line and page is used whole. Edges are packed as
 zeros, or the last tile overlaps the one before it; stores of what is past an edge, or computed twice, are masked off.
+
+A run-time number of columns is whole panels, and one panel of as many vectors as are left over (`over_widths`).
 """
 
 from __future__ import annotations
@@ -38,21 +40,24 @@ SHORT_LOOP = 9           # taps of a window that are unrolled
 
 
 class RegisterTile(PanelBlocks):
-    """A product tiled as chosen: register tiles of rows x (vectors x lanes), panels of tiles, blocks of panels. `rows`:
-    the height of this tile where panels differ in height."""
+    """A product tiled as chosen: register tiles of rows x (vectors x lanes), panels of tiles, blocks of panels. `rows`
+    and `vectors`: the size of this tile where panels differ in height or width; 0: as chosen."""
 
-    def __init__(self, plan: RegisterPlan, c: Tiling, rows: int = 0):
+    def __init__(self, plan: RegisterPlan, c: Tiling, rows: int = 0, vectors: int = 0):
         usual, panels_n = plan.panels(c.rows, c.vectors, c.lanes)
-        panels_m = max(usual, -(-plan.m.most // c.rows))
+        self.pitch, self.is_rest = c.vectors * c.lanes, vectors > 0          # columns of a whole panel
+        panels_m, panels_n = max(usual, -(-plan.m.most // c.rows)), max(panels_n, -(-plan.n.most // self.pitch))
         rests = 0 < c.k_block * c.k_blocks < plan.depth and plan.m.most > cpu.EVEN_ROWS      # sums wait in memory
-        block_m = panels_m if c.block_m >= usual and not rests else c.block_m
-        super().__init__(panels_m, panels_n, block_m, c.block_n, plan.m.pieces(c.rows))
+        block_m = panels_m if c.block_m >= usual and not rests and plan.n.stop is None else c.block_m
+        super().__init__(panels_m, panels_n, block_m, c.block_n, plan.m.pieces(c.rows), plan.n.pieces(self.pitch))
         self.plan, self.least_rows = plan, -(-c.rows // 2)         # of panels of balanced height
         self.product, self.m, self.n, self.outer = plan.product, plan.m, plan.n, plan.outer
         self.depth, self.work, self.left_along_m, self.choice = plan.depth, plan.work, plan.left_along_m, c
-        self.rows, self.vectors, self.lanes, self.columns = c.rows, c.vectors, c.lanes, c.vectors * c.lanes
+        self.rows, self.vectors, self.lanes = c.rows, vectors or c.vectors, c.lanes
+        self.columns = self.vectors * self.lanes
         self.left_in_place, self.right_in_place = c.left == "in_place", c.right == "in_place"
-        self.row, self.over, self.lane = counter("mi", rows or c.rows), counter("ni", c.vectors), counter("l", c.lanes)
+        self.row, self.over = counter("mi", rows or c.rows), counter("ni", self.vectors)
+        self.lane = counter("l", c.lanes)
         self.column = add(multiply(one(self.over), self.lanes), one(self.lane))
         self.set_rows(rows)
         self.set_columns()
@@ -61,10 +66,13 @@ class RegisterTile(PanelBlocks):
         self.left_is_own = self.task_m.arg.size == 1 and plan.repeats_at_run_time(p.left)
         self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1, self.panels_m,
                                  self.task_m if self.left_is_own else None, p.stops)
-        self.right = PackedFactor("right", p.right, self.n, self.outer, p.k, self.columns, self.vectors,
-                                  self.block_n if near else self.panels_n, self.task_n if near else None, p.stops,
-                                  plan.right_bytes > plan.target.l2_bytes)
-        self.right_panel = one(self.in_n) if near else self.panel_n
+        self.right_panel, self.right_column, width = one(self.in_n) if near else self.panel_n, self.column, self.pitch
+        if self.end_n is not None:           # each vector of a panel is packed by itself: no more than there are
+            self.right_panel = add(multiply(self.right_panel, c.vectors), one(self.over))
+            self.right_column, width = one(self.lane), c.lanes
+        panels = (self.block_n if near else self.panels_n) * self.pitch // width
+        self.right = PackedFactor("right", p.right, self.n, self.outer, p.k, width, width // c.lanes, panels,
+                                  self.task_n if near else None, p.stops, plan.right_bytes > plan.target.l2_bytes)
 
     def set_rows(self, rows: int) -> None:
         """The position of a tile's row on M (`at_m`), and the condition that it is stored (`gate_m`)."""
@@ -75,7 +83,7 @@ class RegisterTile(PanelBlocks):
         self.gate_m = less(self.at_m, end) if ragged and (not self.m.balanced or rows == self.least_rows) else None
         if self.gate_m is None:
             return
-        if self.m.balanced:
+        if self.m.balanced or self.m.stop is not None and self.end_n is not None:     # fewer than one tile's, too
             self.at_m = operation(o.MIN, self.at_m, add(end, index(-1)))
         elif self.left_in_place:
             # the last panel starts early, so that no row is read past the end; overlapping rows are masked at the store
@@ -86,9 +94,12 @@ class RegisterTile(PanelBlocks):
     def set_columns(self) -> None:
         """The position of a tile's column on N (`at_n`), the conditions that it is stored (`gate_n`) and read
         (`read_gate`), and where the tile begins (`begin_n`)."""
-        ragged = self.n.size % self.columns != 0
-        self.begin_n = multiply(self.panel_n, self.columns)
+        self.begin_n = multiply(self.panel_n, self.pitch)
         self.at_n = add(self.begin_n, self.column)
+        if self.end_n is not None:
+            self.gate_n = self.n.inside(self.at_n) if self.is_rest else None
+            return
+        ragged = self.n.size % self.columns != 0
         self.gate_n = self.read_gate = below(self.at_n, self.n.size) if ragged else None
         if self.right_in_place and ragged and self.n.size >= self.columns:
             # as for rows: every read is a whole vector then, and no mask is recomputed at each step of K
@@ -149,7 +160,7 @@ class RegisterTile(PanelBlocks):
         if self.right_in_place:
             b = edge_gate(self.right_at(self.at_n, k), self.read_gate)
         else:
-            b = load(self.right.memory, self.right.index_of(self.right_panel, k, self.column))
+            b = load(self.right.memory, self.right.index_of(self.right_panel, k, self.right_column))
         return Accumulate(self.total, o.ADD, self.product.added(a, b))
 
     def right_at(self, n: UOp, k: UOp) -> UOp:
@@ -261,6 +272,8 @@ class RegisterTile(PanelBlocks):
         rows are written in order. Panels of M of balanced height (`FlatAxis.balanced`) are one loop per height. Two or
         more panels have at least half a tile's rows each; a single one may have fewer, and rereads its last row instead
         of rows past the end."""
+        if self.end_n is not None:
+            return self.over_m(self.over_widths(body))
         if not self.m.balanced or self.end_m is None:
             row = self.block_n * self.columns * self.product.right.dtype.itemsize
             few = self.depth <= cpu.FEW_STEPS and row >= cpu.PAGE and 2 * self.depth * row <= self.plan.target.l2_bytes
@@ -277,6 +290,20 @@ class RegisterTile(PanelBlocks):
             found.append(For(each, LOOP, tile, add(end, multiply(begin, -1))))
         return self.over_n(found)
 
+    def over_widths(self, body: Callable[[RegisterTile], list[Statement]]) -> list[Statement]:
+        """The body for the whole panels of a task's columns, whose number is known at run time, then for one panel of
+        the vectors that are left over."""
+        assert self.n.stop is not None
+        first, most = multiply(one(self.task_n), self.block_n * self.pitch), self.block_n * self.pitch
+        columns = operation(o.MIN, add(self.n.stop, multiply(first, -1)), index(most))
+        whole, left_over = divide(columns, self.pitch), divide_up(modulo(columns, self.pitch), self.lanes)
+        found: list[Statement] = [For(self.in_n, LOOP, body(self), whole)]
+        for vectors in range(1, self.vectors + 1):
+            panel = moves.rebuild(body(RegisterTile(self.plan, self.choice, vectors=vectors)), {self.in_n: whole})
+            as_many, more = (divide(left_over, n).minimum(1) for n in (vectors, vectors + 1))
+            found.append(For(counter("nr", 1), LOOP, panel, add(as_many, multiply(more, -1))))
+        return found
+
     def rows_left_over(self, rows: int) -> UOp:
         """How many rows of M are left over if each panel has `rows`: negative where there are fewer."""
         assert self.m.stop is not None and self.end_m is not None
@@ -292,7 +319,7 @@ class RegisterTile(PanelBlocks):
 
     def in_tile(self, tile: UOp) -> UOp:
         """The index of an element in LOCAL memory that holds whole tiles."""
-        return add(multiply(add(multiply(tile, self.rows), one(self.row)), self.columns), self.column)
+        return add(multiply(add(multiply(tile, self.rows), one(self.row)), self.pitch), self.column)
 
     @cached_property
     def long_epilogue(self) -> bool:

@@ -41,9 +41,15 @@ class RegisterPlan(TileCycles):
         m, m_out = flat_axis(p.m, p.epilogue, "m")
         lanes = target.lanes(p.total.dtype.itemsize)
         n, n_out = (None if p.stops.keys() - {*p.batch} else image_axis(p, lanes)) or flat_axis(p.n, p.epilogue, "n")
+        if p.n[0] in p.stops:
+            usual = min(n.size, cpu.USUAL_POSITIONS[-1])
+            n = replace(n.with_run_time_bound(p.stops), size=usual, most=n.size)
         if p.m[0] in p.stops:
-            usual = max(min(m.size, cpu.USUAL_ROWS[cpu.EVEN_ROWS][-1]), m.size // 4)
-            m, p = replace(m.with_run_time_bound(p.stops), size=usual, most=m.size), replace(p, stops={})
+            usual = max(min(m.size, cpu.USUAL_ROWS[cpu.EVEN_ROWS][-1]), m.size // 4) if n.stop is None else \
+                min(m.size, cpu.USUAL_POSITIONS[-1])
+            m = replace(m.with_run_time_bound(p.stops), size=usual, most=m.size)
+        if m.stop is not None or n.stop is not None:
+            p = replace(p, stops={r: stop for r, stop in p.stops.items() if r not in (*m.parts, *n.parts)})
         plan = RegisterPlan(p, target, m, n, [*p.batch, *m_out, *n_out])
         if plan.work < limits.least_work or min(m.size, n.size) < 2:
             return None
@@ -113,6 +119,8 @@ class RegisterPlan(TileCycles):
 
     def ways_to_read_right(self, vectors: int) -> list[str]:
         """Where tiles of so many vectors may read the right factor."""
+        if self.n.stop is not None:
+            return ["near"]
         ways = ["in_place"] if self.why_right_not_along_n() is None else []
         if not self.right_streams:
             ways += ["near"] if self.must_pack_together(vectors) is None else []
@@ -142,7 +150,7 @@ class RegisterPlan(TileCycles):
         if tile.right == "in_place" and not self.right_streams:
             ahead = ahead and self.depth >= 4 * cpu.ROWS_AHEAD               # else too much of it is past the last row
         if tile.right == "near" and tile.left == "in_place":
-            ahead = self.costs.prefetches_rows
+            ahead = self.costs.prefetches_rows and self.n.stop is None
         known = self.product.k_stop is None and not self.n.pitch                 # how many steps of K are one loop
         worth = self.target.multiplies_by_lane and (k_block or self.depth) >= 2 * self.lanes
         return replace(tile, block_m=block_m, block_n=block_n, ahead=ahead, k_blocks=k_blocks, k_block=k_block,
@@ -163,6 +171,11 @@ class RegisterPlan(TileCycles):
         factor (and its sums, where K is blocked) stay in half the second-level cache."""
         rows, columns, wanted = tile.rows, tile.vectors * self.lanes, self.wanted
         panels_m, panels_n = self.panels(rows, tile.vectors)
+        if self.n.stop is not None:
+            fit = max(1, 3 * self.target.l1_bytes // (4 * self.panel_bytes(tile.vectors)))
+            least = max(cpu.PACKED_ROWS, 2 * cpu.LIMITS["contract"].task_work // (fit * columns * self.depth))
+            tasks_m = max(1, self.m.size // least) if self.m.stop is None else 1
+            return -(-panels_m // tasks_m) if self.m.stop is None else -(-least // rows), fit
         if tile.right == "near":
             return self._blocks_that_pack(tile)
         if self.right_streams:     # one block of K of a task's panels fits the first-level cache; few tasks read it

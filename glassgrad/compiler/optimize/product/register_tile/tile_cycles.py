@@ -127,6 +127,8 @@ class TileCycles(FlatProduct):
         tile nothing is read twice either way, but consecutive lines are fetched faster than those of a narrow panel."""
         if self.why_right_not_along_n() is not None or self.product.stops.keys() - {*self.product.k}:
             return False
+        if self.n.stop is not None:
+            return False
         uncached = 2 * self.right_bytes > self.target.l2_bytes and self.depth > self.stream_k
         again = 1 if cpu.fit_sets(self.stream_k, self.right_pitch, 8) else 2         # else rows are read again, too
         of_sums = again * self.costs.add_sums / self.stream_k + cpu.FINISH_CYCLES * self.lanes / self.depth
@@ -142,6 +144,8 @@ class TileCycles(FlatProduct):
     def cycles(self, tile: Tiling) -> float:
         """The estimated cycles of all tiles per step of K; where M has a run-time bound, per row, summed over typical
         sizes."""
+        if self.n.stop is not None:
+            return self.cycles_of_columns(tile)
         if not self.m.balanced:
             return self.cycles_of(tile, self.m.size)
         sizes = [(size, -(-size // tile.rows)) for size in cpu.USUAL_ROWS[self.m.most]]
@@ -172,6 +176,17 @@ class TileCycles(FlatProduct):
             stays = self.right_stays_near(tile.vectors)
             packing += costs.read_right[right_far] * (1 if stays else panels_m) * self.n.size
         return packing + self.waiting(min(self.wanted, panels_m * panels_n)) * tiles
+
+    def cycles_of_columns(self, tile: Tiling) -> float:
+        """The same where N has a run-time bound, per row and column, summed over typical sizes: whole panels, and one
+        of the vectors that are left over."""
+        sizes = (self.m.size,) if self.m.stop is None else cpu.USUAL_POSITIONS
+        each = [self.tile_cycles(replace(tile, vectors=vectors), self.m.size) for vectors in range(tile.vectors + 1)]
+        each, of_columns = [0, *[cycles + cpu.ROW_CYCLES * tile.rows / self.depth for cycles in each[1:]]], 0.0
+        for columns in cpu.USUAL_POSITIONS:
+            whole, rest = divmod(-(-columns // self.lanes), tile.vectors)
+            of_columns += (whole * each[-1] + each[rest]) / columns
+        return of_columns * sum([-(-rows // tile.rows) / rows for rows in sizes])
 
     def tile_cycles(self, tile: Tiling, size: int) -> float:
         """The estimated cycles of a tile per step of K. Counts: two multiply-adds a cycle, or a little under two loads;
