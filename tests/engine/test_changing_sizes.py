@@ -50,7 +50,8 @@ def test_two_matrices_of_other_shapes_are_no_size_that_grows() -> None:
 
 
 @pytest.mark.parametrize("name", ["product of a batch", "square", *ATTENTION, "softmax", "convolution", "cat",
-                                  "gradient", "gradient of a weight", "transposed", "transposed rows of a batch"])
+                                  "gradient", "gradient of a weight", "transposed", "transposed rows of a batch",
+                                  "convolution of squares"])
 def test_the_loop_trees_touch_only_their_memory(name: str) -> None:
     """The loop interpreter raises where an address is outside memory of the value's size, or two tasks write there."""
     program, shape = PROGRAMS[name]

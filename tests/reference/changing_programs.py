@@ -70,6 +70,7 @@ PROGRAMS: dict[str, Program] = {
     "transposed rows of a batch": (lambda x: x.transpose(1, 2).contiguous(), lambda n: (3, 20, n)),
     "flip and pad": (lambda x: x.flip(1).pad(((0, 0), (2, 1))), lambda n: (4, n)),
     "convolution": (lambda x: x.conv2d(Tensor(IMAGE), padding=1), lambda n: (1, 2, n, 8)),
+    "convolution of squares": (lambda x: x.conv2d(Tensor(IMAGE), padding=1), lambda n: (1, 2, n, n)),
     "gradient": (lambda x: _gradient(x), lambda n: (n, 8)),
     "gradient of a weight": (lambda x: x[:, :24].T @ x[:, 24:], lambda n: (n, 64)),
     "LSTM": (lambda x: _recurrent(nn.LSTM, x), lambda n: (n, 2, 8)),

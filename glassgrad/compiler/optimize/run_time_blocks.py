@@ -14,6 +14,7 @@ from glassgrad.compiler.optimize.contraction_tilings import (contraction_by_grou
                                                              with_run_time_columns, with_run_time_positions,
                                                              with_run_time_rows)
 from glassgrad.compiler.optimize.decisions import Decisions
+from glassgrad.compiler.optimize.flat_positions import flat_positions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import gated
 from glassgrad.compiler.optimize.moves.move_decorator import move
@@ -47,7 +48,12 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     loops, inner = task_loops(body)
     ends = [f for f in loops if f.stop is not None and f.range.arg.size >= 2 * BLOCK]
     product = recognize(around([For(f.range, TASK, []) for f in loops], inner)) if ends else None
-    if product is None or not product.n or _in_place(body, target):
+    if product is None or not product.n:
+        return [body]
+    flat = flat_positions(body, target)
+    if flat is not None:
+        return [flat]
+    if _in_place(body, target):
         return [body]
     ends = [f for f in ends if f.range in product.m or f.range in product.n]
     if not ends or _around_tiles(product, ends, target):

@@ -50,9 +50,9 @@ class NativeProgram(CompiledProgram):
 
 @lru_cache(maxsize=8)
 def _target(host: HostTarget, workers: int, language: str) -> Target:
-    """What kernels in a language are optimized for; C cannot express matrix units."""
+    """What kernels in a language are optimized for; C can express neither matrix units nor masks."""
     target = replace(Target.of(host), workers=workers)
-    return target if language == "llvm" else replace(target, units=())
+    return target if language == "llvm" else replace(target, units=(), masks=False)
 
 
 class NativeDevice(CompiledKernels, Backend):

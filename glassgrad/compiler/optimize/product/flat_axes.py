@@ -13,9 +13,10 @@ from functools import cached_property
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, modulo, multiply,
                                                     substitute_index)
-from glassgrad.compiler.lower.loops import Statement, Store, counter
+from glassgrad.compiler.lower.loops import Statement, Store, counter, ranges_of
 from glassgrad.compiler.optimize.moves.gates import below
-from glassgrad.compiler.optimize.product.recognize import Product, count, evenly_along, footprint, stride_along
+from glassgrad.compiler.optimize.product.recognize import (Product, count, evenly_along, footprint, stride_along,
+                                                           usual_stride)
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
@@ -163,6 +164,20 @@ class FlatProduct:
             return "the right factor does not lie along N"
         return None
 
+    @cached_property
+    def reads_windows(self) -> bool:
+        """Whether vectors read the right factor in place, tap by tap, masked past its edges: an image with some
+        run-time length, whose elements several taps read."""
+        p, right, longest = self.product, self.product.right, cpu.LIMITS["contract"].long_k
+        if not p.stops or not self.target.has_masks or self.depth > longest or p.k_stop is not None or \
+                p.pair is not None or right.op is not o.LOAD or right.dtype is not p.total.dtype:
+            return False
+        *others, position = self.n.parts
+        steps = [abs(usual_stride(right.src[1], r) or 0) for r in p.k]
+        along = [stride_along(at, position) for at in (right.src[1], p.store.index)]
+        return not others and along == [1, 1] and all(evenly_along(right.src[1], r) for r in p.k) and \
+            0 < min(steps) < position.arg.size and len(steps) > 1
+
     def lines_apart(self, rows: int, ways: int) -> bool:
         """Whether a line of each of `rows` rows of the left factor fits a first-level cache without set conflicts."""
         left = self.product.left
@@ -209,6 +224,14 @@ def image_axis(p: Product, lanes: int = 1) -> tuple[FlatAxis, list[UOp]] | None:
     if lanes > 1 and in_memory and aligned * p.depth < pitch * (p.depth + 2 * stored):     # two multiply-adds a cycle
         pitch = aligned
     return FlatAxis([rows, columns], (rows.arg.size - 1) * pitch + columns.arg.size, pitch), p.n[:-2]
+
+
+def taps_first(p: Product) -> list[UOp]:
+    """The loops of K with the taps outside that decide which rows of the image are inside its edges, and those along a
+    row inside: the loops between them repeat with the same masks."""
+    gates = ranges_of(p.right.src[2]) if len(p.right.src) == 3 else frozenset[UOp]()
+    along = min(p.k, key=lambda r: abs(usual_stride(p.right.src[1], r) or 0))
+    return sorted(p.k, key=lambda r: 2 if r is along else 0 if r in gates else 1)
 
 
 def lies_along_k(value: UOp, axis: FlatAxis, k: FlatAxis) -> bool:

@@ -31,6 +31,7 @@ class Target:
     group_bytes: int = 40 << 10               # of this size; what does not fit goes to the device's memory
     most_threads: int = 0                     # of a group, where it may have more than a vector has lanes
     most_rounds: int = 1 << 62                # iterations of all loops of a thread, after which its driver ends it
+    masks: bool = True                        # whether kernels are written with masked accesses, where there are any
     units: tuple[MatrixUnit, ...] = ()        # products of small matrices in one instruction
     tiled_products: bool = True               # contractions get tiles and packed panels, else plain loops
     task_steps: int = 32 << 10                # element steps that are worth a task
@@ -122,7 +123,7 @@ class Target:
     @property
     def has_masks(self) -> bool:
         """Whether loads and stores of some lanes only are one instruction for every element size."""
-        return "avx512bw" in self.features and "avx512vl" in self.features
+        return self.masks and "avx512bw" in self.features and "avx512vl" in self.features
 
 
 # A group of 256 threads is a vector of 256 floats; two groups on each of an H200's 132 processors keep it busy. While

@@ -174,7 +174,11 @@ class LlvmArithmetic:
         return best if is_number(x) else self.select(self.compare("uno", x, x), x, best)
 
     def truncated(self, sign: str, dtype: DType, x: LlvmValue, y: LlvmValue, remainder: bool) -> LlvmValue:
-        """x / y, or its remainder, rounding towards zero; of signed ("s") or unsigned ("u") numbers."""
+        """x / y, or its remainder, rounding towards zero; of signed ("s") or unsigned ("u") numbers. Lanes
+        have no instruction for it, but doubles: they are wide enough for the quotient of two int32s."""
+        if x.lanes and x.type == "i32" and sign == "s" and y.constant is None and not remainder:
+            a, b = (self.convert("sitofp", number, "double") for number in (x, y))
+            return self.convert("fptosi", self.instruction("fdiv", a, b), "i32")
         return self.instruction(f"{sign}rem" if remainder else f"{sign}div", x, y)
 
     def fold(self, combine: o.Op, dtype: DType, value: LlvmValue) -> LlvmValue:

@@ -27,7 +27,7 @@ from glassgrad.compiler.graph import UOp, const, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, modulo, multiply,
                                                     operation, substitute_index)
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Prefetch, Statement, Store,
-                                            counter, flat_index, load, local, nested, one, register_over)
+                                            counter, flat_index, load, local, nested, one, ranges_of, register_over)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below, edge_gate
 from glassgrad.compiler.optimize.product.packing import PackedFactor
@@ -127,7 +127,7 @@ class RegisterTile(PanelBlocks):
 
     def sums(self) -> list[Statement]:
         """All steps of K for the whole tile."""
-        if self.n.pitch:
+        if self.n.pitch or self.plan.reads_windows:
             return [*self.begin(), *self.over_image()]
         return [*self.begin(), *self.over_k(self.depth, self.product.k_stop, index(0), self.ahead)]
 
@@ -215,12 +215,16 @@ class RegisterTile(PanelBlocks):
     def over_image(self) -> list[Statement]:
         """The sums over windows of an image: every tap is a vector read from the image itself, at a constant offset."""
         a = load(self.left.memory, self.left.index_of(self.panel_m, flat_index(self.product.k), one(self.row)))
-        b = edge_gate(substitute_index(self.product.right, self.n.apart(self.at_n), {}), self.gate_n)
+        if self.left_in_place:
+            a = substitute_index(self.product.left, self.m.apart(self.at_m), {})
+        b = edge_gate(substitute_index(self.product.right, self.n.apart(self.at_n), {}), self.read_gate)
         body: list[Statement] = [Accumulate(self.total, o.ADD, self.product.added(a, b))]
-        count = 1
+        count, unrolled = 1, {*self.product.k}
+        if self.plan.reads_windows:             # masks are the same in a loop over what they do not depend on
+            unrolled &= {*ranges_of(b.src[2] if len(b.src) == 3 else index(0)), self.product.k[-1]}
         for r in reversed(self.product.k):
-            count *= r.arg.size
-            if count <= SHORT_LOOP and len(self.product.k) > 1:
+            count *= r.arg.size if r in unrolled else 1
+            if r in unrolled and count <= SHORT_LOOP and len(self.product.k) > 1:
                 body = [s for i in range(r.arg.size) for s in moves.rebuild(body, {r: index(i)})]
             else:
                 body = [For(r, LOOP, body)]

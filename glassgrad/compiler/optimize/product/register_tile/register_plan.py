@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from glassgrad.compiler.lower.loops import Statement
-from glassgrad.compiler.optimize.product.flat_axes import flat_axis, image_axis
+from glassgrad.compiler.optimize.product.flat_axes import flat_axis, image_axis, taps_first
 from glassgrad.compiler.optimize.product.packing import few_rows, swells
 from glassgrad.compiler.optimize.product.recognize import Product
 from glassgrad.compiler.optimize.product.register_tile.tile_cycles import TileCycles
@@ -56,6 +56,8 @@ class RegisterPlan(TileCycles):
         large = plan.around * m.size * n.size * plan.itemsize > target.l2_bytes
         if plan.depth < cpu.SHORT_K and large and plan.why_right_not_along_n() is None:
             return None                                  # writing the result takes longest: plain loops go row by row
+        if plan.reads_windows:
+            return replace(plan, product=replace(p, k=taps_first(p)))
         if not n.pitch and (swells(p.right, p.n + p.k) or swells(p.left, p.m + p.k)):
             return None
         return plan
@@ -108,6 +110,8 @@ class RegisterPlan(TileCycles):
 
     def ways_to_read_left(self, rows: int, vectors: int) -> list[str]:
         """Where tiles of this size may read the left factor."""
+        if self.reads_windows:
+            return ["packed" if self.left_must_be_packed(rows) else "in_place"]
         few_panels = self.n.size <= cpu.FEW_PANELS * vectors * self.lanes
         if self.left_must_be_packed(rows) is not None:
             return ["packed"]
@@ -119,6 +123,8 @@ class RegisterPlan(TileCycles):
 
     def ways_to_read_right(self, vectors: int) -> list[str]:
         """Where tiles of so many vectors may read the right factor."""
+        if self.reads_windows:
+            return ["in_place"]
         if self.n.stop is not None:
             return ["near"]
         ways = ["in_place"] if self.why_right_not_along_n() is None else []
@@ -149,9 +155,11 @@ class RegisterPlan(TileCycles):
         ahead = tile.right != "in_place" or not (in_l1 or soon and self.right_flows)      # else the hardware prefetches
         if tile.right == "in_place" and not self.right_streams:
             ahead = ahead and self.depth >= 4 * cpu.ROWS_AHEAD               # else too much of it is past the last row
+        if self.reads_windows:
+            ahead = False
         if tile.right == "near" and tile.left == "in_place":
             ahead = self.costs.prefetches_rows and self.n.stop is None
-        known = self.product.k_stop is None and not self.n.pitch                 # how many steps of K are one loop
+        known = self.product.k_stop is None and not self.n.pitch and not self.reads_windows      # one loop over K
         worth = self.target.multiplies_by_lane and (k_block or self.depth) >= 2 * self.lanes
         return replace(tile, block_m=block_m, block_n=block_n, ahead=ahead, k_blocks=k_blocks, k_block=k_block,
                        unroll=self.lanes if known and worth else 1, pitch=self.n.pitch)

@@ -75,6 +75,8 @@ class TileCycles(FlatProduct):
         M."""
         if self.product.left.dtype is not self.product.total.dtype or self.n.pitch:
             return "the left factor is not read as it is"
+        if self.reads_windows and self.product.left.op is o.LOAD and 2 * self.left_bytes <= self.target.l2_bytes:
+            return None
         return None if self.left_along_m else self.why_left_not_along_k(rows)
 
     def must_pack_together(self, vectors: int) -> str | None:
@@ -137,8 +139,8 @@ class TileCycles(FlatProduct):
     @cached_property
     def right_is_near(self) -> bool:
         """Whether a right factor that is read in place is in a near cache when it is read: it flows, streams, or fits
-        the first-level cache."""
-        return self.right_flows or self.right_streams or self.right_bytes <= self.target.l1_bytes
+        the first-level cache; of an image, what taps before have read."""
+        return self.reads_windows or self.right_flows or self.right_streams or self.right_bytes <= self.target.l1_bytes
 
     # -- cycles ----------------------------------------------------------------------------------------------
     def cycles(self, tile: Tiling) -> float:
