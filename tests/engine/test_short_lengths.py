@@ -7,11 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from changing_programs import data, general_graphs
-from loop_kernels import AVX2, AVX512
+from loop_kernels import AVX2, AVX512, TARGETS
 
 from glassgrad import Context, Device, ShapeError, Tensor, TinyJit, Variable
+from glassgrad.compiler.check.loop_interpreter import run_kernel
+from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import linear
-from glassgrad.compiler.lower.loops import LANE, For, Kernel, loads_in, ranges_of, walk
+from glassgrad.compiler.lower.loops import LANE, Accumulate, For, Kernel, loads_in, ranges_of, walk
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import build, kernel_of
@@ -285,6 +287,39 @@ def test_attention_of_few_rows_is_right(causal: bool) -> None:
 def test_attention_of_few_rows_has_small_blocks() -> None:
     [kernel] = kernels_of(lambda n: (x := Tensor(data((1, 3, n, 20))).realize()).scaled_dot_product_attention(x, x))
     assert [used_phases(kernel, n) for n in (2, 48, 49, 300)] == [[0], [0], [1], [1]]
+
+
+@pytest.mark.only_on("CPU", "CLANG", reason="a GPU computes the values and sums of attention in several kernels")
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_computes_no_score_of_a_key_past_the_last_one(causal: bool) -> None:
+    """Nor of one that no row of the block sees. Keys and values are read in place, without conditions."""
+    [kernel] = kernels_of(lambda n: (x := Tensor(data((1, 3, n, 20))).realize()).scaled_dot_product_attention(
+        x * 1, x + 0, is_causal=causal))
+    assert sum(move.startswith("contract") for move in kernel.moves) == 4
+    tiles = [s for phase in kernel.phases for s in walk(phase.body)
+             if isinstance(s, Accumulate) and s.combine is o.ADD and s.value.op is o.MUL]
+    assert len(tiles) == 4
+    for factor in [f for s in tiles for f in s.value.src if f.op is o.LOAD and f.src[0].op is o.PARAM]:
+        assert len(factor.src) == 2, "no condition"
+    keys = [s for phase in kernel.phases for s in walk(phase.body) if isinstance(s, For) and s.range.arg.name == "j"]
+    assert len(keys) == 4 and all(s.stop is not None for s in keys)
+    counters = {r.arg.name for s in keys if s.stop is not None for r in ranges_of(s.stop)}
+    assert counters == ({"kb", "qb"} if causal else {"kb"})
+
+
+@pytest.mark.only_on("CPU", "CLANG", reason="a GPU computes the values and sums of attention in several kernels")
+@pytest.mark.parametrize("target", ["avx2", "neon"])
+def test_attention_is_right_where_tiles_do_not_divide_a_block_of_keys(target: str) -> None:
+    """AVX2 has tiles of 5 keys, and blocks have 64. The interpreter checks every address."""
+    [item] = general_for(lambda n: (x := Tensor(data((1, 2, n, 20))).realize()).scaled_dot_product_attention(
+        x, x, is_causal=True)).compiled.items
+    kernel = kernel_of(item.ast, TARGETS[target])
+    for n in (3, 49, 130):
+        x, out = data((2, n, 20)), np.zeros((2, n, 20), np.float32)
+        run_kernel(kernel, [out.reshape(-1), x.reshape(-1), n])
+        scores = np.where(np.tril(np.ones((n, n), bool)), x @ x.transpose(0, 2, 1) / np.sqrt(20), -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        np.testing.assert_allclose(out, weights @ x / weights.sum(-1, keepdims=True), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(32, 16, 3), (32, 16, 3, 3)])

@@ -178,6 +178,15 @@ def test_wide_reduce_to_an_end_known_only_at_run_time(n: int, stop: int, rng: np
     compare(params, before, [[For(j, LOOP, [body[0], *after, body[2]])]], rng)
 
 
+def test_a_sum_to_an_end_known_only_at_run_time_folds_its_lanes_once() -> None:
+    _, _, loop = reduction(1000)
+    loop.stop = run_time_value(1000)
+    after = sum_moves.wide_reduce(loop, 4, 16)
+    assert after is not None
+    lanes = counter(loop.range.arg.name + "l", 16)
+    assert sum(n.op is o.FOLD and lanes in n.src for n in nodes_in(after)) == 1
+
+
 def test_wide_reduce_refuses_what_depends_on_itself() -> None:
     params, body, loop = reduction(16)
     total = body[0].register  # type: ignore[union-attr]

@@ -178,6 +178,8 @@ REWRITES = {
     "gpu_scatters.rows_apart": "test_gpu_scatters.py::test_rows_are_added_to_in_the_order_of_their_indices",
     "contraction_tilings.skip_unused_packing":
         "test_changing_sizes.py::test_few_rows_and_many_are_cut_in_two_ways",
+    "flat_positions.flat_positions":
+        "test_short_lengths.py::test_positions_of_all_rows_are_one_axis_where_vectors_are_masked",
     "run_time_blocks.in_blocks": "test_symbolic.py::test_products_are_packed_in_blocks",
     "run_time_blocks.by_terms": "test_short_lengths.py::test_a_product_of_few_terms_has_no_blocks_of_its_sum",
     "contraction_tilings.limit_tasks": "test_changing_sizes.py::test_the_loop_trees_touch_only_their_memory",

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, multiply
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            flat_index, load, local, loops_around, task_loops)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, around, counter,
+                                            flat_index, load, local, loops_around, task_loops, walk)
 from glassgrad.compiler.optimize.bulk_copy_tasks import in_boxes
 from glassgrad.compiler.optimize.chained_matmuls import in_registers
 from glassgrad.compiler.optimize.decisions import Decisions
@@ -23,7 +23,8 @@ from glassgrad.compiler.optimize.plain.access_order import arithmetic, columns_c
 from glassgrad.compiler.optimize.plain.lanes_and_tasks import FEW_ROWS, LONG_ARITHMETIC, along_rows, ask_lanes
 from glassgrad.compiler.optimize.plain.reductions import transposed
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
-from glassgrad.compiler.optimize.product.recognize import Product, recognize, stride_along
+from glassgrad.compiler.optimize.product.recognize import (Product, recognize, recognize_with_run_time_bounds,
+                                                           stride_along)
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
@@ -55,7 +56,8 @@ def _in_turn(body: list[Statement], target: Target, decisions: Decisions) -> lis
         elif isinstance(s, For) and s.kind == LOOP:
             out.append(For(s.range, LOOP, _in_turn(s.body, target, decisions), s.stop))
         else:
-            product = recognize([s])
+            ends = any(isinstance(f, For) and f.stop is not None for f in walk([s]))
+            product = recognize_with_run_time_bounds([s]) if ends else recognize([s])
             tiled = None if product is None or not product.n else _tiles(product, target, decisions)
             out += tiled or _lanes([s], target, decisions)
     return out
@@ -64,6 +66,8 @@ def _in_turn(body: list[Statement], target: Target, decisions: Decisions) -> lis
 def _tiles(product: Product, target: Target, decisions: Decisions) -> list[Statement] | None:
     """A contraction as register tiles; refuses (None) where the right factor would have to be packed."""
     product = product.with_lanes_right()
+    if any(r in product.stops for r in (*product.n, *product.m[1:])):
+        return None
     before: list[Statement] = []
     plan, tiles = _tiles_in_place(product, target)
     if plan is not None and not tiles and len(product.m) == len(product.k) == 1:
@@ -81,6 +85,8 @@ def _tiles(product: Product, target: Target, decisions: Decisions) -> list[State
 
 def _tiles_in_place(product: Product, target: Target) -> tuple[RegisterPlan | None, list[Tiling]]:
     plan = RegisterPlan.of(product, replace(target, most_tasks=1))      # it is part of a task
+    if plan is not None and plan.m.stop is not None:          # one code: a task of many nests is long to compile
+        plan = replace(plan, m=replace(plan.m, size=plan.m.most, repeats_last=True))
     return plan, [] if plan is None else [t for t in plan.tiles() if t.left == t.right == "in_place"]
 
 
@@ -96,7 +102,7 @@ def _copied(product: Product, target: Target) -> tuple[list[Statement], Product]
     pitch = (-(-inner.arg.size // line) | 1) * line
     memory = local(f"left_{product.total.arg}", product.left.dtype, outer.arg.size * pitch)
     at = add(multiply(outer, pitch), inner)
-    copy = loops_around([outer, inner], [Store(memory, at, product.left)], TASK)
+    copy = around([For(r, TASK, [], product.stops.get(r)) for r in (outer, inner)], [Store(memory, at, product.left)])
     return copy, replace(product, left=load(memory, at))
 
 
@@ -110,10 +116,10 @@ def _lanes(body: list[Statement], target: Target, decisions: Decisions) -> list[
         return [s for part in parts for s in _columns(*task_loops(part), target, decisions)]
     blocks = transposed(loops, inner, lanes, decisions)
     if blocks is not None:
-        return loops_around([f.range for f in blocks[0]], blocks[1])
+        return _serial_around(blocks[0], blocks[1])
     if rows_cost(inner, lanes) < columns_cost(loops, inner, lanes):
         sums, rest = _sums_apart(loops, inner)
-        return [*loops_around([f.range for f in loops], along_rows(sums, lanes, decisions, target.groups)),
+        return [*_serial_around(loops, along_rows(sums, lanes, decisions, target.groups)),
                 *(_columns(loops, rest, target, decisions) if rest else [])]
     return _columns(loops, inner, target, decisions)
 
@@ -127,8 +133,12 @@ def _columns(loops: list[For], inner: list[Statement], target: Target, decisions
         loops, inner = [For(whole, TASK, [])], moves.rebuild(inner, axis.apart(whole))
     chosen = ask_lanes(decisions, loops, len(loops) - 1, vectors_in_flight(inner), lanes)
     along = next(f for f in loops if f.range.arg.name == chosen.loop)
-    wide = moves.wide(For(along.range, LOOP, inner), chosen.tile, chosen.lanes, copies=False)
-    return loops_around([f.range for f in loops if f is not along], wide)
+    wide = moves.wide(For(along.range, LOOP, inner, along.stop), chosen.tile, chosen.lanes, copies=False)
+    return _serial_around([f for f in loops if f is not along], wide)
+
+
+def _serial_around(loops: list[For], body: list[Statement]) -> list[Statement]:
+    return around([For(f.range, LOOP, [], f.stop) for f in loops], body)
 
 
 def _parts_of_sums(loops: list[For], inner: list[Statement], lanes: int) -> list[list[Statement]] | None:

@@ -14,8 +14,9 @@ across lanes. The sums of a row are those of one task, block by block in order: 
 number of threads. Blocks differ only in their first row and key, except for the last keys.
 
 For groups of threads all blocks have the same size (`ScoreBlocks.even`): rows and keys past the end are read as zeros,
-and such rows are not stored. The same holds where the number of rows or keys is symbolic: the loop over blocks has a
-run-time bound. For groups, weights are rounded where the graph rounds them, so that a matrix unit can take them, and
+and such rows are not stored. The same holds on a CPU for rows whose number is symbolic: the loop over blocks has a
+run-time bound. Loops over a symbolic number of keys end after the last one that a row of the block sees. For groups,
+weights are rounded where the graph rounds them, so that a matrix unit can take them, and
 their exponential stays one op, which GPUs have an instruction for.
 """
 
@@ -28,7 +29,8 @@ from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import DType, Length, Size, UOp, const, most, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, bounds, divide, index, less, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, divide_up, index, less, multiply,
+                                                    substitute_index)
 from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.lower.attention.attention_scores import blocks_in_sight, kept_below
 from glassgrad.compiler.lower.element_expressions import (Block, Computation, Index, Values, flatten, reshape_index,
@@ -49,8 +51,8 @@ class ScoreBlocks(NamedTuple):
     narrow: int = 64               # this many columns, scores read no memory besides keys, and
     processors: int = 1            # each of this many processors has a block
     factor_keys: int = 64          # instead of `keys` where a block of several products is in registers at once
-    symbolic: tuple[int, int] = (32, 32)      # rows and keys of a block where their number is symbolic: few are past
-    few: tuple[int, int] = (16, 8)            # the end; and where there are at most
+    symbolic: tuple[int, int] = (32, 64)      # rows and keys of a block where their number is symbolic: few rows are
+    few: tuple[int, int] = (16, 64)           # past the end; and where there are at most
     few_to: int = 48                          # this many rows and keys at run time
 
     def rows_of(self, size: Size, width: int = 0, reads: bool = True, times: int = 1) -> int:
@@ -132,6 +134,7 @@ class BlockLoops(Values):
         self.gate: UOp | None = None                  # rows to store: not those of the block before,
         self.row_gate: UOp | None = None              # nor rows past the end, which are not read either
         self.key_gate: UOp | None = None              # keys of the current block that exist
+        self.ends: dict[UOp, UOp] = {}                # counters of keys: where their loops end at run time
         if ragged and self.past_end(size):
             self.gate = self.row_gate = less(at_row, self.size(size))
         elif ragged:
@@ -171,7 +174,10 @@ class BlockLoops(Values):
         block = self.counter("kb", each)
         number = add(multiply(block, parts) if most(each) > 1 else index(0), self.part if parts > 1 else index(0))
         body, kept = self.over_keys(multiply(number, self.keys), self.keys)
-        if most(each) > 1:
+        if isinstance(size, Length) and not self.even:
+            body, used = self.to_last_key(number, block, kept)
+            body = [For(block, LOOP, body, used)]
+        elif most(each) > 1:
             stop = blocks_in_sight(kept, block, self.inner(self.keys))
             if stop is None and self.any_order:
                 last_first = add(index(whole - 1), multiply(block, -1))
@@ -196,6 +202,17 @@ class BlockLoops(Values):
         lengths = "".join(f"_r{left.length}" for left in self.lefts)
         return Kernel(f"online_{sizes}{lengths}_r{most(size)}", self.params, phases,
                       tuple(s.src[0].base.arg.slot for s in stores))
+
+    def to_last_key(self, number: UOp, block: UOp, kept: UOp) -> tuple[list[Statement], UOp]:
+        """One block of keys whose loops end after the last key that a row sees, and the number of blocks until then:
+        for a number of keys that is known at run time."""
+        size, key = self.size(self.shape[self.chain.axis]), self.key(self.keys)
+        seen = blocks_in_sight(substitute_index(kept, {block: index(0)}, {}), key, [self.row])
+        end = size if seen is None else size.minimum(seen)
+        left = add(end, multiply(number, -self.keys)).minimum(self.keys)
+        self.ends = {key: left, self.step(self.keys): left}
+        body, _ = self.over_keys(multiply(number, self.keys), self.keys)
+        return body, divide_up(end, self.keys)
 
     def over_keys(self, first: UOp, size: int) -> tuple[list[Statement], UOp]:
         """One block of keys, and an expression that is -inf where a mask leaves nothing."""
@@ -224,6 +241,16 @@ class BlockLoops(Values):
     def key(self, keys: int) -> UOp:
         return counter("k", keys)
 
+    def step(self, keys: int) -> UOp:
+        return counter("j", keys)
+
+    def closed(self, blocks: list[Block], kind: str, body: list[Statement]) -> list[Statement]:
+        """As for any values; loops over keys end where `ends` says."""
+        body = super().closed(blocks, kind, body)
+        for loop in [s for s in walk(body) if isinstance(s, For) and s.range in self.ends]:
+            loop.stop = self.ends[loop.range]
+        return body
+
     def nest(self, counters: Iterable[UOp], body: Callable[[], list[Statement]]) -> list[Statement]:
         """TASK loops over these counters around statements, and the loops that their values need."""
         blocks = [Block(c) for c in counters]
@@ -248,7 +275,7 @@ class BlockLoops(Values):
         """The index of the summed product at a key of a block; sets `key_gate`, whether that key exists."""
         size, whole = self.shape[self.chain.axis], add(first, key)
         inside = self.kept_inside(name, whole, size)
-        self.key_gate = None if inside is whole else less(whole, self.size(size))
+        self.key_gate = None if inside is whole or self.ends else less(whole, self.size(size))
         return self.at(inside)
 
     # -- the nests -------------------------------------------------------------------------------------------

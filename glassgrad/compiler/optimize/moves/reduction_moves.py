@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, divide_up, index, multiply
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            expressions, flat_index, fold, left_of, load, local, loops_around, nodes_in,
-                                            register, walk)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
+                                            expressions, flat_index, fold, left_of, load, local, loops_around, nested,
+                                            nodes_in, register, walk)
 from glassgrad.compiler.optimize.moves.loop_moves import Replace, WideStep, accumulated, rebuild, wide_steps, within
 from glassgrad.compiler.optimize.moves.move_decorator import move
 
@@ -75,14 +75,33 @@ def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0, consecutive: b
 
     With a chunk, at most that many elements go into one v before it is folded: long sums stay accurate. With
     `consecutive`, a lane has consecutive elements, f((o*v + l)*t + u), which a GPU's thread loads together.
+    With a run-time bound the rest goes into one of the vectors, which are folded once (`_to_run_time_end`).
     refuses: a branch inside, or a register accumulated here is read here, or accumulated in a loop inside
     """
     if not folds(loop):
         return None
     if chunk and loop.range.arg.size > chunk:
         return _in_chunks(loop, chunk, lambda part: wide_reduce(part, tile, lanes, consecutive=consecutive) or [part])
-    steps = enumerate(wide_steps(loop, tile, lanes, consecutive))
-    return [s for number, step in steps for s in reduce_step(loop, step, LOOP, number)]
+    steps = wide_steps(loop, tile, lanes, consecutive)
+    if loop.stop is not None and steps:
+        return _to_run_time_end(loop, steps)
+    return [s for number, step in enumerate(steps) for s in reduce_step(loop, step, LOOP, number)]
+
+
+def _to_run_time_end(loop: For, steps: list[WideStep]) -> list[Statement]:
+    """v[u,l] = 0; for whole tiles: v[u,l] += f; w[l] = fold over u(v[u,l]); for the rest: w[l] += f; r += fold(w[l])
+
+    The rest may be some vectors and a masked one, or nothing: a fold of each would take longer than short rows do."""
+    first, *others = steps
+    totals = accumulated(loop.body)
+    vectors = {r: register(f"{r.arg}_0v", r.dtype, (*r.src, *first.axes)) for r in totals}
+    sums = {r: register(f"{r.arg}_1v", r.dtype, (*r.src, *[a for a in first.axes if a is first.lane])) for r in totals}
+    together = [Assign(sums[r], fold(vectors[r], combine, [first.over])) for r, combine in totals.items()]
+    return [*first.tiled([Assign(vectors[r], identity(combine, r.dtype)) for r, combine in totals.items()]),
+            *first.loop(first.tiled(_into(first.body_of(loop), vectors)), LOOP),
+            *nested([first.lane], [*together], LANE),
+            *[s for step in others for s in step.loop(step.tiled(_into(step.body_of(loop), sums)), LOOP)],
+            *[Accumulate(r, combine, fold(sums[r], combine, [first.lane])) for r, combine in totals.items()]]
 
 
 def reduce_step(loop: For, step: WideStep, kind: str, number: int = 0) -> list[Statement]:

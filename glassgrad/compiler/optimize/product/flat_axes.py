@@ -35,6 +35,7 @@ class FlatAxis:
     height: int = 0
     stop: UOp | None = None       # its run-time bound, if it has one:
     most: int = 0                 # at most this; `size` is a typical value then
+    repeats_last: bool = False    # whether pieces have one length all the same: the last position is repeated
 
     @staticmethod
     def of(loops: list[UOp]) -> FlatAxis:
@@ -58,7 +59,7 @@ class FlatAxis:
     def balanced(self) -> bool:
         """Whether it is split into pieces whose lengths differ by at most one: where it is short, with a run-time
         bound."""
-        return self.stop is not None and self.most <= cpu.EVEN_ROWS
+        return self.stop is not None and self.most <= cpu.EVEN_ROWS and not self.repeats_last
 
     @property
     def row(self) -> int:

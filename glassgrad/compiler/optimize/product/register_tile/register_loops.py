@@ -83,7 +83,7 @@ class RegisterTile(PanelBlocks):
         self.gate_m = less(self.at_m, end) if ragged and (not self.m.balanced or rows == self.least_rows) else None
         if self.gate_m is None:
             return
-        if self.m.balanced or self.m.stop is not None and self.end_n is not None:     # fewer than one tile's, too
+        if self.m.balanced or self.m.repeats_last:
             self.at_m = operation(o.MIN, self.at_m, add(end, index(-1)))
         elif self.left_in_place:
             # the last panel starts early, so that no row is read past the end; overlapping rows are masked at the store

@@ -47,7 +47,7 @@ class RegisterPlan(TileCycles):
         if p.m[0] in p.stops:
             usual = max(min(m.size, cpu.USUAL_ROWS[cpu.EVEN_ROWS][-1]), m.size // 4) if n.stop is None else \
                 min(m.size, cpu.USUAL_POSITIONS[-1])
-            m = replace(m.with_run_time_bound(p.stops), size=usual, most=m.size)
+            m = replace(m.with_run_time_bound(p.stops), size=usual, most=m.size, repeats_last=n.stop is not None)
         if m.stop is not None or n.stop is not None:
             p = replace(p, stops={r: stop for r, stop in p.stops.items() if r not in (*m.parts, *n.parts)})
         plan = RegisterPlan(p, target, m, n, [*p.batch, *m_out, *n_out])
