@@ -129,10 +129,8 @@ class Replay:
         """Find the addresses of all that is bound once, and of the scalars that each call writes (`numbers`)."""
         buffers, compiled = merged.buffers, self.compiled
         self._blocks: list[Any] = []                          # the arenas
-        self._addresses = [base.arg.address for base in buffers] + [0] * (compiled.slots - len(buffers))
-        compiled.write_numbers(self._addresses, [value for _, value in merged.numbers])
-        for i, update in enumerate(merged.planned.updates):
-            self._addresses[update.copied] = ctypes.addressof(compiled.copied) + 8 * i
+        self._addresses = [base.arg.address for base in buffers] + compiled.unbound
+        compiled.write_numbers([value for _, value in merged.numbers])
         compiled.allocate_arenas(self._addresses, compiled.layout, self._blocks)
         # cells and variables, with the address of the value
         rows = zip(merged.numbers, compiled.cell_types, self._addresses[len(buffers):])

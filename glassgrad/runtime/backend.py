@@ -95,6 +95,7 @@ class DevicePlan:
     # Whether the plan also has `check(before, numbers)`, which ends a run before program `before` if a 32-bit integer
     # in memory is below its bound; `numbers` are (address, bound) pairs.
     ends_early = False
+    by_value = False            # whether a `runner` is for the values of scalars that were bound last, and no others
 
     def __init__(self, programs: Sequence[Any], slots: Sequence[tuple[int, ...]],
                  launch: Callable[[Any, Sequence[int]], None] | None = None):
@@ -120,6 +121,10 @@ class DevicePlan:
         """Set the address of every slot."""
         for slot, array, position in self.wires:
             array[position] = addresses[slot]
+
+    def rebind(self, addresses: Sequence[int]) -> None:
+        """The same, where scalars have the values that were bound before the `runner` in use was made."""
+        self.bind(addresses)
 
     def uses(self) -> dict[int, list[tuple[Any, int]]]:
         """For each slot every (array, position) that holds its address: a replay overwrites it there."""
