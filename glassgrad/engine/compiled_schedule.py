@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.settings import State
 from glassgrad.compiler.graph import DType, Shape, UOp, dtypes, ops as o
+from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import new_node
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
@@ -49,9 +50,6 @@ class CompiledSchedule:
         self.segments = self._segments(programs)
         self._by_value = any([segment.plan.by_value for segment in self.segments])
         self.programs = [program for segment in self.segments for program in segment.programs]
-        self.operations = sum(p.operations for p in self.programs)
-        self.bytes = sum(p.bytes for p in self.programs)
-        self.work = (len(self.items), self.operations, self.bytes)
         self.pieces = [(slot, s.whole, s.offset) for slot, s in enumerate(planned.slots) if s.whole is not None]
         self.layouts = MemoryLayouts(planned, self.lives)
         self.layout = self.layouts.largest
@@ -64,6 +62,7 @@ class CompiledSchedule:
         self.unbound = [*map(ctypes.addressof, self._scalars), *[0] * (self.slots - planned.inputs)]
         for i, update in enumerate(planned.updates):
             self.unbound[update.copied - buffers] = ctypes.addressof(self.copied) + 8 * i
+        self.work, self.costs = self._counted()
 
     # -- what the schedule needs, once -----------------------------------------------------------------------
     def _segments(self, programs: Sequence[Any]) -> list[Segment]:
@@ -78,6 +77,19 @@ class CompiledSchedule:
                 self.slots += 1
             found.append(segment)
         return found
+
+    def _counted(self) -> tuple[Callable[[], tuple[int, ...]], Callable[[], list[tuple[int, int]]]]:
+        """Two functions, for the values that variables have in memory when they are called: the number of all kernels
+        with their operations and bytes, and the operations and bytes of each kernel."""
+        costs = [(p.operations, p.bytes) for p in self.programs]
+        if any([isinstance(size, Length) for cost in costs for size in cost]):
+            from glassgrad.engine.changing_sizes.work_of_sizes import WorkOfSizes  # late: few schedules have variables
+            cells = {slot: ctypes.c_int64.from_address(address)
+                     for slot, address in enumerate(self.unbound, self.buffers) if address}
+            work = WorkOfSizes(self.items, costs, self.planned.slots, cells)
+            return work.now, work.of_each
+        total = len(costs), sum([n for n, _ in costs]), sum([n for _, n in costs])
+        return lambda: total, lambda: costs
 
     def for_values(self, values: tuple[int, ...]) -> CompiledSchedule:
         """The schedule to run for these values of the variables."""
@@ -135,7 +147,7 @@ class CompiledSchedule:
                     rebind(addresses)
                     launch()
             elapsed = perf_counter() - start
-            count_run(self.work, elapsed)
+            count_run(self.work(), elapsed)
             if state.debug:
                 report_run(len(self.items), elapsed, self.memory_for(values))
         finally:
@@ -204,7 +216,7 @@ class CompiledSchedule:
         and `checking` is called before each, and what it returns after it."""
         if debug < 2 and checking is None:
             return run_timed(what) if observers else any(segment.plan.runner()() for segment in self.segments)
-        start, times = perf_counter_ns(), list[int]()
+        start, times, costs = perf_counter_ns(), list[int](), self.costs()
         for segment in self.segments:
             for i, (item, program) in enumerate(zip(segment.items, segment.programs)):
                 if is_ended(len(times)):
@@ -212,7 +224,8 @@ class CompiledSchedule:
                 check = checking(segment, item) if checking is not None else None
                 times.append(segment.plan.run_one(i))
                 if debug >= 2:
-                    report_kernel(GlobalCounters.kernel_count + len(times) - 1, item, program, times[-1])
+                    number = len(times) - 1
+                    report_kernel(GlobalCounters.kernel_count + number, item, program, times[-1], costs[number])
                 if debug >= 3:
                     show_source(item)
                 if check is not None:
@@ -239,7 +252,7 @@ def _cell_type(dtype: DType) -> Any:
     return ctypes.c_double if dtype is dtypes.float64 else ctypes.c_float if dtype.kind == "f" else ctypes.c_int64
 
 
-def count_run(work: tuple[int, int, int], seconds: float) -> None:
+def count_run(work: tuple[int, ...], seconds: float) -> None:
     """One more run of a schedule or of a replay: of so many kernels, operations and bytes."""
     totals = GlobalCounters
     kernels, operations, nbytes = work

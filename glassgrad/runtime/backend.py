@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from glassgrad.base.errors import Bug
 from glassgrad.base.settings import kernel_mode
 from glassgrad.compiler.graph.dtype import ALL, DType
+from glassgrad.compiler.graph.symbolic import Size, most
 
 if TYPE_CHECKING:            # a warm process does not load the compiler
     from glassgrad.compiler.graph.uop import UOp
@@ -78,12 +79,17 @@ class DeviceProgram(Protocol):
     """A compiled kernel."""
     name: str
     info: LaunchInfo        # the memory that a launch must provide
-    operations: int         # arithmetic operations of one run, and bytes moved
-    bytes: int
+    operations: Size        # arithmetic operations of one run, and bytes moved: lengths of the kernel's variables
+    bytes: Size
 
 
 LONG_WORK = 2_000_000_000        # operations between two checks for Ctrl-C: 2 ms at 1 TFLOPS, 0.4 s at 5 GFLOPS
 OPERATIONS_PER_BYTE = 10         # operations that take as long as moving one byte
+
+
+def longest_work(program: DeviceProgram) -> int:
+    """The work of a program in operations, for the greatest values of its variables."""
+    return max(most(program.operations), OPERATIONS_PER_BYTE * most(program.bytes))
 
 
 class DevicePlan:

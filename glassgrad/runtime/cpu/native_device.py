@@ -170,7 +170,7 @@ class NativePlan(DevicePlan):
         """Split the command list into foreign calls: (pointer, number of commands) of each, converted once."""
         cuts, work = [0], 0
         for number, program in enumerate(self.programs[:-1]):
-            work += max(program.operations, backend.OPERATIONS_PER_BYTE * program.bytes)
+            work += backend.longest_work(program)
             if work > backend.LONG_WORK and number < self._together:
                 cuts.append(self.spans[number + 1][0])
                 work = 0
