@@ -15,7 +15,6 @@ from glassgrad.compiler.render.launch_info import TasksByValue
 from glassgrad.engine import compiled_schedule, memory_plan, realize as engine
 from glassgrad.engine.changing_sizes import size_families
 from glassgrad.engine.changing_sizes.size_families import ServedGraph
-from glassgrad.runtime.cpu import native_device
 
 pytestmark = pytest.mark.usefixtures("fresh_schedules")
 WEIGHT = data((16, 8))
@@ -68,7 +67,6 @@ def test_nothing_is_evaluated_for_sizes_that_come_again(weight: Tensor, monkeypa
 @pytest.mark.parametrize("kept", [1, 3, 64])
 def test_launches_are_right_where_memory_moves_and_sizes_change(weight: Tensor, monkeypatch: pytest.MonkeyPatch,
                                                               kept: int) -> None:
-    monkeypatch.setattr(native_device, "MOST_KEPT_COUNTS", kept)
     for each in (memory_plan, compiled_schedule):
         monkeypatch.setattr(each, "MOST_LAYOUTS", kept)
     alive: list[Tensor] = []

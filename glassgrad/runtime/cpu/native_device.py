@@ -35,7 +35,6 @@ from glassgrad.runtime.host_memory import HostMemory
 ALIGNMENT = 64
 LITTLE_SCRATCH = 1 << 16       # bytes that a plan may keep for launches without the worker pool
 MOST_INLINE_COMMANDS = 8       # up to so many serial commands do not open the worker pool
-MOST_KEPT_COUNTS = 64          # values of scalars for which a plan keeps its commands
 _FUNCTION = ctypes.CFUNCTYPE(None)        # arguments are ctypes' own: without argtypes, a call converts none of them
 
 
@@ -122,7 +121,7 @@ class NativeDevice(CompiledKernels, Backend):
 class NativePlan(DevicePlan):
     """A command list over slots; `bind` writes the slots' addresses into it and `run` runs it in one foreign call. A
     long list is split into several calls, so that Python handles Ctrl-C between two of them. Where numbers of tasks
-    depend on scalars, there is a list for each value of these; their arguments are in one array."""
+    depend on scalars, each value of these that is bound gets a list; the arguments of all are in one array."""
     uninterrupted = ends_early = True                   # except where a check ends a run
 
     def __init__(self, programs: Sequence[NativeProgram], slots: Sequence[tuple[int, ...]]):
@@ -144,6 +143,7 @@ class NativePlan(DevicePlan):
             rows += [Command(address, arguments, tasks, int(tasks <= 1)) for address, tasks in program.phases]
             arguments += ctypes.sizeof(ctypes.c_void_p) * len(uses)
         self.by_value = bool(self._cuts)
+        self._values: tuple[int, ...] = ()              # of these scalars, that the numbers of tasks are for
         self._value_slots = list(dict.fromkeys([slot for _, slots, _ in self._cuts for slot in slots]))
         self._together = len(programs)                  # from this program on, one uninterrupted foreign call
         self._stopwatch: NativeStopwatch | None = None
@@ -152,7 +152,6 @@ class NativePlan(DevicePlan):
     def _write(self, rows: list[Command]) -> None:
         self._commands: Any = (Command * max(1, len(rows)))(*rows)
         self._count = len(rows)
-        self._by_values: dict[tuple[int, ...], Any] = {}      # the commands, by the values of scalars
         self._stopwatch = None
 
     def check(self, before: int, numbers: Sequence[tuple[int, int]]) -> None:
@@ -187,7 +186,10 @@ class NativePlan(DevicePlan):
         self.rebind(addresses)
         if self._cuts:
             values = tuple([ctypes.c_int64.from_address(addresses[slot]).value for slot in self._value_slots])
-            self._commands = self._by_values.get(values) or self._commands_for(values)
+            if values != self._values:
+                self._values = ()                       # a Ctrl-C may come in between
+                self._commands = self._commands_for(values)
+                self._values = values
 
     def rebind(self, addresses: Sequence[int]) -> None:
         """Point every launch at the memory of its slots; the scalars are as they were."""
@@ -205,9 +207,6 @@ class NativePlan(DevicePlan):
                 counts[key] = cut.at(*own)
             command = commands[self.spans[number][0] + cut.phase]
             command.tasks, command.serial = counts[key], int(counts[key] <= 1 or cut.is_serial(*own))
-        if len(self._by_values) >= MOST_KEPT_COUNTS:
-            self._by_values.clear()
-        self._by_values[values] = commands
         return commands
 
     def run(self) -> None:
