@@ -124,8 +124,8 @@ def count(name: str, most: int) -> None:
     rows = sorted(((at_least(program), number, item, program)
                    for number, (item, program) in enumerate(zip(ready.items, ready.programs))), key=lambda r: -r[0])
     print(f"{name}: {len(ready.items)} kernels, {len(set(map(id, ready.programs)))} distinct, "
-          f"{sum(len(p.phases) for p in ready.programs)} launches, {ready.bytes / 1e9:.2f} GB, "
-          f"{ready.operations / 1e9:.0f} GFLOP, at least {sum(r[0] for r in rows) / 1e3:.2f} ms; {ready.memory}")
+          f"{sum(len(p.phases) for p in ready.programs)} launches, {ready.work()[2] / 1e9:.2f} GB, "
+          f"{ready.work()[1] / 1e9:.0f} GFLOP, at least {sum(r[0] for r in rows) / 1e3:.2f} ms; {ready.memory}")
     print(f"first step {whole:.1f} s of processor time, schedule {times['schedule']:.1f} s, lower and compile "
           f"{times['compile']:.1f} s")
     for least, number, item, program in rows[:most]:

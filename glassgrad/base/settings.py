@@ -81,13 +81,14 @@ _MOST_STATES = 8     # kept: programs alternate between a few
 
 class State:
     """Overrides and environment, which decide every setting, at one moment. Equal ones are one object for `is`."""
-    __slots__ = ("overrides", "variables", "kernel_mode", "debug", "check", "sanitize", "is_watched")
+    __slots__ = ("overrides", "variables", "kernel_mode", "debug", "check", "sanitize", "dynamic", "is_watched")
 
     def __init__(self, overrides: dict[str, Any], variables: dict[Any, Any]):
         self.overrides, self.variables = overrides, variables
         now = {name: getattr(settings, name) for name in SETTINGS}     # read all, to check all values
         self.kernel_mode = tuple([now[name] for name in KERNEL_SETTINGS])
-        self.debug, self.check, self.sanitize = now["DEBUG"], now["CHECK"], now["SANITIZE"]      # read by every run
+        self.debug, self.check = now["DEBUG"], now["CHECK"]            # these are read by every run
+        self.sanitize, self.dynamic = now["SANITIZE"], now["DYNAMIC"]
         self.is_watched = bool(self.debug or self.check)               # each kernel of a run is shown or checked
 
 

@@ -13,22 +13,24 @@ from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.settings import State
-from glassgrad.compiler.graph import Shape, UOp, dtypes, ops as o
+from glassgrad.compiler.graph import DType, Shape, UOp, dtypes, ops as o
+from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import new_node
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.debug_report import report_kernel, report_run, show_source
 from glassgrad.engine.host_launches import HOST_LAUNCHES, host_plan
-from glassgrad.engine.memory_plan import Layout, Lifetime, MemoryLayouts, MemoryUse, lifetimes
+from glassgrad.engine.memory_plan import MOST_LAYOUTS, Layout, Lifetime, MemoryLayouts, MemoryUse, lifetimes
 from glassgrad.engine.observer import Launches, observers, run_timed, tell_ran
 from glassgrad.engine.registry import registry
-from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
+from glassgrad.engine.schedule_key import NormalizedGraph
 from glassgrad.runtime.devices import Device
 
 if TYPE_CHECKING:
     from glassgrad.runtime.backend import DevicePlan, Stopwatch
 
+Calls = Sequence[tuple[Callable[[Sequence[int]], None], Callable[[], Any]]]
 _BUFFER = o.BUFFER
 
 
@@ -41,22 +43,26 @@ class CompiledSchedule:
         self.planned, self.scalars, self.buffers = planned, scalars, buffers
         self.items = [item for item in planned.items if planned.runs(item)]
         self._checked = False                      # whether CHECK compared the graph before and after its passes
-        self._state: State | None = None           # the settings that `_calls` are for
+        self._calls: dict[tuple[State, tuple[int, ...]], Calls] = {}      # by the settings, and the values of
+        # variables where launches depend on them
         self.slots = len(planned.slots)            # and then those that segments add
         self.lives = lifetimes(planned, self.items)      # by device: the slots in its arena
         self.segments = self._segments(programs)
+        self._by_value = any([segment.plan.by_value for segment in self.segments])
         self.programs = [program for segment in self.segments for program in segment.programs]
-        self.operations = sum(p.operations for p in self.programs)
-        self.bytes = sum(p.bytes for p in self.programs)
-        self.work = (len(self.items), self.operations, self.bytes)
         self.pieces = [(slot, s.whole, s.offset) for slot, s in enumerate(planned.slots) if s.whole is not None]
         self.layouts = MemoryLayouts(planned, self.lives)
         self.layout = self.layouts.largest
         self.cell_types = [s.dtype for s in planned.slots[buffers:planned.inputs]]
         self.cells = (ctypes.c_int64 * max(1, len(self.cell_types)))()
-        self._cell_addresses = [ctypes.addressof(self.cells) + 8 * i for i in range(len(self.cell_types))]
         self.copied = (ctypes.c_int64 * max(1, len(planned.updates)))(*[u.size for u in planned.updates])
-        self._unbound = [0] * (self.slots - buffers)           # addresses that are not a graph's inputs
+        self._scalars = [_cell_type(dtype).from_buffer(self.cells, 8 * i) for i, dtype in enumerate(self.cell_types)]
+        self._values: tuple[int, ...] = ()         # of variables, that were written into them last
+        # addresses that are not a graph's inputs: of scalars, and of memory that a run provides
+        self.unbound = [*map(ctypes.addressof, self._scalars), *[0] * (self.slots - planned.inputs)]
+        for i, update in enumerate(planned.updates):
+            self.unbound[update.copied - buffers] = ctypes.addressof(self.copied) + 8 * i
+        self.work, self.costs = self._counted()
 
     # -- what the schedule needs, once -----------------------------------------------------------------------
     def _segments(self, programs: Sequence[Any]) -> list[Segment]:
@@ -71,6 +77,19 @@ class CompiledSchedule:
                 self.slots += 1
             found.append(segment)
         return found
+
+    def _counted(self) -> tuple[Callable[[], tuple[int, ...]], Callable[[], list[tuple[int, int]]]]:
+        """Two functions, for the values that variables have in memory when they are called: the number of all kernels
+        with their operations and bytes, and the operations and bytes of each kernel."""
+        costs = [(p.operations, p.bytes) for p in self.programs]
+        if any([isinstance(size, Length) for cost in costs for size in cost]):
+            from glassgrad.engine.changing_sizes.work_of_sizes import WorkOfSizes  # late: few schedules have variables
+            cells = {slot: ctypes.c_int64.from_address(address)
+                     for slot, address in enumerate(self.unbound, self.buffers) if address}
+            work = WorkOfSizes(self.items, costs, self.planned.slots, cells)
+            return work.now, work.of_each
+        total = len(costs), sum([n for n, _ in costs]), sum([n for _, n in costs])
+        return lambda: total, lambda: costs
 
     def for_values(self, values: tuple[int, ...]) -> CompiledSchedule:
         """The schedule to run for these values of the variables."""
@@ -96,10 +115,12 @@ class CompiledSchedule:
         """Compute the graph's sinks into new buffers, and return these. `state` are the settings, `values` those of the
         variables. A sink that replaces a part of one of the `free` buffers is written in place; `into` is the buffer of
         the only sink. `shapes` are those that buffers get, where they are not the sinks'."""
-        addresses = normal.addresses + self._unbound
-        if self.cell_types:
-            self.write_numbers(addresses, [*[c.arg.value for c in normal.cells], *values,
-                                           *[normal.constants[i].arg for i in self.scalars]])
+        addresses = normal.addresses + self.unbound
+        if len(values) < len(self.cell_types) or values != self._values:
+            self._values = ()                    # a Ctrl-C may come in between
+            self.write_numbers([*[c.arg.value for c in normal.cells], *values,
+                                *[normal.constants[i].arg for i in self.scalars]])
+            self._values = values
         results: list[UOp] = []
         known = self._write_in_place(addresses, normal, free) if self.planned.updates else {}
         layout = self.layouts.of(values) if values else self.layout
@@ -121,11 +142,12 @@ class CompiledSchedule:
             if state.is_watched or observers:
                 self._launch_watched(addresses, normal, values, state)
             else:
-                for bind, launch in self._calls if state is self._state else self._prepared(state):
-                    bind(addresses)
+                key = state, values if self._by_value else ()
+                for rebind, launch in self._calls.get(key) or self._prepared(addresses, key):
+                    rebind(addresses)
                     launch()
             elapsed = perf_counter() - start
-            count_run(self.work, elapsed)
+            count_run(self.work(), elapsed)
             if state.debug:
                 report_run(len(self.items), elapsed, self.memory_for(values))
         finally:
@@ -145,18 +167,15 @@ class CompiledSchedule:
         for slot, whole, offset in self.pieces:
             addresses[slot] = addresses[whole] + offset
 
-    def write_numbers(self, addresses: list[int], numbers: Sequence[Any]) -> None:
-        """Write these scalars into their cells, and set the addresses of these."""
-        addresses[self.buffers:self.buffers + len(self.cell_types)] = self._cell_addresses
-        for i, (value, dtype) in enumerate(zip(numbers, self.cell_types)):
-            is_int64 = dtype is dtypes.int64
-            self.cells[i] = int(value) if is_int64 else int.from_bytes(scalar_bytes(value, dtype), "little")
+    def write_numbers(self, numbers: Sequence[Any]) -> None:
+        """Write these scalars into their cells."""
+        for cell, dtype, value in zip(self._scalars, self.cell_types, numbers):
+            cell.value = value if dtype.kind == "f" else int(value) & ((1 << dtype.bits) - 1)
 
     def _write_in_place(self, addresses: list[int], normal: NormalizedGraph, free: Collection[UOp]) -> dict[int, UOp]:
         """Set how much of its old value each partial update copies; return the results that are `free` buffers."""
         results: dict[int, UOp] = {}
         for i, update in enumerate(self.planned.updates):
-            addresses[update.copied] = ctypes.addressof(self.copied) + 8 * i
             source = normal.buffers[update.source] if update.source < self.buffers else None
             in_place = source in free and update.result in self.planned.sinks
             self.copied[i] = 0 if in_place else update.size
@@ -169,10 +188,15 @@ class CompiledSchedule:
         """A stopwatch for each segment."""
         return [segment.plan.stopwatch() for segment in self.segments]
 
-    def _prepared(self, state: State) -> Sequence[tuple[Callable[[Sequence[int]], None], Callable[[], Any]]]:
-        """For each segment, the functions that bind its addresses and launch it, under these settings."""
-        self._state, self._calls = state, [(segment.plan.bind, segment.plan.runner()) for segment in self.segments]
-        return self._calls
+    def _prepared(self, addresses: Sequence[int], key: tuple[State, tuple[int, ...]]) -> Calls:
+        """For each segment, the functions that bind its addresses and launch it, under the current settings, and for
+        the values of the variables that are in memory now."""
+        if len(self._calls) >= MOST_LAYOUTS:
+            self._calls.clear()
+        for segment in self.segments:
+            segment.plan.bind(addresses)
+        found = self._calls[key] = [(segment.plan.rebind, segment.plan.runner()) for segment in self.segments]
+        return found
 
     def _launch_watched(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...],
                         state: State) -> None:
@@ -192,7 +216,7 @@ class CompiledSchedule:
         and `checking` is called before each, and what it returns after it."""
         if debug < 2 and checking is None:
             return run_timed(what) if observers else any(segment.plan.runner()() for segment in self.segments)
-        start, times = perf_counter_ns(), list[int]()
+        start, times, costs = perf_counter_ns(), list[int](), self.costs()
         for segment in self.segments:
             for i, (item, program) in enumerate(zip(segment.items, segment.programs)):
                 if is_ended(len(times)):
@@ -200,7 +224,8 @@ class CompiledSchedule:
                 check = checking(segment, item) if checking is not None else None
                 times.append(segment.plan.run_one(i))
                 if debug >= 2:
-                    report_kernel(GlobalCounters.kernel_count + len(times) - 1, item, program, times[-1])
+                    number = len(times) - 1
+                    report_kernel(GlobalCounters.kernel_count + number, item, program, times[-1], costs[number])
                 if debug >= 3:
                     show_source(item)
                 if check is not None:
@@ -222,7 +247,12 @@ class CompiledSchedule:
         return compare
 
 
-def count_run(work: tuple[int, int, int], seconds: float) -> None:
+def _cell_type(dtype: DType) -> Any:
+    """What a scalar is in the memory that kernels read; others than floats are integers."""
+    return ctypes.c_double if dtype is dtypes.float64 else ctypes.c_float if dtype.kind == "f" else ctypes.c_int64
+
+
+def count_run(work: tuple[int, ...], seconds: float) -> None:
     """One more run of a schedule or of a replay: of so many kernels, operations and bytes."""
     totals = GlobalCounters
     kernels, operations, nbytes = work

@@ -12,12 +12,13 @@ from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.runtime.devices import Device
 
 
-def report_kernel(number: int, item: Item, program: Any, nanoseconds: int) -> None:
-    """DEBUG=2: name, time, speed, the user's line, shapes and moves of one kernel."""
+def report_kernel(number: int, item: Item, program: Any, nanoseconds: int, cost: tuple[int, int]) -> None:
+    """DEBUG=2: name, time, speed, the user's line, shapes and moves of one kernel; `cost` are the operations and bytes
+    of this run."""
     shapes = " ".join(f"{n.dtype.name}{list(n.shape)}" for n in sorted(
         (n for n in item.ast.toposort() if n.op is o.PARAM), key=lambda n: n.arg.slot))
     line = item.lines[0].short if item.lines else ""
-    operations, nbytes = program.operations / max(nanoseconds, 1), program.bytes / max(nanoseconds, 1)
+    operations, nbytes = [each / max(nanoseconds, 1) for each in cost]
     print(f"*** {item.device:<6} {number:4d} {program.name:<36} {nanoseconds / 1000:10.1f} us {operations:8.1f} GFLOPS "
           f"{nbytes:7.1f} GB/s  {line}  {shapes}  {_moves_text(program)}".rstrip())
 

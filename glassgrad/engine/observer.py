@@ -25,6 +25,7 @@ class Launches(Protocol):
     """What runs: a `CompiledSchedule`, or a jitted call (`Replay`)."""
     items: list[Item]
     programs: list[Any]
+    costs: Callable[[], list[tuple[int, int]]]      # the operations and bytes of each, with the sizes of the last run
 
     def stopwatches(self) -> list[Stopwatch]:
         """A stopwatch for each of its plans, in order."""

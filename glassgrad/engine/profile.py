@@ -88,14 +88,14 @@ class Profile(Observer):
         """The total time of all kernels."""
         return sum(row.nanoseconds for row in self._rows.values()) / 1e9
 
-    def add(self, item: Item, program: DeviceProgram, nanoseconds: int) -> None:
-        """One more run of a kernel, or of a copy."""
+    def add(self, item: Item, program: DeviceProgram, nanoseconds: int, cost: tuple[int, int]) -> None:
+        """One more run of a kernel, or of a copy; `cost` are its operations and bytes."""
         name, device, line = program.name, item.device or "", item.lines[0].short if item.lines else ""
         row = self._rows.setdefault((name, device, line), KernelRow(name, device, line))
         row.times += 1
         row.nanoseconds += nanoseconds
-        row.operations += program.operations
-        row.bytes += program.bytes
+        row.operations += cost[0]
+        row.bytes += cost[1]
 
     # -- what the engine tells (observer.py) -----------------------------------------------------------------
     def prepared(self, normal: NormalizedGraph, ready: Any, times: tuple[int, int, int]) -> None:
@@ -110,8 +110,8 @@ class Profile(Observer):
         start, end = times
         measured = kernels()
         self._took(Span(f"run {len(what.items)} kernels", "launch", start, max(0, end - start - sum(measured))))
-        for item, program, nanoseconds in zip(what.items, what.programs, measured):
-            self.add(item, program, nanoseconds)
+        for item, program, nanoseconds, cost in zip(what.items, what.programs, measured, what.costs()):
+            self.add(item, program, nanoseconds, cost)
             if len(self.spans) < MOST_SPANS:
                 line = item.lines[0].short if item.lines else ""
                 self.spans.append(Span(program.name, "kernel", start, nanoseconds, line))

@@ -32,7 +32,7 @@ from glassgrad.engine.changing_sizes.equal_steps import LEAST_STEPS
 from glassgrad.engine.changing_sizes.kept_values import KeptRows, ScheduledGraph, keep, note
 from glassgrad.engine.changing_sizes.python_loops import KnownLoops
 from glassgrad.engine.changing_sizes.recurrent_schedule import RecurrentSchedule
-from glassgrad.engine.changing_sizes.size_families import SizeFamilies, SizeFormulas
+from glassgrad.engine.changing_sizes.size_families import ServedGraph, SizeFamilies, SizeFormulas
 from glassgrad.engine.changing_sizes.size_formulas import Formula
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters
@@ -86,15 +86,16 @@ def _run(nodes: Sequence[UOp], normal: NormalizedGraph, device: str, state: Stat
     `original` (as for `_find_schedule`), values that are likely to be needed again are kept."""
     sinks = normal.sinks
     normal, compiled, values, kept = _find_schedule(
-        normal, _mode(device, state), trace is None or trace.any_size, original if trace is None else None)
+        normal, _mode(device, state), state.dynamic and (trace is None or trace.any_size),
+        original if trace is None else None)
     # the buffer of a value that is only reshaped gets that shape, so that the node is a BUFFER
-    shapes = None if sinks == nodes or values else {
+    shapes = None if sinks == nodes or normal.symbols else {
         below_reshapes(node): node.shape for node in reversed(nodes) if not node.symbolic}
     with _running:
         results = compiled.run(normal, state, values, free, shapes=shapes)
     if trace is not None:
         trace.records.append(Record(compiled, normal, results))
-    if values:
+    if normal.symbols:
         # memory is large enough for the longest of symbolic sizes
         results = [made if made.shape == sink.shape else made.shrink([(0, n) for n in sink.shape])
                    for sink, made in zip(normal.sinks, results)]
@@ -125,7 +126,7 @@ def _write_pieces(sinks: Collection[UOp], free: Collection[UOp], device: str, st
     for sink in sinks:
         piece = piece_of(sink) if sink.src[2] in free else None
         if piece is not None:
-            normal, compiled, values, _ = _find_schedule(normalize([piece[0]]), _mode(device, state), True)
+            normal, compiled, values, _ = _find_schedule(normalize([piece[0]]), _mode(device, state), state.dynamic)
             with _running:
                 compiled.run(normal, state, values, into=piece[1])
             stored[sink] = registry.rewritten(sink.src[2])
@@ -249,7 +250,7 @@ class _KnownGraphs:
     """What is known of graphs that were scheduled before."""
 
     def __init__(self, uses_disk: bool = True):
-        self.schedules: dict[tuple[_Mode, Any], _ScheduleVariants] = {}      # by the graph's key
+        self.schedules: dict[tuple[_Mode, Any], _ScheduleVariants | ServedGraph] = {}      # by the graph's key
         self.kept_rows, self.loops = KeptRows(_MOST_SCHEDULES), KnownLoops(_MOST_SCHEDULES)
         self.size_families = SizeFamilies(_MOST_SCHEDULES)
         self.uses_disk = uses_disk             # whether schedules are read from the disk cache, and written there
@@ -290,16 +291,16 @@ def _find_schedule(normal: NormalizedGraph, mode: _Mode, any_size: bool = False,
     it may keep values."""
     variants = _known.schedules.get((mode, normal.key))
     kept = None
-    if variants is None and any_size and settings.DYNAMIC and not registry.kept.rows:
-        served = _known.size_families.served(normal, mode)
-        if served is not None:
-            return _Found(normal, *served)
+    if isinstance(variants, ServedGraph):
+        if any_size and not registry.kept.rows and variants.serves(normal):
+            return _Found(normal, variants.general.compiled.for_values(variants.values), variants.values)
+        variants = None
     if original is not None and (variants is None or registry.kept.rows):
         kept = _known.kept_rows.of(normal, original, variants is None)
         if kept is not None:
             normal = normal.with_sinks(kept.kept)
             variants = _known.schedules.get((mode, normal.key))
-    if variants is None:
+    if variants is None or isinstance(variants, ServedGraph):
         return _new_schedule(normal, mode, any_size, original)._replace(kept=kept)
     return _Found(normal, variants.fitting(normal, mode[1]), normal.values if normal.symbols else (), kept)
 
@@ -308,10 +309,11 @@ def _new_schedule(normal: NormalizedGraph, mode: _Mode, any_size: bool, original
     """The schedule of a graph of new structure: with recurrences, for any length; one that serves all sizes of a family
     of graphs; or compiled for its own sizes."""
     of_any_length = _with_recurrences(normal)
-    if of_any_length is None and any_size and settings.DYNAMIC and not normal.symbols:
-        general = _known.size_families.schedule_for(normal, mode, _compile_for_all_sizes)
-        if general is not None:
-            return _Found(normal, *general)
+    if of_any_length is None and any_size and not normal.symbols:
+        served = _known.size_families.schedule_for(normal, mode, _compile_for_all_sizes)
+        if served is not None:
+            _known.size_families.keep(_known.schedules, (mode, normal.key), served)
+            return _Found(normal, served.general.compiled.for_values(served.values), served.values)
     if original is not None:
         note(normal, original)
     if of_any_length is not None:

@@ -112,8 +112,8 @@ class Replay:
         flags = {flag.buffer for flag in trace.flags}
         merged.drop_unread({slot for slot, base in enumerate(merged.buffers) if base in outside or base.arg in flags})
         self.compiled = compiled = CompiledSchedule(merged.planned, (), len(merged.buffers), merged.programs)
-        self.items, self.programs, self._work = merged.items, compiled.programs, compiled.work
-        self.is_long = max(compiled.operations, backend.OPERATIONS_PER_BYTE * compiled.bytes) > backend.LONG_WORK
+        self.items, self.programs, self.costs = merged.items, compiled.programs, compiled.costs
+        self.is_long = sum(map(backend.longest_work, self.programs)) > backend.LONG_WORK
         self._kept = [base for base in merged.buffers if base not in outside]     # constants, and between two schedules
         self.streams = {n.src[1].arg for record in trace.records for n in record.normal.order
                         if n.op is o.RANDOM and n.src[1].op is o.SCALAR}       # cells that count random streams
@@ -129,10 +129,8 @@ class Replay:
         """Find the addresses of all that is bound once, and of the scalars that each call writes (`numbers`)."""
         buffers, compiled = merged.buffers, self.compiled
         self._blocks: list[Any] = []                          # the arenas
-        self._addresses = [base.arg.address for base in buffers] + [0] * (compiled.slots - len(buffers))
-        compiled.write_numbers(self._addresses, [value for _, value in merged.numbers])
-        for i, update in enumerate(merged.planned.updates):
-            self._addresses[update.copied] = ctypes.addressof(compiled.copied) + 8 * i
+        self._addresses = [base.arg.address for base in buffers] + compiled.unbound
+        compiled.write_numbers([value for _, value in merged.numbers])
         compiled.allocate_arenas(self._addresses, compiled.layout, self._blocks)
         # cells and variables, with the address of the value
         rows = zip(merged.numbers, compiled.cell_types, self._addresses[len(buffers):])
@@ -253,7 +251,7 @@ class Replay:
         ended = self.compiled.run_watched(self, self._debug, None, self._is_flagged) if watched else self._run()
         if not ended:
             elapsed = perf_counter() - start
-            count_run(self._work, elapsed)
+            count_run(self.compiled.work(), elapsed)
             if self._debug:
                 report_run(len(self.items), elapsed, self.memory)
         return ended

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from glassgrad.base.errors import Bug
 from glassgrad.base.settings import kernel_mode
 from glassgrad.compiler.graph.dtype import ALL, DType
+from glassgrad.compiler.graph.symbolic import Size, most
 
 if TYPE_CHECKING:            # a warm process does not load the compiler
     from glassgrad.compiler.graph.uop import UOp
@@ -78,12 +79,17 @@ class DeviceProgram(Protocol):
     """A compiled kernel."""
     name: str
     info: LaunchInfo        # the memory that a launch must provide
-    operations: int         # arithmetic operations of one run, and bytes moved
-    bytes: int
+    operations: Size        # arithmetic operations of one run, and bytes moved: lengths of the kernel's variables
+    bytes: Size
 
 
 LONG_WORK = 2_000_000_000        # operations between two checks for Ctrl-C: 2 ms at 1 TFLOPS, 0.4 s at 5 GFLOPS
 OPERATIONS_PER_BYTE = 10         # operations that take as long as moving one byte
+
+
+def longest_work(program: DeviceProgram) -> int:
+    """The work of a program in operations, for the greatest values of its variables."""
+    return max(most(program.operations), OPERATIONS_PER_BYTE * most(program.bytes))
 
 
 class DevicePlan:
@@ -95,6 +101,7 @@ class DevicePlan:
     # Whether the plan also has `check(before, numbers)`, which ends a run before program `before` if a 32-bit integer
     # in memory is below its bound; `numbers` are (address, bound) pairs.
     ends_early = False
+    by_value = False            # whether a `runner` is for the values of scalars that were bound last, and no others
 
     def __init__(self, programs: Sequence[Any], slots: Sequence[tuple[int, ...]],
                  launch: Callable[[Any, Sequence[int]], None] | None = None):
@@ -120,6 +127,10 @@ class DevicePlan:
         """Set the address of every slot."""
         for slot, array, position in self.wires:
             array[position] = addresses[slot]
+
+    def rebind(self, addresses: Sequence[int]) -> None:
+        """The same, where scalars have the values that were bound before the `runner` in use was made."""
+        self.bind(addresses)
 
     def uses(self) -> dict[int, list[tuple[Any, int]]]:
         """For each slot every (array, position) that holds its address: a replay overwrites it there."""

@@ -117,8 +117,8 @@ class Rejected(Exception):
 @dataclass(eq=False, kw_only=True)
 class CompiledProgram(KernelFacts):
     """The base of a device's compiled kernels."""
-    operations: int = 0                # of one run, and bytes moved
-    bytes: int = 0
+    operations: Any = 0                # of one run, and bytes moved
+    bytes: Any = 0
     speedup: float = 0.0               # over the recipe, by a search; 0: not searched
 
 

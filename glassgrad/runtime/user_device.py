@@ -264,8 +264,8 @@ class CalledProgram:
     keywords: dict[str, Any]
     kernel: Kernel
     info: LaunchInfo
-    operations: int
-    bytes: int
+    operations: Any
+    bytes: Any
 
     def __post_init__(self) -> None:
         self.sizes = {p.arg.slot: 8 if p.arg.scalar else p.size * p.dtype.itemsize for p in self.kernel.params}

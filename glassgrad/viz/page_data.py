@@ -167,9 +167,10 @@ class _Page:
 
     def _times(self) -> None:
         for group in self.recorder.groups:
-            for item, program, spent in zip(group.items, group.programs, group.kernel_nanoseconds()):
+            rows = zip(group.items, group.programs, group.costs(), group.kernel_nanoseconds())
+            for item, program, (operations, nbytes), spent in rows:
                 kernel = self.kernels[self.items[id(item)]]
-                kernel.update(name=program.name, operations=program.operations, bytes=program.bytes,
+                kernel.update(name=program.name, operations=operations, bytes=nbytes,
                               tuned=getattr(program, "speedup", 0.0))
                 kernel["runs"] += group.runs
                 kernel["ns"] += round(spent)

@@ -82,6 +82,7 @@ class RunGroup:
     """All runs of one schedule, or of one jitted call."""
     items: list[Item]
     programs: list[Any]
+    costs: Callable[[], list[tuple[int, int]]]
     stopwatches: list[Any]
     replay: bool
     between: int                                 # bytes of the arena
@@ -247,7 +248,8 @@ class Recorder(Observer):
     def _group(self, what: Launches) -> RunGroup:
         replay = not hasattr(what, "segments")
         use = getattr(what, "memory", None)
-        group = RunGroup(what.items, list(what.programs), what.stopwatches(), replay, use.between if use else 0)
+        between = use.between if use else 0
+        group = RunGroup(what.items, list(what.programs), what.costs, what.stopwatches(), replay, between)
         self._group_of[id(what.items)] = group
         self.groups.append(group)
         return group

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glassgrad import Context, GlobalCounters, IndexRangeError, Tensor, TinyJit, no_grad
+from glassgrad import GlobalCounters, IndexRangeError, Tensor, TinyJit, no_grad
 
 LARGE, SMALL = (160, 128), (6, 5)          # parts of large values have kernels of their own, pieces of any value do
 
@@ -26,9 +26,8 @@ def test_a_row_costs_a_row_and_every_row_has_one_kernel(shape):
     for i in range(5):
         if i == 2:                                   # from the third number on, the number is an argument
             GlobalCounters.reset()
-        with Context(DYNAMIC=0):                     # a kernel for rows of any length is counted as for the longest
-            x[i] = i + 0.5
-            x.realize()
+        x[i] = i + 0.5
+        x.realize()
         expected[i] = i + 0.5
     assert address(x) == before and GlobalCounters.kernel_count == 3
     assert GlobalCounters.global_mem <= 3 * (shape[1] * 4 + 16) and GlobalCounters.schedules == 0

@@ -19,6 +19,7 @@ from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import build, kernel_of
 from glassgrad.compiler.render.launch_info import launch_info
 from glassgrad.engine.changing_sizes.size_families import GeneralGraph
+from glassgrad.runtime.cpu.worker_pool import WorkerPool
 
 pytestmark = pytest.mark.usefixtures("fresh_schedules")
 LENGTHS = (5, 6, 7, 2, 8, 15, 16, 17, 31, 33, 64, 65, 100, 129, 300)
@@ -338,14 +339,18 @@ def test_the_greatest_value_with_little_work_is_known() -> None:
 
 
 @pytest.mark.only_on("CPU", "CLANG", reason="it reads the commands of native code")
-def test_little_work_wakes_no_thread() -> None:
-    def alone(n: int) -> list[bool]:
-        (Tensor(data((n, 256))).realize().T.contiguous()).realize()
-        return [segment.plan._alone for general in general_graphs() for segment in general.compiled.segments]
+def test_little_work_wakes_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def launches_of_pool(n: int) -> int:
+        x, before = Tensor(data((n, 256))).realize(), len(given)
+        x.T.contiguous().realize()
+        return len(given) - before
 
+    given: list[int] = []
+    run = WorkerPool.run
+    monkeypatch.setattr(WorkerPool, "run", lambda pool, commands, count: given.append(1) or run(pool, commands, count))
     with Context(THREADS=2):
         general_for(lambda n: Tensor(data((n, 256))).realize().T.contiguous())
-        assert [alone(n) for n in (2, 1000, 3)] == [[True], [False], [True]]
+        assert [launches_of_pool(n) for n in (2, 1000, 3, 1000, 2)] == [0, 1, 0, 1, 0]
 
 
 @pytest.mark.parametrize("program", [lambda x: x.sum(0), lambda x: x.T @ x, lambda x: (x * 2 + 1).max(1).sum()])

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from glassgrad import DeviceError
+from glassgrad.compiler.graph.symbolic import Size
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.pipeline import build, kernel_of
@@ -120,8 +121,8 @@ class Arm64Program:
     phases: tuple[tuple[int, int], ...]       # address of the function, number of tasks
     info: LaunchInfo
     scalars: tuple[bool, ...]
-    operations: int
-    bytes: int
+    operations: Size
+    bytes: Size
 
 
 class Arm64Device(Backend):

@@ -380,15 +380,26 @@ def test_setting_chooses_the_pool() -> None:
 
 
 @pytest.mark.only_on("CPU", reason="other devices have no worker pool")
-def test_a_single_small_kernel_is_not_given_to_an_open_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_kernels_are_not_given_to_an_open_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     from glassgrad import Tensor
     given: list[int] = []
-    run = worker_pool().run
-    monkeypatch.setattr(worker_pool(), "run", lambda commands, count: given.append(count.value) or run(commands, count))
-    x = Tensor(np.arange(12.0)).realize()
-    assert (x * 0.4375).tolist() == [0.4375 * i for i in range(12)] and given == []
-    x.sin().realize(x.reshape(3, 4).sum(0), x.reshape(4, 3).sum(1))         # several kernels are one call of it
-    assert given and given[0] > 1
+
+    def sums(x: Tensor) -> Tensor:
+        first = x.sin().contiguous()
+        return (first * first.sum(0)).realize()
+
+    with Context(THREADS=2):
+        run = worker_pool().run
+        monkeypatch.setattr(worker_pool(), "run",
+                            lambda commands, count: given.append(count.value) or run(commands, count))
+        x = Tensor(np.arange(12.0)).realize()
+        assert (x * 0.4375).tolist() == [0.4375 * i for i in range(12)] and given == []
+        sums(x.reshape(3, 4))
+        assert given == [], "several small ones are one call of native code too"
+        x = Tensor.ones(512, 512).contiguous().realize()
+        given.clear()
+        sums(x)
+        assert len(given) == 1 and given[0] > 1, "several large ones are one call of it"
     with pytest.raises(Bug, match="at least one worker"):
         WorkerPool(0)
 

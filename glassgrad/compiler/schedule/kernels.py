@@ -10,6 +10,7 @@ counts, constants) has no device: it is computed where it is read, and copied to
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ from glassgrad.base.source_lines import Line
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import start_of_piece
 from glassgrad.compiler.graph.op_arguments import Dimension, Measure, OnDevice, Param, Shape
-from glassgrad.compiler.graph.symbolic import Length, Symbol, most
+from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, least, most
 from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, LEAVES, FusionLimits
 from glassgrad.compiler.schedule.kernel_groups import KernelGroup, squeezed
 from glassgrad.compiler.schedule.partial_updates import Part, Update, part_of
@@ -321,28 +322,35 @@ def _with_copies(planned: Schedule) -> list[Item]:
 
 
 # -- the work of a kernel ------------------------------------------------------------------------------------
-def cost(ast: UOp) -> tuple[int, int]:
-    """A kernel's (arithmetic operations, bytes of memory that it must read or write)."""
+def cost(ast: UOp) -> tuple[Size, Size]:
+    """A kernel's (arithmetic operations, bytes of memory that it must read or write). In a kernel with variables they
+    are lengths of these."""
     operations = total = 0
     order = toposort([ast])
-    touched = _elements_read(order)
-    for n in order:
-        if n.op in o.ELEMENTWISE and n.op not in (o.CAST, o.BITCAST):
-            operations += n.size
-        elif n.op in o.REDUCE:
-            operations += n.src[0].size
-        elif n.op is o.PARAM:
-            total += touched[n] * n.dtype.itemsize
+    counted = [n.src[0] if n.op in o.REDUCE else n for n in order
+               if n.op in o.REDUCE or n.op in o.ELEMENTWISE and n.op not in (o.CAST, o.BITCAST)]
+    for shape, times in Counter([n.shape for n in counted]).items():
+        operations += math.prod(shape) * times
+    for n, touched in _elements_read(order).items():
+        if n.op is o.PARAM and not n.arg.scalar:
+            total += touched * n.dtype.itemsize
     return operations, total
 
 
-def _elements_read(order: list[UOp]) -> dict[UOp, int]:
+def _elements_read(order: list[UOp]) -> dict[UOp, Size]:
     """An upper bound of the elements of each node that are read: a SHRINK, a GATHER and windows apart read only a part.
     """
-    found = {order[-1]: order[-1].size}
+    sizes = {n: n.elements for n in order}
+    found: dict[UOp, Size] = {order[-1]: sizes[order[-1]]}
     for n in reversed(order):
         for i, source in enumerate(n.src):
             part = n.op in (o.SHRINK, o.WINDOW) or n.op is o.GATHER and i == 0 or \
-                n.size == source.size and n.op is not o.SINK
-            found[source] = min(source.size, found.get(source, 0) + (found[n] if part else source.size))
+                sizes[n] == sizes[source] and n.op is not o.SINK
+            found[source] = _lesser(sizes[source], found.get(source, 0) + (found[n] if part else sizes[source]))
     return found
+
+
+def _lesser(one: Size, other: Size) -> Size:
+    """The size that is never greater than the other one; if neither is, the one that is less for the greatest values
+    of the variables."""
+    return other if least(one - other) >= 0 else min(one, other, key=most)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +19,7 @@ from operator import itemgetter, le, ne
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug, GlassgradError, ShapeError
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, replaced
 from glassgrad.compiler.optimize.tiling_families import FAMILIES
 from glassgrad.compiler.schedule.attention_backward import in_kernel
@@ -166,6 +167,24 @@ class GeneralGraph:
 
 
 @dataclass(eq=False)
+class ServedGraph:
+    """One graph that a graph with variables serves, and the variables' values there. (Graphs that come again are not
+    compared with formulas.)"""
+    general: GeneralGraph
+    values: Point
+    constants: list[UOp]                     # equal numbers are one node, to the bit
+
+    def serves(self, normal: NormalizedGraph) -> bool:
+        """Whether it is served once more, as a graph of the same key: not where its floats differ, or its sizes get
+        their own kernels now."""
+        if normal.constants != self.constants:
+            if not self.general.has_floats_of(normal):
+                return False
+            self.constants = normal.constants
+        return not self.general.gets_own_kernels(self.values)
+
+
+@dataclass(eq=False)
 class SizeFamily:
     """All graphs of one skeleton: the sizes that were seen, and the graph that serves them."""
     seen: list[tuple[int, ...]] = field(default_factory=list)
@@ -280,33 +299,23 @@ class SizeFamilies:
         self._seen: dict[Any, SizeFamily] = {}
         self._leaves: dict[Any, set[Any]] = {}           # rows of the leaves of the graph that a line made last
         self._general: dict[Any, list[GeneralGraph]] = {}
-        self._served: dict[Any, tuple[GeneralGraph, Point]] = {}       # by key, graphs that were served last
+        self._served = deque[Any]()                      # keys of graphs that were served, the last ones
 
-    def served(self, normal: NormalizedGraph,
-               where: tuple[Any, ...]) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
-        """The schedule for changing sizes that served the same graph before, and the sizes; None where there is none,
-        or where these sizes get their own kernels now."""
-        found = self._served.get((where, normal.key))
-        if found is None or not found[0].has_floats_of(normal) or found[0].gets_own_kernels(found[1]):
-            return None
-        general, values = found
-        return general.compiled.for_values(values), values
+    def keep(self, schedules: dict[Any, Any], key: Any, served: ServedGraph) -> None:
+        """Keep what serves graphs of a key among all schedules, in the place of what was kept long ago."""
+        self._served.append(key)
+        last = self._served.popleft() if len(self._served) > MOST_SERVED else key
+        if isinstance(schedules.get(last), ServedGraph):
+            del schedules[last]
+        schedules[key] = served
 
     def schedule_for(self, normal: NormalizedGraph, where: tuple[Any, ...],
-                     compile: CompileForAllSizes) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
+                     compile: CompileForAllSizes) -> ServedGraph | None:
         """The schedule for changing sizes that a graph fits, and the size; None where it is compiled for its own
         sizes: too few sizes were seen yet, no variable fits them, or this size comes so often that its own kernels pay.
         `where` is what else a schedule depends on."""
         found = self._find(normal, where) or self._new(normal, where, compile)
-        if found is None:
-            return None
-        general, values = found
-        if general.gets_own_kernels(values):
-            return None
-        if len(self._served) >= MOST_SERVED:
-            self._served.pop(next(iter(self._served)))
-        self._served[where, normal.key] = found
-        return general.compiled.for_values(values), values
+        return None if found is None or found[0].gets_own_kernels(found[1]) else ServedGraph(*found, normal.constants)
 
     def _find(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> tuple[GeneralGraph, Point] | None:
         """The graph with variables that this graph is one of, and the variables' values."""

@@ -35,7 +35,6 @@ from glassgrad.runtime.host_memory import HostMemory
 ALIGNMENT = 64
 LITTLE_SCRATCH = 1 << 16       # bytes that a plan may keep for launches without the worker pool
 MOST_INLINE_COMMANDS = 8       # up to so many serial commands do not open the worker pool
-MOST_KEPT_COUNTS = 64          # values of scalars for which a plan keeps its commands
 _FUNCTION = ctypes.CFUNCTYPE(None)        # arguments are ctypes' own: without argtypes, a call converts none of them
 
 
@@ -122,7 +121,8 @@ class NativeDevice(CompiledKernels, Backend):
 
 class NativePlan(DevicePlan):
     """A command list over slots; `bind` writes the slots' addresses into it and `run` runs it in one foreign call. A
-    long list is split into several calls, so that Python handles Ctrl-C between two of them."""
+    long list is split into several calls, so that Python handles Ctrl-C between two of them. Where numbers of tasks
+    depend on scalars, each value of these that is bound gets a list; the arguments of all are in one array."""
     uninterrupted = ends_early = True                   # except where a check ends a run
 
     def __init__(self, programs: Sequence[NativeProgram], slots: Sequence[tuple[int, ...]]):
@@ -134,27 +134,25 @@ class NativePlan(DevicePlan):
         self.wires = [(slot, array, position) for position, slot in enumerate(used)]
         self._pack = partial(struct.Struct(f"{len(used)}P").pack_into, array, 0)
         self._gather = itemgetter(*used) if len(used) > 1 else lambda addresses: [addresses[slot] for slot in used]
-        self._by_value: list[tuple[int, list[int], TasksByValue]] = []      # programs, and the scalars' slots
-        self._values: tuple[int, ...] = ()                    # what is in all of these, that task counts are set for
-        self._alone = False                                   # whether these values leave no work for other threads
+        self._cuts: list[tuple[int, list[int], TasksByValue]] = []      # programs, and the scalars' slots
         rows: list[Command] = []
         arguments = ctypes.addressof(array)
         for number, (program, uses) in enumerate(zip(programs, slots)):
             self.spans.append((len(rows), len(program.phases)))
             for cut in program.info.by_value:
-                self._by_value.append((number, [uses[argument] for argument in cut.arguments], cut))
+                self._cuts.append((number, [uses[argument] for argument in cut.arguments], cut))
             rows += [Command(address, arguments, tasks, int(tasks <= 1)) for address, tasks in program.phases]
             arguments += ctypes.sizeof(ctypes.c_void_p) * len(uses)
-        self._value_slots = list(dict.fromkeys([slot for _, slots, _ in self._by_value for slot in slots]))
-        self._serial = all(row.tasks == 1 for row in rows)
+        self.by_value = bool(self._cuts)
+        self._values: tuple[int, ...] = ()              # of these scalars, that the numbers of tasks are for
+        self._value_slots = list(dict.fromkeys([slot for _, slots, _ in self._cuts for slot in slots]))
         self._together = len(programs)                  # from this program on, one uninterrupted foreign call
         self._stopwatch: NativeStopwatch | None = None
         self._write(rows)
 
     def _write(self, rows: list[Command]) -> None:
-        self._commands = (Command * max(1, len(rows)))(*rows)
-        self._address, self._count = ctypes.addressof(self._commands), len(rows)
-        self._by_values: dict[tuple[int, ...], tuple[bytes, bool]] = {}     # the commands, and whether they run alone
+        self._commands: Any = (Command * max(1, len(rows)))(*rows)
+        self._count = len(rows)
         self._stopwatch = None
 
     def check(self, before: int, numbers: Sequence[tuple[int, int]]) -> None:
@@ -168,16 +166,15 @@ class NativePlan(DevicePlan):
         """Do not interrupt a run once it has reached this program."""
         self._together = first
 
-    def _pieces(self) -> list[tuple[ctypes.c_void_p, ctypes.c_int64]]:
-        """Split the command list into foreign calls: (address, number of commands) of each, converted once."""
+    def _pieces(self) -> list[tuple[Any, ctypes.c_int64]]:
+        """Split the command list into foreign calls: (pointer, number of commands) of each, converted once."""
         cuts, work = [0], 0
         for number, program in enumerate(self.programs[:-1]):
-            work += max(program.operations, backend.OPERATIONS_PER_BYTE * program.bytes)
+            work += backend.longest_work(program)
             if work > backend.LONG_WORK and number < self._together:
                 cuts.append(self.spans[number + 1][0])
                 work = 0
-        size = ctypes.sizeof(Command)
-        return [(ctypes.c_void_p(self._address + at * size), ctypes.c_int64(end - at))
+        return [(ctypes.byref(self._commands[at]), ctypes.c_int64(end - at))
                 for at, end in zip(cuts, [*cuts[1:], self._count])]
 
     @property
@@ -186,78 +183,71 @@ class NativePlan(DevicePlan):
         return self.scratch_bytes * worker_count()
 
     def bind(self, addresses: Sequence[int]) -> None:
-        """Point every launch at the memory of its slots."""
-        self._pack(*self._gather(addresses))
-        if self._by_value:
+        """Point every launch at the memory of its slots, and choose the commands for the values of scalars there."""
+        self.rebind(addresses)
+        if self._cuts:
             values = tuple([ctypes.c_int64.from_address(addresses[slot]).value for slot in self._value_slots])
             if values != self._values:
+                self._values = ()                       # a Ctrl-C may come in between
+                self._commands = self._commands_for(values)
                 self._values = values
-                self._set_task_counts(values)
 
-    def _set_task_counts(self, values: tuple[int, ...]) -> None:
-        """Set the task counts of commands that depend on scalars, so that idle tasks are not started."""
-        known = self._by_values.get(values)
-        if known is not None:
-            commands, self._alone = known
-            ctypes.memmove(self._address, commands, len(commands))
-            return
+    def rebind(self, addresses: Sequence[int]) -> None:
+        """Point every launch at the memory of its slots; the scalars are as they were."""
+        self._pack(*self._gather(addresses))
+
+    def _commands_for(self, values: tuple[int, ...]) -> Any:
+        """The commands with the numbers of tasks for these values of scalars, so that idle tasks are not started."""
+        commands = type(self._commands).from_buffer_copy(self._commands)
         value_of = dict(zip(self._value_slots, values))
         counts: dict[Any, int] = {}          # formulas recur: evaluate each one once
-        for number, slots, cut in self._by_value:
+        for number, slots, cut in self._cuts:
             own = [value_of[slot] for slot in slots]
             key = cut.formula, *own
             if key not in counts:
                 counts[key] = cut.at(*own)
-            command = self._commands[self.spans[number][0] + cut.phase]
-            command.tasks, command.serial = counts[key], int(cut.is_serial(*own))
-        self._alone = all(command.serial or command.tasks <= 1 for command in self._commands[:self._count])
-        if len(self._by_values) >= MOST_KEPT_COUNTS:
-            self._by_values.clear()
-        self._by_values[values] = bytes(self._commands), self._alone
+            command = commands[self.spans[number][0] + cut.phase]
+            command.tasks, command.serial = counts[key], int(counts[key] <= 1 or cut.is_serial(*own))
+        return commands
 
     def run(self) -> None:
         """Run all kernels in order."""
         self.runner()()
 
     def runner(self) -> Callable[[], int]:
-        """A function that does `run` on the worker pool of the current settings, for repeated calls."""
-        alone = self._count == 1 and not self.scratch_bytes and not self._by_value or not open_pools
-        if self._count <= MOST_INLINE_COMMANDS and self._serial and alone:
+        """A function that does `run` on the worker pool of the current settings, for repeated calls with the values of
+        scalars that were bound last. Where they leave no work for other threads, it runs in this one."""
+        rows, pieces, is_little = self._commands[:self._count], self._pieces(), self.scratch_bytes <= LITTLE_SCRATCH
+        is_alone = len(pieces) == 1 and (worker_count() == 1 or all([row.serial for row in rows]))
+        if is_alone and len(rows) <= (1 if open_pools else MOST_INLINE_COMMANDS) and (is_little or not open_pools) and \
+                all([row.tasks == 1 or not row.function for row in rows]):
             return self._inline_runner()
         pool = worker_pool()
+        if is_alone and is_little:
+            return partial(pool.native.alone, *pieces[0], self._own_scratch)
         if self.scratch_bytes:
             pool.ensure_scratch(self.scratch_bytes)
-        pieces = self._pieces()
-        if len(pieces) > 1:
-            return partial(_run_pieces, pool.run, pieces)
-        run = partial(pool.run, *pieces[0])
-        return self._by_value_runner(run) if self._by_value and self.scratch_bytes <= LITTLE_SCRATCH else run
+        return partial(_run_pieces, pool.run, pieces) if len(pieces) > 1 else partial(pool.run, *pieces[0])
 
-    def _by_value_runner(self, run: Callable[[], int]) -> Callable[[], int]:
-        """`run`, but in this thread where the values leave no work for others."""
+    @cached_property
+    def _own_scratch(self) -> Any:
+        """Scratch memory for launches without the worker pool."""
         memory = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)
-        scratch = ctypes.c_void_p(-(-ctypes.addressof(memory) // ALIGNMENT) * ALIGNMENT)
-        address, count = ctypes.c_void_p(self._address), ctypes.c_int64(self._count)
-        alone = partial(worker_pool().native.alone, address, count, scratch)
-
-        def run_by_value(held: Any = (self, memory)) -> int:
-            return alone() if self._alone else run()
-        return run_by_value
+        return ctypes.byref(memory, -ctypes.addressof(memory) % ALIGNMENT)
 
     def _inline_runner(self) -> Callable[[], int]:
         """A function that runs the commands, all small, in this thread: opening a pool would cost a compile, and a call
         of an open pool costs more than a single command."""
-        memory = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)
-        task, scratch = ctypes.c_int64(0), ctypes.c_void_p(-(-ctypes.addressof(memory) // ALIGNMENT) * ALIGNMENT)
+        task, scratch = ctypes.c_int64(0), self._own_scratch
         steps = [(_FUNCTION(command.function) if command.function else None, ctypes.c_void_p(command.args),
                   command.tasks) for command in self._commands[:self._count]]
 
         if len(steps) == 1 and steps[0][0] is not None:
             only = partial(steps[0][0], steps[0][1], task, scratch)
-            only.held = self, memory  # type: ignore[attr-defined]       # keep both alive as long as the function
+            only.held = self  # type: ignore[attr-defined]       # its arguments live as long as the function
             return only
 
-        def run(held: Any = (self, memory)) -> int:
+        def run(held: Any = self) -> int:
             for number, (function, args, bound) in enumerate(steps):
                 if function is not None:
                     function(args, task, scratch)
@@ -272,7 +262,7 @@ class NativePlan(DevicePlan):
         pool.ensure_scratch(self.scratch_bytes)
         first, count = self.spans[number]
         start = time.perf_counter_ns()
-        pool.run(self._address + first * ctypes.sizeof(Command), count)
+        pool.run(ctypes.byref(self._commands[first]), ctypes.c_int64(count))
         return time.perf_counter_ns() - start
 
     def stopwatch(self) -> NativeStopwatch:
@@ -287,11 +277,11 @@ class NativePlan(DevicePlan):
         return self._stopwatch
 
 
-def _run_pieces(run: Callable[[Any, Any], int], pieces: list[tuple[ctypes.c_void_p, ctypes.c_int64]]) -> int:
+def _run_pieces(run: Callable[[Any, Any], int], pieces: list[tuple[Any, ctypes.c_int64]]) -> int:
     """Run a split command list, taking interrupts between calls; if a check ends one call, the rest do not run."""
-    for address, count in pieces:
+    for commands, count in pieces:
         take_interrupt()
-        undone = run(address, count)
+        undone = run(commands, count)
         if undone:
             return undone
     return 0

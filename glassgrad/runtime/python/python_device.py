@@ -14,7 +14,7 @@ from typing import Any
 
 from glassgrad.compiler.check.loop_interpreter import elements_of, run_kernel
 from glassgrad.compiler.graph.op_arguments import Measure
-from glassgrad.compiler.graph.symbolic import Symbol
+from glassgrad.compiler.graph.symbolic import Size, Symbol
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.printing import show
@@ -33,8 +33,8 @@ WIDE = Target(arch="python", vector_bytes=8192, vector_registers=32, tiled_produ
 class InterpretedProgram:
     """A kernel ready to be interpreted."""
     kernel: Kernel
-    operations: int
-    bytes: int
+    operations: Size
+    bytes: Size
 
     def __post_init__(self) -> None:
         self.name = self.kernel.name
