@@ -27,6 +27,7 @@ from glassgrad.compiler.optimize.product.recognize import (Product, recognize, r
                                                            recognize_with_run_time_bounds)
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.versions_by_size import run_only_if
 
@@ -98,14 +99,21 @@ def with_run_time_rows(body: list[Statement], target: Target) -> Product | None:
 
 
 def with_run_time_columns(body: list[Statement], target: Target) -> Product | None:
-    """The same where N has the run-time bound, alone or beside M or K: a CPU's register tiles have code for each number
-    of vectors that are left over. Not for several loops of N, and windows: images are read in place."""
+    """The same where N has the run-time bound, or both M and K: a CPU's register tiles take any number of rows, and
+    have code for each number of vectors that are left over. Not for several loops of N, and windows: images are read
+    in place."""
     product = with_run_time_axes(body)
-    if product is None or product.n[0] not in product.stops or len(product.k) > 1 or target.groups:
+    if product is None or len(product.k) > 1 or target.groups or unit_for(product, target) is not None:
         return None
-    if unit_for(product, target) is not None or set(product.batch) & ranges_of(product.right) - ranges_of(product.left):
+    if product.n[0] not in product.stops and not {product.m[0], *product.k} <= product.stops.keys():
         return None
-    return product if RegisterPlan.of(product, target) is not None else None
+    plan = RegisterPlan.of(product, target)
+    if plan is None or set(product.batch) & ranges_of(product.right) - ranges_of(product.left):
+        return None
+    if plan.any_rows and plan.packs_own_left and plan.left_must_be_packed(1) is not None and \
+            (plan.n.stop is not None or plan.n.size > cpu.FEW_PANELS * plan.lanes):
+        return None
+    return product
 
 
 def with_run_time_positions(body: list[Statement]) -> Product | None:

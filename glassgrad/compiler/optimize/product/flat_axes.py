@@ -119,6 +119,12 @@ class FlatProduct:
         """Multiply-adds in total."""
         return self.product.work // count(self.m.parts) * self.m.size
 
+    @property
+    def any_rows(self) -> bool:
+        """Whether the number of rows is known only at run time, without versions of the code by it: N or K has a
+        run-time bound, too."""
+        return self.m.stop is not None and (self.n.stop is not None or bool(self.product.stops))
+
     @cached_property
     def around(self) -> int:
         """How many times the outer loops repeat the product."""

@@ -48,7 +48,7 @@ class RegisterTile(PanelBlocks):
         self.pitch, self.is_rest = c.vectors * c.lanes, vectors > 0          # columns of a whole panel
         panels_m, panels_n = max(usual, -(-plan.m.most // c.rows)), max(panels_n, -(-plan.n.most // self.pitch))
         rests = 0 < c.k_block * c.k_blocks < plan.depth and plan.m.most > cpu.EVEN_ROWS      # sums wait in memory
-        block_m = panels_m if c.block_m >= usual and not rests and plan.n.stop is None else c.block_m
+        block_m = panels_m if c.block_m >= usual and not rests and not plan.any_rows else c.block_m
         super().__init__(panels_m, panels_n, block_m, c.block_n, plan.m.pieces(c.rows), plan.n.pieces(self.pitch))
         self.plan, self.least_rows = plan, -(-c.rows // 2)         # of panels of balanced height
         self.product, self.m, self.n, self.outer = plan.product, plan.m, plan.n, plan.outer
@@ -63,9 +63,9 @@ class RegisterTile(PanelBlocks):
         self.set_columns()
         p, near = self.product, c.right == "near"
         self.total = register_over(p.total.arg, p.total.dtype, (self.row, self.over, self.lane))
-        self.left_is_own = self.task_m.arg.size == 1 and plan.repeats_at_run_time(p.left)
-        self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1, self.panels_m,
-                                 self.task_m if self.left_is_own else None, p.stops)
+        own = self.left_is_own = (self.task_m.arg.size == 1 or plan.any_rows) and plan.packs_own_left
+        self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1,
+                                 self.block_m if own else self.panels_m, self.task_m if own else None, p.stops)
         self.right_panel, self.right_column, width = one(self.in_n) if near else self.panel_n, self.column, self.pitch
         if self.end_n is not None:           # each vector of a panel is packed by itself: no more than there are
             self.right_panel = add(multiply(self.right_panel, c.vectors), one(self.over))
@@ -83,7 +83,7 @@ class RegisterTile(PanelBlocks):
         self.gate_m = less(self.at_m, end) if ragged and (not self.m.balanced or rows == self.least_rows) else None
         if self.gate_m is None:
             return
-        if self.m.balanced or self.m.repeats_last:
+        if self.m.balanced or self.m.repeats_last and self.left_in_place:      # there may be fewer than one tile's
             self.at_m = operation(o.MIN, self.at_m, add(end, index(-1)))
         elif self.left_in_place:
             # the last panel starts early, so that no row is read past the end; overlapping rows are masked at the store
@@ -156,7 +156,7 @@ class RegisterTile(PanelBlocks):
             a = self.left_at(self.at_m, k)
         else:
             panel, row = divide(self.at_m, self.rows), modulo(self.at_m, self.rows)
-            a = load(self.left.memory, self.left.index_of(panel, k, row))
+            a = load(self.left.memory, self.left.index_of(one(self.in_m) if self.left_is_own else panel, k, row))
         if self.right_in_place:
             b = edge_gate(self.right_at(self.at_n, k), self.read_gate)
         else:

@@ -45,9 +45,9 @@ class RegisterPlan(TileCycles):
             usual = min(n.size, cpu.USUAL_POSITIONS[-1])
             n = replace(n.with_run_time_bound(p.stops), size=usual, most=n.size)
         if p.m[0] in p.stops:
-            usual = max(min(m.size, cpu.USUAL_ROWS[cpu.EVEN_ROWS][-1]), m.size // 4) if n.stop is None else \
+            usual = max(min(m.size, cpu.USUAL_ROWS[cpu.EVEN_ROWS][-1]), m.size // 4) if len(p.stops) == 1 else \
                 min(m.size, cpu.USUAL_POSITIONS[-1])
-            m = replace(m.with_run_time_bound(p.stops), size=usual, most=m.size, repeats_last=n.stop is not None)
+            m = replace(m.with_run_time_bound(p.stops), size=usual, most=m.size, repeats_last=len(p.stops) > 1)
         if m.stop is not None or n.stop is not None:
             p = replace(p, stops={r: stop for r, stop in p.stops.items() if r not in (*m.parts, *n.parts)})
         plan = RegisterPlan(p, target, m, n, [*p.batch, *m_out, *n_out])
