@@ -285,9 +285,12 @@ def test_attention_of_few_rows_is_right(causal: bool) -> None:
 
 
 @pytest.mark.only_on("CPU", "CLANG", reason="a GPU computes the values and sums of attention in several kernels")
-def test_attention_of_few_rows_has_small_blocks() -> None:
+def test_attention_has_small_blocks_for_rows_left_over() -> None:
+    """Blocks of 48 rows, and up to two of 16, of which the last may go past the end."""
     [kernel] = kernels_of(lambda n: (x := Tensor(data((1, 3, n, 20))).realize()).scaled_dot_product_attention(x, x))
-    assert [used_phases(kernel, n) for n in (2, 48, 49, 300)] == [[0], [0], [1], [1]]
+    large, small = launch_info(kernel).by_value
+    blocks = {n: (large.at(n) / 3, small.at(n) / 3) for n in (2, 16, 17, 33, 48, 49, 300)}
+    assert blocks == {2: (0, 1), 16: (0, 1), 17: (0, 2), 33: (1, 0), 48: (1, 0), 49: (1, 1), 300: (6, 1)}
 
 
 @pytest.mark.only_on("CPU", "CLANG", reason="a GPU computes the values and sums of attention in several kernels")
@@ -303,7 +306,7 @@ def test_attention_computes_no_score_of_a_key_past_the_last_one(causal: bool) ->
     for factor in [f for s in tiles for f in s.value.src if f.op is o.LOAD and f.src[0].op is o.PARAM]:
         assert len(factor.src) == 2, "no condition"
     keys = [s for phase in kernel.phases for s in walk(phase.body) if isinstance(s, For) and s.range.arg.name == "j"]
-    assert len(keys) == 4 and all(s.stop is not None for s in keys)
+    assert keys and all(s.stop is not None for s in keys)
     counters = {r.arg.name for s in keys if s.stop is not None for r in ranges_of(s.stop)}
     assert counters == ({"kb", "qb"} if causal else {"kb"})
 

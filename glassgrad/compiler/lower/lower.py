@@ -7,14 +7,15 @@ cost much and are read by several loops of one row are kept in LOCAL memory (`ch
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from glassgrad.compiler.graph import Length, UOp, most, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, divide, index, multiply
+from glassgrad.compiler.graph.index_algebra import index
 from glassgrad.compiler.lower.attention.attention_backward import ComputedFactor
 from glassgrad.compiler.lower.attention.attention_blocks import SCORE_BLOCKS, ScoreBlocks
 from glassgrad.compiler.lower.attention.online_softmax import OnlineSoftmax
 from glassgrad.compiler.lower.element_expressions import Block, Values, flatten, source_index
-from glassgrad.compiler.lower.loops import ONCE, TASK, For, Kernel, Phase, Store
+from glassgrad.compiler.lower.loops import Kernel, Phase, Store
 from glassgrad.compiler.lower.scatter_and_scan import ScatterAndScan
 from glassgrad.compiler.lower.steps_of_items import ScheduleStep, StepsOfItems
 from glassgrad.compiler.schedule.attention_backward import FactorProduct, in_kernel
@@ -51,16 +52,14 @@ def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_B
 
 
 def _online_softmax(sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks) -> Kernel:
-    """Its loops; where rows and keys have one run-time length, also in smaller blocks, for few of them."""
-    loops, length = OnlineSoftmax(sink, chain, blocks), chain.weights.shape[chain.row_axis]
-    kernel = loops.kernel()
-    if blocks.even or not isinstance(length, Length) or length != chain.weights.shape[chain.axis]:
-        return kernel
-    short = OnlineSoftmax(sink, chain, blocks._replace(symbolic=blocks.few)).kernel()
-    is_long = divide(loops.size(length), blocks.few_to + 1).minimum(1)
-    versions = [(short, add(index(1), multiply(is_long, -1))), (kernel, is_long)]
-    phases = [Phase([For(ONCE, TASK, phase.body, used)]) for version, used in versions for phase in version.phases]
-    return Kernel(kernel.name, kernel.params, phases, kernel.written)
+    """Its loops. On a CPU, a run-time number of rows is cut into blocks of several sizes."""
+    size = chain.weights.shape[chain.row_axis]
+    if blocks.even or not isinstance(size, Length):
+        return OnlineSoftmax(sink, chain, blocks).kernel()
+    rows = tuple([n for n in blocks.symbolic_rows if n <= most(size)]) or blocks.symbolic_rows[-1:]
+    kernels = [OnlineSoftmax(sink, chain, blocks._replace(symbolic_rows=rows), larger, n).kernel()
+               for larger, n in zip((0, *rows), rows)]
+    return replace(kernels[0], phases=[phase for kernel in kernels for phase in kernel.phases])
 
 
 class _Lowering(ScatterAndScan):

@@ -14,10 +14,10 @@ across lanes. The sums of a row are those of one task, block by block in order: 
 number of threads. Blocks differ only in their first row and key, except for the last keys.
 
 For groups of threads all blocks have the same size (`ScoreBlocks.even`): rows and keys past the end are read as zeros,
-and such rows are not stored. The same holds on a CPU for rows whose number is symbolic: the loop over blocks has a
-run-time bound. Loops over a symbolic number of keys end after the last one that a row of the block sees. For groups,
-weights are rounded where the graph rounds them, so that a matrix unit can take them, and
-their exponential stays one op, which GPUs have an instruction for.
+and such rows are not stored. On a CPU a symbolic number of rows is cut into blocks of several sizes, of which the
+last goes past the end likewise; loops over a symbolic number of keys end after the last one that a row of the block
+sees. For groups, weights are rounded where the graph rounds them, so that a matrix unit can take them, and their
+exponential stays one op, which GPUs have an instruction for.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import DType, Length, Size, UOp, const, most, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, divide_up, index, less, multiply,
+from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, divide_up, index, less, modulo, multiply,
                                                     substitute_index)
 from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.lower.attention.attention_scores import blocks_in_sight, kept_below
 from glassgrad.compiler.lower.element_expressions import (Block, Computation, Index, Values, flatten, reshape_index,
                                                           source_index)
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Kernel, Phase, Statement, Store,
-                                            counter, load, local, register, walk)
+                                            counter, load, local, one, register, walk)
 from glassgrad.compiler.schedule.online_softmax import WeightedSum
 
 
@@ -51,9 +51,8 @@ class ScoreBlocks(NamedTuple):
     narrow: int = 64               # this many columns, scores read no memory besides keys, and
     processors: int = 1            # each of this many processors has a block
     factor_keys: int = 64          # instead of `keys` where a block of several products is in registers at once
-    symbolic: tuple[int, int] = (32, 64)      # rows and keys of a block where their number is symbolic: few rows are
-    few: tuple[int, int] = (16, 64)           # past the end; and where there are at most
-    few_to: int = 48                          # this many rows and keys at run time
+    symbolic_rows: tuple[int, ...] = (48, 16)      # of a block where their number is symbolic: as many blocks of the
+    symbolic_keys: int = 64                        # first size as there are, then of the next; and its keys
 
     def rows_of(self, size: Size, width: int = 0, reads: bool = True, times: int = 1) -> int:
         """The rows of a block, such that few are computed twice or past the end, and few blocks read the keys again.
@@ -67,7 +66,7 @@ class ScoreBlocks(NamedTuple):
         [256, 256, 64]
         """
         if isinstance(size, Length):
-            return self.symbolic[0]
+            return self.symbolic_rows[0]
         enough = times * size >= self.processors * self.narrow_rows > 0
         largest = self.narrow_rows if enough and width <= self.narrow and not reads else self.rows
         steps = range(self.lanes, largest + 1, self.lanes)
@@ -81,7 +80,7 @@ class ScoreBlocks(NamedTuple):
         [64, 66, 80]
         """
         if isinstance(size, Length):
-            return self.symbolic[1]
+            return self.symbolic_keys
         return self.keys if self.even else -(-size // max(1, round(size / self.keys)))
 
     def parts_of(self, keys: Size, times: int) -> int:
@@ -103,8 +102,8 @@ class ScoreBlocks(NamedTuple):
 TASK_ENDS = 1        # the cost of starting and ending a task, in blocks of keys
 JOINING = 2          # the cost of joining parts, likewise
 SCORE_BLOCKS = ScoreBlocks()
-GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, even=True, again=48, symbolic=(64, 64))
-BOX_BLOCKS = ScoreBlocks(rows=128, keys=128, lanes=64, even=True, again=48, narrow_rows=256, symbolic=(64, 64))
+GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, even=True, again=48, symbolic_rows=(64,))
+BOX_BLOCKS = ScoreBlocks(rows=128, keys=128, lanes=64, even=True, again=48, narrow_rows=256, symbolic_rows=(64,))
 
 
 def times_of(chain: WeightedSum) -> int:
@@ -118,23 +117,29 @@ class BlockLoops(Values):
     any_order = False              # whether blocks of keys may run from last to first, where a mask then skips some
 
     def __init__(self, sink: UOp, chain: WeightedSum, dtype: DType, blocks: ScoreBlocks, rows: int, keys: int,
-                 parts: int = 1):
+                 parts: int = 1, larger: int = 0):
+        """With a symbolic number of rows: `rows` is one of the sizes of blocks, and `larger` the one before it."""
         super().__init__(sink, {})
         self.part = counter("kp", parts)                  # block b of keys belongs to part b % parts
         self.chain, self.even, self.dtype = chain, blocks.even, dtype
         self.rows, self.keys = rows, keys
         self.stands_for: dict[UOp, UOp] = {}              # stand-in counter: its index, which gates keep in bounds
         self.shape = chain.weights.shape                  # of the summed product: rows, columns and keys
+        self.ends: dict[UOp, UOp] = {}                    # counters: where their loops end at run time,
+        self.ends_with_keys = not self.even and isinstance(self.shape[chain.axis], Length)      # if keys are among them
         size = self.shape[chain.row_axis]
-        self.row, self.block = counter("q", self.rows), self.counter("qb", (size + self.rows - 1) // self.rows)
-        begin = multiply(self.block, self.rows) if self.block.arg.size > 1 else index(0)
+        self.row = counter("q", self.rows)
         ragged = size % self.rows != 0
+        if isinstance(size, Length) and not self.even:
+            begin, ragged = self.set_blocks(size, larger, blocks.symbolic_rows[-1]), True
+        else:
+            self.block = self.counter("qb", (size + self.rows - 1) // self.rows)
+            begin = multiply(one(self.block), self.rows)
         self.first_row = begin.minimum(size - self.rows) if ragged and not self.past_end(size) else begin
         at_row = add(self.first_row, self.row)
         self.gate: UOp | None = None                  # rows to store: not those of the block before,
         self.row_gate: UOp | None = None              # nor rows past the end, which are not read either
         self.key_gate: UOp | None = None              # keys of the current block that exist
-        self.ends: dict[UOp, UOp] = {}                # counters of keys: where their loops end at run time
         if ragged and self.past_end(size):
             self.gate = self.row_gate = less(at_row, self.size(size))
         elif ragged:
@@ -152,6 +157,18 @@ class BlockLoops(Values):
         self.out = local("out", self.dtype, math.prod(self.shape[a] for a in chain.columns) * self.rows)
         self.known: dict[UOp, Callable[[Index], UOp]] = {}      # nodes whose elements are in LOCAL memory
         self.asked: dict[UOp, Index] = {}                       # and the index at which they were last read
+
+    def set_blocks(self, size: Length, larger: int, least: int) -> UOp:
+        """Set the counter of this size's blocks, of those that have so many rows together; return where a block begins.
+        Only the last block of all goes past the end, by less than the least size."""
+        pieces, each = divide_up(self.size(size), least), self.rows // least
+        if larger:
+            self.block, begin = counter("qb", larger // self.rows - 1), divide(pieces, larger // least)
+            pieces = modulo(pieces, larger // least)
+        else:
+            self.block, begin = counter("qb", -(-most(size) // self.rows)), index(0)
+        self.ends[self.block] = divide(pieces, each)
+        return add(multiply(begin, larger), multiply(one(self.block), self.rows))
 
     def past_end(self, size: Size) -> bool:
         """Whether the last block along an axis of this size has the size of the others, and goes past the end."""
@@ -174,9 +191,8 @@ class BlockLoops(Values):
         block = self.counter("kb", each)
         number = add(multiply(block, parts) if most(each) > 1 else index(0), self.part if parts > 1 else index(0))
         body, kept = self.over_keys(multiply(number, self.keys), self.keys)
-        if isinstance(size, Length) and not self.even:
-            body, used = self.to_last_key(number, block, kept)
-            body = [For(block, LOOP, body, used)]
+        if self.ends_with_keys:
+            body = [For(block, LOOP, body, self.until_last_key(number, block, kept))]
         elif most(each) > 1:
             stop = blocks_in_sight(kept, block, self.inner(self.keys))
             if stop is None and self.any_order:
@@ -195,24 +211,25 @@ class BlockLoops(Values):
             body += last if seen is None else [If(seen, last)]
         done: list[Statement] = [*self.begin(), *body, *self.finish()]
         self.put_indices(done)
-        tasks = [c for c in (*self.counters, self.block, self.part) if c.arg.size > 1]
+        tasks = [c for c in (*self.counters, self.block, self.part) if c.arg.size > 1 or c in self.ends]
         phases = [Phase(self.closed([Block(c) for c in tasks], TASK, done)), *self.joined_parts()]
+        for loop in [s for s in walk(phases[0].body) if isinstance(s, For) and s.range in self.ends]:
+            loop.stop = self.ends[loop.range]
         stores = [s for s in self.sink.src if s.op is o.STORE]
         sizes = "_".join([str(most(n)) for a, n in enumerate(self.shape) if n != 1 and a != self.chain.axis])
         lengths = "".join(f"_r{left.length}" for left in self.lefts)
         return Kernel(f"online_{sizes}{lengths}_r{most(size)}", self.params, phases,
                       tuple(s.src[0].base.arg.slot for s in stores))
 
-    def to_last_key(self, number: UOp, block: UOp, kept: UOp) -> tuple[list[Statement], UOp]:
-        """One block of keys whose loops end after the last key that a row sees, and the number of blocks until then:
-        for a number of keys that is known at run time."""
+    def until_last_key(self, number: UOp, block: UOp, kept: UOp) -> UOp:
+        """How many blocks of keys there are until the last key that a row sees, if that is known at run time. Loops
+        over the keys of a block end there, too."""
         size, key = self.size(self.shape[self.chain.axis]), self.key(self.keys)
         seen = blocks_in_sight(substitute_index(kept, {block: index(0)}, {}), key, [self.row])
         end = size if seen is None else size.minimum(seen)
         left = add(end, multiply(number, -self.keys)).minimum(self.keys)
-        self.ends = {key: left, self.step(self.keys): left}
-        body, _ = self.over_keys(multiply(number, self.keys), self.keys)
-        return body, divide_up(end, self.keys)
+        self.ends[key] = self.ends[self.step(self.keys)] = left
+        return divide_up(end, self.keys)
 
     def over_keys(self, first: UOp, size: int) -> tuple[list[Statement], UOp]:
         """One block of keys, and an expression that is -inf where a mask leaves nothing."""
@@ -244,13 +261,6 @@ class BlockLoops(Values):
     def step(self, keys: int) -> UOp:
         return counter("j", keys)
 
-    def closed(self, blocks: list[Block], kind: str, body: list[Statement]) -> list[Statement]:
-        """As for any values; loops over keys end where `ends` says."""
-        body = super().closed(blocks, kind, body)
-        for loop in [s for s in walk(body) if isinstance(s, For) and s.range in self.ends]:
-            loop.stop = self.ends[loop.range]
-        return body
-
     def nest(self, counters: Iterable[UOp], body: Callable[[], list[Statement]]) -> list[Statement]:
         """TASK loops over these counters around statements, and the loops that their values need."""
         blocks = [Block(c) for c in counters]
@@ -267,6 +277,10 @@ class BlockLoops(Values):
             gate = self.key_gate
         return (yield from super().computation(node, at, gate))
 
+    def depth(self, at: Index, gate: UOp | None) -> int:
+        """As for any values; a stand-in counter needs what its index needs."""
+        return super().depth(tuple([substitute_index(i, self.stands_for, {}) for i in at]), gate)
+
     def at(self, key: UOp) -> Index:
         """The index of the summed product at a key."""
         return tuple([key if a == self.chain.axis else i for a, i in enumerate(self.place)])
@@ -275,7 +289,7 @@ class BlockLoops(Values):
         """The index of the summed product at a key of a block; sets `key_gate`, whether that key exists."""
         size, whole = self.shape[self.chain.axis], add(first, key)
         inside = self.kept_inside(name, whole, size)
-        self.key_gate = None if inside is whole or self.ends else less(whole, self.size(size))
+        self.key_gate = None if inside is whole or self.ends_with_keys else less(whole, self.size(size))
         return self.at(inside)
 
     # -- the nests -------------------------------------------------------------------------------------------

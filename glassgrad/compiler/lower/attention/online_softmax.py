@@ -37,17 +37,17 @@ class OnlineSoftmax(BlockLoops):
     """Builds the loops of one kernel."""
     chain: SoftmaxProduct
 
-    def __init__(self, sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks):
+    def __init__(self, sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks, larger: int = 0, rows: int = 0):
         self.scores, self.factor = chain.scores, 1.0
         if blocks.even:                    # not rounded anywhere, a constant factor left to the exponential
             self.scores, self.factor = without_factor(in_full_precision(chain.scores, chain.inside, chain.exps.dtype))
         width = math.prod(chain.weights.shape[a] for a in chain.columns)
-        rows = blocks.rows_of(chain.weights.shape[chain.row_axis], width, self.scores_read_memory(chain),
+        rows = rows or blocks.rows_of(chain.weights.shape[chain.row_axis], width, self.scores_read_memory(chain),
                               times_of(chain))
         size, keys = (chain.weights.shape[a] for a in (chain.row_axis, chain.axis))
         one_block = not isinstance(size, Length) and size <= rows and sum(s.op is o.STORE for s in sink.src) == 1
         super().__init__(sink, chain, chain.exps.dtype, blocks, rows, blocks.keys_of(keys),
-                         blocks.parts_of(keys, times_of(chain)) if one_block else 1)
+                         blocks.parts_of(keys, times_of(chain)) if one_block else 1, larger)
         rate = self.factor * (1 if chain.rate is None else chain.rate.arg)
         self.rate = None if rate == 1 else const(rate, self.dtype)
         for n in toposort([self.scores]):
