@@ -194,14 +194,29 @@ def test_images_of_any_width_are_read_in_place(images: int, rows: int) -> None:
 @pytest.mark.parametrize("shape", [(4, 16, 0), (4, 16, 16, 0), (1, 16, 0, 0)])
 @pytest.mark.parametrize("taps", [3, 5])
 def test_positions_of_all_rows_are_one_axis_where_vectors_are_masked(shape: tuple[int, ...], taps: int) -> None:
-    """One nest without versions by the width or tiles for the edges of rows. With these, squares of 33 to 100 took 1.1
-    to 1.5 times the time of a kernel for a single size, and those of fewer positions than a tile has 3 to 8 times."""
+    """Blocks whose taps are all in memory, and those at its ends; no versions by the width, no tiles for the edges of
+    rows. With these, squares of 33 to 100 took 1.1 to 1.5 times the time of a kernel for a single size, and those of
+    fewer positions than a tile has 3 to 8 times."""
     weight = Tensor(data((32, 16, *[taps for _ in shape[2:]])))
     [kernel] = kernels_of(lambda n: Tensor(data(tuple([size or n for size in shape]))).realize().conv2d(
         weight, padding=taps // 2))
     assert kernel.moves == [
-        "contract(rows=8, vectors=2, lanes=16, block_m=4, block_n=1, left=in_place, right=in_place, ahead=no)"]
-    assert len(kernel.phases) == 1 and {used for n in (2, 7, 64, 1000) for used in used_phases(kernel, n)} == {0}
+        "contract(rows=8, vectors=2, lanes=16, block_m=4, block_n=1, left=in_place, right=in_place, ahead=no)",
+        "contract(rows=16, vectors=1, lanes=16, block_m=2, block_n=1, left=in_place, right=in_place, ahead=no)"]
+    assert [used_phases(kernel, n) for n in (2, 300)] == [[1], [0, 1]]
+    between, ends = (loads_in(phase.body) for phase in kernel.phases)
+    assert not any(len(n.src) == 3 for n in between) and any(len(n.src) == 3 for n in ends)
+
+
+def test_what_lies_past_an_edge_is_not_added() -> None:
+    """In the middle of an image, lanes whose tap is past the end of a row read the next row: that may be infinite."""
+    weight = data((8, 4, 3, 3))
+    for n in (30, 31, 33, 40):
+        image = data((2, 4, n, n))
+        image[..., 0] = np.inf
+        got = Tensor(image).conv2d(Tensor(weight), padding=1).numpy()
+        assert np.isfinite(got[..., 2:]).all() and not np.isfinite(got[..., :2]).any()
+    assert general_graphs()
 
 
 @pytest.mark.parametrize("taps", [3, 5])

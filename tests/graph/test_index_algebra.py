@@ -10,7 +10,7 @@ import pytest
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, build, divide, index, less, linear, modulo,
-                                                    multiply, order_key, substitute_index)
+                                                    multiply, order_key, substitute_index, times)
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Range
 from glassgrad.compiler.graph.uop import UOp, const
@@ -116,6 +116,16 @@ def test_splits_come_apart_and_rejoin():
     three = add(add(multiply(divide(k, 12), 12), multiply(modulo(divide(k, 4), 3), 4)), modulo(k, 4))
     assert three is k
     assert divide(divide(k, 3), 4) is divide(k, 12)
+
+
+def test_splits_rejoin_where_a_number_of_the_run_multiplies_them():
+    """Rows of a run-time length: else a loop over all rows of all channels would stay two loops."""
+    k, length, other = counter("k", 35), counter("length", 100), counter("other", 100)
+    rows, columns = times(divide(k, 5), length), times(modulo(k, 5), length)
+    assert add(multiply(rows, 5), columns) is times(k, length)
+    assert add(multiply(rows, 10), multiply(columns, 2)) is multiply(times(k, length), 2)
+    assert add(multiply(rows, 5), times(modulo(k, 5), other)) is not times(k, length)
+    assert add(multiply(rows, 4), columns) is not times(k, length)
 
 
 def test_digits_of_a_number_that_counts_down():

@@ -199,17 +199,19 @@ def build(constant: int, terms: Terms) -> UOp:
 
 
 def _rejoin(constant: int, terms: Terms) -> tuple[int, Terms]:
-    """k*c*(x // c) + k*(x % c)  ->  k*x"""
+    """k*c*(x // c) + k*(x % c)  ->  k*x, and the same where both are multiplied by a y that is known at run time"""
     for atom, k in terms.items():
-        if atom.op is o.MOD and atom.src[1].op is o.CONST:
-            x, c = atom.src
-            quotient = divide(x, c.arg)
-            (added, parts) = linear(quotient)
+        for part, y in ((atom, index(1)), *(zip(atom.src, atom.src[::-1]) if atom.op is o.MUL else ())):
+            if part.op is not o.MOD or part.src[1].op is not o.CONST:
+                continue
+            x, c = part.src
+            divided = times(divide(x, c.arg), y)
+            (added, parts) = linear(divided)
             if added == 0 and list(parts.values()) == [1]:      # x // c is one atom
-                (divided,) = parts
-                if terms.get(divided) == k * c.arg:
-                    rest = {a: n for a, n in terms.items() if a is not atom and a is not divided}
-                    shift, more = linear(x)
+                [quotient] = parts
+                if terms.get(quotient) == k * c.arg:
+                    rest = {a: n for a, n in terms.items() if a is not atom and a is not quotient}
+                    shift, more = linear(times(x, y))
                     return _rejoin(constant + k * shift, plus(rest, more, k))
     return constant, terms
 

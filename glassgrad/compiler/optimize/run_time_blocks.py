@@ -52,7 +52,7 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
         return [body]
     flat = flat_positions(body, target)
     if flat is not None:
-        return [flat]
+        return flat
     if _in_place(body, target):
         return [body]
     ends = [f for f in ends if f.range in product.m or f.range in product.n]

@@ -15,8 +15,8 @@ from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up
                                                     substitute_index)
 from glassgrad.compiler.lower.loops import Statement, Store, counter, ranges_of
 from glassgrad.compiler.optimize.moves.gates import below
-from glassgrad.compiler.optimize.product.recognize import (Product, count, evenly_along, footprint, stride_along,
-                                                           usual_stride)
+from glassgrad.compiler.optimize.product.recognize import (Product, count, evenly_along, footprint, masked,
+                                                           stride_along, usual_stride)
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
@@ -175,7 +175,7 @@ class FlatProduct:
     def reads_windows(self) -> bool:
         """Whether vectors read the right factor in place, tap by tap, masked past its edges: an image with some
         run-time length, whose elements several taps read."""
-        p, right, longest = self.product, self.product.right, cpu.LIMITS["contract"].long_k
+        p, (_, right), longest = self.product, masked(self.product.right), cpu.LIMITS["contract"].long_k
         if not p.stops or not self.target.has_masks or self.depth > longest or p.k_stop is not None or \
                 p.pair is not None or right.op is not o.LOAD or right.dtype is not p.total.dtype:
             return False
@@ -236,8 +236,9 @@ def image_axis(p: Product, lanes: int = 1) -> tuple[FlatAxis, list[UOp]] | None:
 def taps_first(p: Product) -> list[UOp]:
     """The loops of K with the taps outside that decide which rows of the image are inside its edges, and those along a
     row inside: the loops between them repeat with the same masks."""
-    gates = ranges_of(p.right.src[2]) if len(p.right.src) == 3 else frozenset[UOp]()
-    along = min(p.k, key=lambda r: abs(usual_stride(p.right.src[1], r) or 0))
+    gate, image = masked(p.right)
+    gates = ranges_of(gate or (image.src[2] if len(image.src) == 3 else index(0)))
+    along = min(p.k, key=lambda r: abs(usual_stride(image.src[1], r) or 0))
     return sorted(p.k, key=lambda r: 2 if r is along else 0 if r in gates else 1)
 
 

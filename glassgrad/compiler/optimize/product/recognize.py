@@ -112,6 +112,13 @@ def _gated(value: UOp, gate: UOp | None, result: UOp) -> UOp:
     return substitute_index(edge_gate(substitute_index(value, {result: name}, {}), gate), {name: result}, {})
 
 
+def masked(factor: UOp) -> tuple[UOp | None, UOp]:
+    """A factor as the condition where it is wanted, and a load that reads memory elsewhere, too."""
+    if factor.op is o.WHERE and factor.src[1].op is o.LOAD and factor.src[2].op is o.CONST and factor.src[2].arg == 0:
+        return factor.src[0], factor.src[1]
+    return None, factor
+
+
 def count(loops: Iterable[UOp]) -> int:
     """The product of the loops' sizes."""
     return math.prod([r.arg.size for r in loops])

@@ -178,7 +178,20 @@ class LlvmFunction(LlvmMemory):
         for factor in statement.value.src if self.lane_of else ():
             if factor in self.lane_of:
                 self.load_lane(factor, self.widths[statement.register])
+        if self.is_masked_product(statement):
+            [condition, product, _], lanes = statement.value.src, self.widths[statement.register]
+            total, (x, y) = self.register(statement.register), [self.operand(s, lanes) for s in product.src]
+            added = self.apply(o.MULACC, product.dtype, x, y, total)
+            return self.set_register(statement.register, self.select(self.operand(condition, lanes), added, total))
         super().accumulate(statement)
+
+    def is_masked_product(self, statement: Accumulate) -> bool:
+        """Whether a product is added in some lanes only, which one multiply-add with a mask does."""
+        value, adds = statement.value, statement.combine is o.ADD and statement.value.op is o.WHERE
+        if not adds or not self.target.has_masks or value.dtype.kind != "f":
+            return False
+        condition, product, nothing = value.src
+        return self.widths[condition] > 0 and product.op is o.MUL and nothing.op is o.CONST and nothing.arg == 0
 
     def store(self, statement: Store) -> None:
         matrix = statement.value.op is o.REGISTER and self.is_matrix(statement.value)

@@ -31,6 +31,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below, edge_gate
 from glassgrad.compiler.optimize.product.packing import PackedFactor
+from glassgrad.compiler.optimize.product.recognize import masked
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks, Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
@@ -218,10 +219,13 @@ class RegisterTile(PanelBlocks):
         if self.left_in_place:
             a = substitute_index(self.product.left, self.m.apart(self.at_m), {})
         b = edge_gate(substitute_index(self.product.right, self.n.apart(self.at_n), {}), self.read_gate)
-        body: list[Statement] = [Accumulate(self.total, o.ADD, self.product.added(a, b))]
+        gate, b = masked(b)
+        value = self.product.added(a, b)
+        value = value if gate is None else gate.where(value, const(0, value.dtype))
+        body: list[Statement] = [Accumulate(self.total, o.ADD, value)]
         count, unrolled = 1, {*self.product.k}
         if self.plan.reads_windows:             # masks are the same in a loop over what they do not depend on
-            unrolled &= {*ranges_of(b.src[2] if len(b.src) == 3 else index(0)), self.product.k[-1]}
+            unrolled &= {*ranges_of(gate or (b.src[2] if len(b.src) == 3 else index(0))), self.product.k[-1]}
         for r in reversed(self.product.k):
             count *= r.arg.size if r in unrolled else 1
             if r in unrolled and count <= SHORT_LOOP and len(self.product.k) > 1:

@@ -251,6 +251,8 @@ class RegisterPlan(TileCycles):
         if c.left not in ("packed", "in_place") or c.right not in ("packed", "in_place", "near"):
             return "a CPU reads factors in place or from panels"
         why = self.left_must_be_packed(c.rows) if c.left == "in_place" else None
+        if self.reads_windows:
+            return why or (None if c.right == "in_place" else "the image is read in place")
         if c.right == "near":
             why = why or self.must_pack_together(c.vectors)
         return why or (self.why_right_not_along_n() if c.right == "in_place" else None)
