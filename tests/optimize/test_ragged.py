@@ -182,6 +182,7 @@ REWRITES = {
         "test_short_lengths.py::test_positions_of_all_rows_are_one_axis_where_vectors_are_masked",
     "run_time_blocks.in_blocks": "test_symbolic.py::test_products_are_packed_in_blocks",
     "run_time_blocks.by_terms": "test_short_lengths.py::test_a_product_of_few_terms_has_no_blocks_of_its_sum",
+    "contraction_tilings.blocks_together": "test_short_lengths.py::test_a_task_goes_along_one_image_for_some_blocks",
     "contraction_tilings.limit_tasks": "test_changing_sizes.py::test_the_loop_trees_touch_only_their_memory",
     "loop_moves.merge": "test_optimize.py::test_merged_loops_compute_the_same",
     "loop_moves.wide": "test_optimize.py::test_a_widened_loop_computes_the_same",

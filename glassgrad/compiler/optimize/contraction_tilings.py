@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from glassgrad.compiler.lower.loops import LOOP, For, Statement, around, ranges_of, task_loops, walk
+from glassgrad.compiler.graph.index_algebra import add, divide_up, multiply
+from glassgrad.compiler.lower.loops import (LOOP, TASK, For, Statement, around, counter, left_of, one, ranges_of,
+                                            task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_decorator import move
@@ -32,6 +34,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.versions_by_size import run_only_if
 
 Phases = list[list[Statement]]
+BLOCKS_TOGETHER = 16            # blocks of positions of one image that a task does one after another
 MOST_RUN_TIME_TASKS = 32        # tasks of a loop with a run-time bound around another such loop
 
 
@@ -54,6 +57,23 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions, is_
         return None
     phases = on_matrix_unit(product, target, decisions) if target.units else None
     return phases or on_vectors(product, target, decisions)
+
+
+@move(lambda phase: phase)
+def blocks_together(phase: list[Statement]) -> list[Statement]:
+    """TASK b below n: TASK i: S(b)  ->  TASK c below ceil(n/16): TASK i: for d in 16, 16*c + d below n: S(16*c + d)
+
+    For blocks of positions in several images: a task goes along one of them. refuses (returns the phase): one image
+    """
+    loops, body = task_loops(phase)
+    block, images = loops[0], loops[1:]
+    if not images or block.stop is None:
+        return phase
+    name, size = block.range.arg.name, block.range.arg.size
+    task, each = counter(name + "t", -(-size // BLOCKS_TOGETHER)), counter(name, BLOCKS_TOGETHER)
+    at = add(multiply(one(task), BLOCKS_TOGETHER), each)
+    body = [For(each, LOOP, moves.rebuild(body, {block.range: at}), left_of(block.stop, BLOCKS_TOGETHER, task))]
+    return around([For(task, TASK, [], divide_up(block.stop, BLOCKS_TOGETHER)), *images], body)
 
 
 @move(lambda body, *_: None)
@@ -156,6 +176,8 @@ def by_register_tiles(product: Product, target: Target, decisions: Decisions) ->
     chosen = decisions.ask(plan.own(), plan.refuses, plan.others)
     *packing, last = product.set_run_time_bounds(RegisterTile(plan, chosen).phases())
     packing = [skip_unused_packing(phase, product) for phase in packing]
+    if plan.reads_windows:
+        last = blocks_together(last)
     return [*map(limit_tasks, [*packing, last])]
 
 
