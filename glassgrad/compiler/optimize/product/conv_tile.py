@@ -105,14 +105,21 @@ class ImageTile(PanelBlocks):
             operation(o.MIN, step, add(first.stop, multiply(before, -1)))
         body = [For(own, LOOP, body, left)] if most > 1 or left is not None else body
         zero = Store(self.partial, spot, const(0, self.total.dtype))
-        return moves.share_out([part], [*self.all_tiles(lambda _: self.tiled([zero])), *body])
+        return moves.share_out([part], [*self.all_tiles(lambda _: self.tiled([zero])), *body],
+                               stops={part: self.used_parts()})
+
+    def used_parts(self) -> UOp | None:
+        """How many parts of K there are at run time; None where all are."""
+        first, *rest = self.plan.k_loops
+        stop = self.p.stops.get(first)
+        return stop and operation(o.MIN, stop if rest else divide_up(stop, self.plan.k_chunk), index(self.plan.parts))
 
     def joined(self) -> list[Statement]:
         """The partial sums of all parts of K, added up in order, and the stores of the results."""
         part = counter("kt", self.plan.parts)
         addend = load(self.partial, add(multiply(part, self.size), self.spot(self.held)))
         tile = [*self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)),
-                             For(part, LOOP, [Accumulate(self.total, o.ADD, addend)]),
+                             For(part, LOOP, [Accumulate(self.total, o.ADD, addend)], self.used_parts()),
                              Store(self.sums, self.spot(index(0)), self.total)]), *self.finish(index(0))]
         return moves.spread(self.all_tiles(lambda _: tile), moves.PHASE_TASKS)
 

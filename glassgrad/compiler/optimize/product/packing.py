@@ -17,7 +17,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, For, Prefetch, Sta
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import zero_outside
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
-from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
+from glassgrad.compiler.optimize.product.recognize import Product, count, evenly_along, stride_along
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 
 READ_AT_ONCE = 1024        # bytes of a row that are worth reading together
@@ -69,7 +69,7 @@ class PackedFactor:
         steps = [stride_along(n.src[1], spot) for n in reads]
         near = self.k[-1].arg.size < lanes and all(step and abs(step) <= NEAR_STEP for step in steps)
         along_k = bool(reads) and 1 not in steps and not near and \
-            all(stride_along(n.src[1], self.k[-1]) == 1 and (long or step is not None) for n, step in zip(reads, steps))
+            all(stride_along(n.src[1], self.k[-1]) == 1 and (long or evenly_along(n.src[1], spot)) for n in reads)
         value = zero_outside(value, gate)
         store: list[Statement] = [Store(self.memory, self.index_of(one(panel), self.step(), one(spot)), value)]
         if along_k:
