@@ -22,7 +22,7 @@ from glassgrad.compiler.lower.loops import (TASK, For, Statement, around, counte
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import gated
 from glassgrad.compiler.optimize.moves.move_decorator import move
-from glassgrad.compiler.optimize.product.recognize import count, recognize, usual_stride
+from glassgrad.compiler.optimize.product.recognize import count, recognize, stride_along, usual_stride
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.targets.target import Target
 
@@ -126,7 +126,8 @@ class _Blocks:
             last = add(loop.stop or index(loop.range.arg.size), index(-1))
             least[loop.range], most[loop.range] = (index(0), last) if (usual_stride(at, loop.range) or 0) >= 0 else \
                 (last, index(0))
-        before = multiply(substitute_index(at, least, {}), -1)
+        before, step = multiply(substitute_index(at, least, {}), -1), stride_along(at, position) or 1
         after = add(size_index(size, values), multiply(substitute_index(at, most, {}), -1))
-        first = divide_up(operation(o.MAX, before, index(0)), self.size)
-        return first, operation(o.MAX, divide(operation(o.MIN, self.stop, after), self.size), first)
+        first = divide_up(operation(o.MAX, before, index(0)), step * self.size)
+        last = operation(o.MIN, self.stop, divide(add(after, index(step - 1)), step))
+        return first, operation(o.MAX, divide(last, self.size), first)

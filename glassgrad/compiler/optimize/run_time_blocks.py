@@ -69,8 +69,8 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     if target.groups:
         return [body]
     if len(ends) > 1:
-        return _small_blocks(loops, ends, inner, rest_of=0)
-    return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, rest_of=BLOCK)]
+        return _small_blocks(loops, ends, inner, 0, target)
+    return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, BLOCK, target)]
 
 
 @move(lambda body, *_: [body])
@@ -154,10 +154,11 @@ def _large_blocks(loops: list[For], loop: For, inner: list[Statement]) -> list[S
     return around([For(block, TASK, [], divide(loop.stop, BLOCK)), *inside], body)
 
 
-def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], rest_of: int) -> list[list[Statement]]:
+def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], rest_of: int, target: Target) \
+        -> list[list[Statement]]:
     """The loops of small blocks, over all positions or over the remainder of blocks of `rest_of`; and for sizes below
-    one block, blocks that go past the end, where nothing is read or stored, or the loops as they were, where that would
-    be one more condition on a padded image."""
+    one block, blocks that go past the end, where nothing is read or stored; or the loops as they were, where that would
+    be one more condition on a padded image, if they are tiled as they are or masks cost much."""
     enough, gate, size = index(1), None, SMALL
     places: dict[UOp, UOp] = {}
     past_the_end: dict[UOp, UOp] = {}
@@ -183,7 +184,11 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], res
     too_short = add(index(1), multiply(enough, -1))
     if any(len(n.src) > 2 for n in loads_in(inner)):
         short = [For(f.range, TASK, [], f.stop and times(f.stop, too_short)) if f is ends[0] else f for f in loops]
-        return [*nests, around(short, inner)]
+        nest = around(short, inner)
+        product = recognize(nest)
+        is_tiled = product is not None and bool(product.n) and RegisterPlan.cheapest(product, target) is not None
+        if is_tiled or not target.has_masks:
+            return [*nests, nest]
     for f in ends:
         at = past_the_end[f.range]
         inner = gated(moves.rebuild(inner, {f.range: at}), less(at, f.stop or index(0)), {}, ranges_of(at))

@@ -174,7 +174,7 @@ class FlatProduct:
     @cached_property
     def reads_windows(self) -> bool:
         """Whether vectors read the right factor in place, tap by tap, masked past its edges: an image with some
-        run-time length, whose elements several taps read."""
+        run-time length, whose elements several taps read; or every other element of a signal."""
         p, (_, right), longest = self.product, masked(self.product.right), cpu.LIMITS["contract"].long_k
         if not p.stops or not self.target.has_masks or self.depth > longest or p.k_stop is not None or \
                 p.pair is not None or right.op is not o.LOAD or right.dtype is not p.total.dtype:
@@ -182,8 +182,8 @@ class FlatProduct:
         *others, position = self.n.parts
         steps = [abs(usual_stride(right.src[1], r) or 0) for r in p.k]
         along = [stride_along(at, position) for at in (right.src[1], p.store.index)]
-        return not others and along == [1, 1] and all(evenly_along(right.src[1], r) for r in p.k) and \
-            0 < min(steps) < position.arg.size and len(steps) > 1
+        is_window = all(evenly_along(right.src[1], r) for r in p.k) and 0 < min(steps) < position.arg.size
+        return not others and is_window and (along == [1, 1] and len(steps) > 1 or along == [2, 1] and len(steps) == 2)
 
     def lines_apart(self, rows: int, ways: int) -> bool:
         """Whether a line of each of `rows` rows of the left factor fits a first-level cache without set conflicts."""
