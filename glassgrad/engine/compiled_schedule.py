@@ -43,8 +43,7 @@ class CompiledSchedule:
         self.planned, self.scalars, self.buffers = planned, scalars, buffers
         self.items = [item for item in planned.items if planned.runs(item)]
         self._checked = False                      # whether CHECK compared the graph before and after its passes
-        self._calls: dict[tuple[State, tuple[int, ...]], Calls] = {}      # by the settings, and the values of
-        # variables where launches depend on them
+        self._calls: dict[tuple[State, tuple[int, ...]], Calls] = {}      # by settings, and values that they depend on
         self.slots = len(planned.slots)            # and then those that segments add
         self.lives = lifetimes(planned, self.items)      # by device: the slots in its arena
         self.segments = self._segments(programs)
