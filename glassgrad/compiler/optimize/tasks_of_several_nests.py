@@ -14,7 +14,7 @@ from dataclasses import replace
 from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, multiply
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, around, counter,
-                                            flat_index, load, local, loops_around, task_loops, walk)
+                                            flat_index, load, local, loops_around, task_loops)
 from glassgrad.compiler.optimize.bulk_copy_tasks import in_boxes
 from glassgrad.compiler.optimize.chained_matmuls import in_registers
 from glassgrad.compiler.optimize.decisions import Decisions
@@ -23,8 +23,7 @@ from glassgrad.compiler.optimize.plain.access_order import arithmetic, columns_c
 from glassgrad.compiler.optimize.plain.lanes_and_tasks import FEW_ROWS, LONG_ARITHMETIC, along_rows, ask_lanes
 from glassgrad.compiler.optimize.plain.reductions import transposed
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
-from glassgrad.compiler.optimize.product.recognize import (Product, recognize, recognize_with_run_time_bounds,
-                                                           stride_along)
+from glassgrad.compiler.optimize.product.recognize import Product, recognize_with_run_time_bounds, stride_along
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
@@ -56,8 +55,7 @@ def _in_turn(body: list[Statement], target: Target, decisions: Decisions) -> lis
         elif isinstance(s, For) and s.kind == LOOP:
             out.append(For(s.range, LOOP, _in_turn(s.body, target, decisions), s.stop))
         else:
-            ends = any(isinstance(f, For) and f.stop is not None for f in walk([s]))
-            product = recognize_with_run_time_bounds([s]) if ends else recognize([s])
+            product = recognize_with_run_time_bounds([s])
             tiled = None if product is None or not product.n else _tiles(product, target, decisions)
             out += tiled or _lanes([s], target, decisions)
     return out
@@ -116,10 +114,10 @@ def _lanes(body: list[Statement], target: Target, decisions: Decisions) -> list[
         return [s for part in parts for s in _columns(*task_loops(part), target, decisions)]
     blocks = transposed(loops, inner, lanes, decisions)
     if blocks is not None:
-        return _serial_around(blocks[0], blocks[1])
+        return moves.serial(around(*blocks))
     if rows_cost(inner, lanes) < columns_cost(loops, inner, lanes):
         sums, rest = _sums_apart(loops, inner)
-        return [*_serial_around(loops, along_rows(sums, lanes, decisions, target.groups)),
+        return [*moves.serial(around(loops, along_rows(sums, lanes, decisions, target.groups))),
                 *(_columns(loops, rest, target, decisions) if rest else [])]
     return _columns(loops, inner, target, decisions)
 
@@ -134,11 +132,7 @@ def _columns(loops: list[For], inner: list[Statement], target: Target, decisions
     chosen = ask_lanes(decisions, loops, len(loops) - 1, vectors_in_flight(inner), lanes)
     along = next(f for f in loops if f.range.arg.name == chosen.loop)
     wide = moves.wide(For(along.range, LOOP, inner, along.stop), chosen.tile, chosen.lanes, copies=False)
-    return _serial_around([f for f in loops if f is not along], wide)
-
-
-def _serial_around(loops: list[For], body: list[Statement]) -> list[Statement]:
-    return around([For(f.range, LOOP, [], f.stop) for f in loops], body)
+    return moves.serial(around([f for f in loops if f is not along], wide))
 
 
 def _parts_of_sums(loops: list[For], inner: list[Statement], lanes: int) -> list[list[Statement]] | None:

@@ -128,13 +128,10 @@ class BlockLoops(Values):
         self.ends: dict[UOp, UOp] = {}                    # counters: where their loops end at run time,
         self.ends_with_keys = not self.even and isinstance(self.shape[chain.axis], Length)      # if keys are among them
         size = self.shape[chain.row_axis]
-        self.row = counter("q", self.rows)
-        ragged = size % self.rows != 0
+        self.row, self.block = counter("q", self.rows), self.counter("qb", (size + self.rows - 1) // self.rows)
+        begin, ragged = multiply(one(self.block), self.rows), size % self.rows != 0
         if isinstance(size, Length) and not self.even:
             begin, ragged = self.set_blocks(size, larger, blocks.symbolic_rows[-1]), True
-        else:
-            self.block = self.counter("qb", (size + self.rows - 1) // self.rows)
-            begin = multiply(one(self.block), self.rows)
         self.first_row = begin.minimum(size - self.rows) if ragged and not self.past_end(size) else begin
         at_row = add(self.first_row, self.row)
         self.gate: UOp | None = None                  # rows to store: not those of the block before,
@@ -161,14 +158,12 @@ class BlockLoops(Values):
     def set_blocks(self, size: Length, larger: int, least: int) -> UOp:
         """Set the counter of this size's blocks, of those that have so many rows together; return where a block begins.
         Only the last block of all goes past the end, by less than the least size."""
-        pieces, each = divide_up(self.size(size), least), self.rows // least
+        pieces, before = divide_up(self.size(size), least), index(0)
         if larger:
-            self.block, begin = counter("qb", larger // self.rows - 1), divide(pieces, larger // least)
+            self.block, before = counter("qb", larger // self.rows - 1), divide(pieces, larger // least)
             pieces = modulo(pieces, larger // least)
-        else:
-            self.block, begin = counter("qb", -(-most(size) // self.rows)), index(0)
-        self.ends[self.block] = divide(pieces, each)
-        return add(multiply(begin, larger), multiply(one(self.block), self.rows))
+        self.ends[self.block] = divide(pieces, self.rows // least)
+        return add(multiply(before, larger), multiply(one(self.block), self.rows))
 
     def past_end(self, size: Size) -> bool:
         """Whether the last block along an axis of this size has the size of the others, and goes past the end."""
@@ -228,7 +223,7 @@ class BlockLoops(Values):
         seen = blocks_in_sight(substitute_index(kept, {block: index(0)}, {}), key, [self.row])
         end = size if seen is None else size.minimum(seen)
         left = add(end, multiply(number, -self.keys)).minimum(self.keys)
-        self.ends[key] = self.ends[self.step(self.keys)] = left
+        self.ends[key] = self.ends[counter("j", self.keys)] = left
         return divide_up(end, self.keys)
 
     def over_keys(self, first: UOp, size: int) -> tuple[list[Statement], UOp]:
@@ -257,9 +252,6 @@ class BlockLoops(Values):
 
     def key(self, keys: int) -> UOp:
         return counter("k", keys)
-
-    def step(self, keys: int) -> UOp:
-        return counter("j", keys)
 
     def nest(self, counters: Iterable[UOp], body: Callable[[], list[Statement]]) -> list[Statement]:
         """TASK loops over these counters around statements, and the loops that their values need."""

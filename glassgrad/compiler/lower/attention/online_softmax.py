@@ -136,7 +136,7 @@ class OnlineSoftmax(BlockLoops):
             return [Store(self.tile, spot, value if gate is None else gate.where(value, least))]
 
         loops = self.nest([key, self.row], scores)
-        step = self.step(size)
+        step = counter("j", size)
         there = load(self.tile, add(multiply(step, self.rows), self.row))
         fresh, total, value = (register(name, self.dtype) for name in ("fresh", "total", "e"))
         top, shrink = load(self.top, self.row), load(self.shrink, self.row)

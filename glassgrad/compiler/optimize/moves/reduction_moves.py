@@ -7,7 +7,7 @@ the bit for any number of threads. Their building blocks are in loop_moves.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, divide_up, index, multiply
@@ -75,7 +75,7 @@ def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0, consecutive: b
 
     With a chunk, at most that many elements go into one v before it is folded: long sums stay accurate. With
     `consecutive`, a lane has consecutive elements, f((o*v + l)*t + u), which a GPU's thread loads together.
-    With a run-time bound the rest goes into one of the vectors, which are folded once (`_to_run_time_end`).
+    With a run-time bound the rest goes into one of the vectors, which are folded once.
     refuses: a branch inside, or a register accumulated here is read here, or accumulated in a loop inside
     """
     if not folds(loop):
@@ -84,33 +84,24 @@ def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0, consecutive: b
         return _in_chunks(loop, chunk, lambda part: wide_reduce(part, tile, lanes, consecutive=consecutive) or [part])
     steps = wide_steps(loop, tile, lanes, consecutive)
     if loop.stop is not None and steps:
-        return _to_run_time_end(loop, steps)
+        return reduce_step(loop, steps[0], LOOP, others=steps[1:])
     return [s for number, step in enumerate(steps) for s in reduce_step(loop, step, LOOP, number)]
 
 
-def _to_run_time_end(loop: For, steps: list[WideStep]) -> list[Statement]:
-    """v[u,l] = 0; for whole tiles: v[u,l] += f; w[l] = fold over u(v[u,l]); for the rest: w[l] += f; r += fold(w[l])
-
-    The rest may be some vectors and a masked one, or nothing: a fold of each would take longer than short rows do."""
-    first, *others = steps
-    totals = accumulated(loop.body)
-    vectors = {r: register(f"{r.arg}_0v", r.dtype, (*r.src, *first.axes)) for r in totals}
-    sums = {r: register(f"{r.arg}_1v", r.dtype, (*r.src, *[a for a in first.axes if a is first.lane])) for r in totals}
-    together = [Assign(sums[r], fold(vectors[r], combine, [first.over])) for r, combine in totals.items()]
-    return [*first.tiled([Assign(vectors[r], identity(combine, r.dtype)) for r, combine in totals.items()]),
-            *first.loop(first.tiled(_into(first.body_of(loop), vectors)), LOOP),
-            *nested([first.lane], [*together], LANE),
-            *[s for step in others for s in step.loop(step.tiled(_into(step.body_of(loop), sums)), LOOP)],
-            *[Accumulate(r, combine, fold(sums[r], combine, [first.lane])) for r, combine in totals.items()]]
-
-
-def reduce_step(loop: For, step: WideStep, kind: str, number: int = 0) -> list[Statement]:
-    """One of the steps of a sum: initialize vectors, add to them in a loop of this kind, fold them."""
+def reduce_step(loop: For, step: WideStep, kind: str, number: int = 0, others: Sequence[WideStep] = ()) \
+        -> list[Statement]:
+    """One of the steps of a sum: initialize vectors, add to them in a loop of this kind, fold them. Or the step and the
+    `others`, which add to the sum of its vectors: for short rows, a fold for each would take longest."""
     totals = accumulated(loop.body)
     parts = {r: register(f"{r.arg}_{number}v", r.dtype, (*r.src, *step.axes)) for r in totals}
-    return [*step.tiled([Assign(parts[r], identity(combine, r.dtype)) for r, combine in totals.items()]),
-            *step.loop(step.tiled(_into(step.body_of(loop), parts)), kind),
-            *[Accumulate(r, combine, fold(parts[r], combine, step.axes)) for r, combine in totals.items()]]
+    out = [*step.tiled([Assign(parts[r], identity(combine, r.dtype)) for r, combine in totals.items()]),
+           *step.loop(step.tiled(_into(step.body_of(loop), parts)), kind)]
+    if others:
+        vectors, lane = parts, [a for a in step.axes if a is step.lane]
+        parts = {r: register(f"{r.arg}_{number}w", r.dtype, (*r.src, *lane)) for r in totals}
+        out += nested(lane, [Assign(parts[r], fold(vectors[r], totals[r], [step.over])) for r in totals], LANE)
+        out += [s for other in others for s in other.loop(other.tiled(_into(other.body_of(loop), parts)), kind)]
+    return [*out, *[Accumulate(r, combine, fold(parts[r], combine, step.axes)) for r, combine in totals.items()]]
 
 
 def folds(loop: For) -> bool:

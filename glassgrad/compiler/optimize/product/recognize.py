@@ -162,7 +162,9 @@ def recognize_with_run_time_bounds(body: list[Statement]) -> Product | None:
     loops, inner = task_loops(body)
     ends = {f.range: f.stop for f in loops if f.stop is not None}
     product = recognize(around([For(f.range, f.kind, []) for f in loops], inner))
-    if product is None or not {*ends} <= {*product.m, *product.n} or _depend(ends.values(), loops):
+    counters = [f.range for f in loops]
+    if product is None or not {*ends} <= {*product.m, *product.n} or any(
+            not ranges_of(stop).isdisjoint(counters) for stop in ends.values()):
         return None
     return replace(product, stops={**product.stops, **ends})
 
@@ -224,7 +226,7 @@ def _sum_in(body: list[Statement]) -> _SumNest | None:
         inner = inner.body[0]
         summed.append(inner)
     k, ends = [f.range for f in summed], {f.range: f.stop for f in summed if f.stop is not None}
-    if len(ends) > 1 or _depend(ends.values(), [*around, *summed]):
+    if len(ends) > 1 or any(not ranges_of(stop).isdisjoint(loops + k) for stop in ends.values()):
         return None
     stops.update(ends)
     if len(inner.body) != 1 or not isinstance(inner.body[0], Accumulate):
@@ -233,12 +235,6 @@ def _sum_in(body: list[Statement]) -> _SumNest | None:
     if step.register is not total or step.combine is not o.ADD:
         return None
     return _SumNest(loops, stops, k, step, body[2:])
-
-
-def _depend(stops: Iterable[UOp], loops: list[For]) -> bool:
-    """Whether a run-time bound depends on one of these loops."""
-    counters = {f.range for f in loops}
-    return any(not counters.isdisjoint(ranges_of(stop)) for stop in stops)
 
 
 # -- strides of addresses ------------------------------------------------------------------------------------
