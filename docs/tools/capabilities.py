@@ -33,7 +33,9 @@ CAPABILITIES = {
     "WebAssembly": ("compiler/render/wasm", "runtime/wasm"),
     "WebGPU": ("compiler/render/wgsl", "compiler/render/gpu/loop_iteration_limit.py", "runtime/gpu/webgpu.py"),
     "AMD and Metal": ("runtime/gpu/hip.py", "runtime/gpu/metal.py"),
-    "sizes that change": ("engine/changing_sizes", "compiler/optimize/run_time_blocks.py",),
+    "sizes that change": (
+        "engine/changing_sizes", "compiler/optimize/run_time_blocks.py", "compiler/optimize/versions_by_size.py",
+        "compiler/optimize/flat_positions.py"),
     "recurrences of any length": (
         "compiler/graph/recurrence.py", "compiler/schedule/recurrent_steps.py", "tensor/recurrence.py"),
     "ONNX models": ("onnx", "cli/onnx.py"),
