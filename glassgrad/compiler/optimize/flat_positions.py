@@ -51,7 +51,7 @@ def flat_positions(body: list[Statement], target: Target) -> list[list[Statement
     if product is None or not product.m or not product.n:
         return None
     product, lanes = product.with_lanes_right(), target.lanes(product.total.dtype.itemsize)
-    blocks = _Blocks(outer, positions, lanes * (2 if count(product.m) >= TALL else 4))
+    blocks = _PositionBlocks(outer, positions, lanes * (2 if count(product.m) >= TALL else 4))
     tiled = recognize(blocks.all())
     plan = None if tiled is None or not tiled.n else RegisterPlan.of(tiled.with_lanes_right(), target)
     return blocks.by_ends(product.right) if plan is not None and plan.reads_windows else None
@@ -73,7 +73,7 @@ def _flat_rows(rows: For, columns: For) -> For | None:
     return For(m, TASK, body, times(rows.stop or index(i.arg.size), width))
 
 
-class _Blocks:
+class _PositionBlocks:
     """Positions in blocks of `size`; their loops, and the loops around them."""
 
     def __init__(self, outer: list[For], positions: For, size: int):
@@ -97,7 +97,7 @@ class _Blocks:
         whole = image.src[2].where(whole, const(0, image.dtype)) if len(image.src) == 3 else whole
         body = moves.rebuild(self.positions.body, {image: whole})
         between = self.nest(add(first, self.block), add(last, multiply(first, -1)), body)
-        half = _Blocks(self.outer, self.positions, self.size // 2)
+        half = _PositionBlocks(self.outer, self.positions, self.size // 2)
         after = UOp(o.MOD, dtypes.index, (add(half.block, multiply(last, 2)), half.number))      # last, then first
         return [between, half.masked(after, add(half.number, multiply(add(first, multiply(last, -1)), 2)))]
 
