@@ -97,7 +97,7 @@ class RegisterTile(PanelBlocks):
         self.begin_n = multiply(self.panel_n, self.pitch)
         self.at_n = add(self.begin_n, self.column)
         if self.end_n is not None:
-            self.gate_n = self.n.inside(self.at_n) if self.is_rest else None
+            self.gate_n = self.read_gate = self.n.inside(self.at_n) if self.is_rest else None
             return
         ragged = self.n.size % self.columns != 0
         self.gate_n = self.read_gate = below(self.at_n, self.n.size) if ragged else None
@@ -331,7 +331,7 @@ class RegisterTile(PanelBlocks):
         """A tile: the sums, then the epilogue. A long epilogue reads the sums from LOCAL memory, row by row."""
         if not self.long_epilogue:
             return self.tile([*self.sums(), *self.epilogue(self.total)])
-        memory = local("tile", self.total.dtype, self.rows * self.columns)
+        memory = local("tile", self.total.dtype, self.rows * self.pitch)
         at = self.in_tile(index(0))
         stored = self.tile([*self.sums(), Store(memory, at, self.total)])
         return [*stored, *self.tile(self.epilogue(load(memory, at)), LOOP)]
