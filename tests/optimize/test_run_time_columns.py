@@ -24,12 +24,13 @@ pytestmark = [pytest.mark.usefixtures("fresh_schedules"), pytest.mark.only_on("C
 
 # the shapes of both factors for a size, and what is computed of them
 PRODUCTS: dict[str, tuple[Callable[[int], list[tuple[int, ...]]], Callable[..., Tensor]]] = {
-    "columns": (lambda n: [(20, 24), (24, n)], lambda x, y: x @ y),
+    "columns": (lambda n: [(30, 24), (24, n)], lambda x, y: x @ y),
     "a few rows": (lambda n: [(3, 40), (40, n)], lambda x, y: x @ y),
     "columns and rows": (lambda n: [(2 * n - 1, 24), (24, n)], lambda x, y: x @ y),
     "scores": (lambda n: [(2, n, 16), (2, n, 16)], lambda x, y: x @ y.transpose(-2, -1) * 0.3),
     "columns that are computed": (lambda n: [(24, 20), (24, n)], lambda x, y: (x.T.relu() @ (y * 2)).relu() + 1),
     "computed columns and rows": (lambda n: [(n, 24), (24, n + 3)], lambda x, y: x.relu() @ (y * 2)),
+    "a few columns and rows": (lambda n: [(n, 24), (24, 40 - n)], lambda x, y: x @ y),
     "rows and terms": (lambda n: [(n, n), (n, 20)], lambda x, y: x @ y),
     "transposed rows and terms": (lambda n: [(2, n, n), (2, n, 40)], lambda x, y: (x * 2).transpose(1, 2) @ y),
     "a square": (lambda n: [(n, n), (n, n)], lambda x, y: x @ y),
@@ -64,12 +65,13 @@ def test_any_number_of_columns_is_right_and_touches_only_its_memory(name: str, t
         np.testing.assert_allclose(arguments[0].reshape(want.shape), want, rtol=1e-4, atol=1e-3, err_msg=f"{n}")
 
 
-@pytest.mark.parametrize("name", [name for name in PRODUCTS if name != "a few rows"])
+@pytest.mark.parametrize("name", [name for name in PRODUCTS if name not in ("long sums", "a square")])
 def test_one_loop_nest_serves_every_number(name: str) -> None:
     """Not blocks of constant sizes, whose tiles are narrow, and one more phase for what they leave."""
     kernel = kernel_for(name, AVX512)
     assert [move.split("(")[0] for move in kernel.moves] == ["contract"]
-    assert "right=near" in kernel.moves[0] or "terms" in name
+    wanted = "in_place" if name == "a few rows" else "near"
+    assert f"right={wanted}" in kernel.moves[0] or "terms" in name
     info = launch_info(kernel)
     tasks = info.by_value[-1]
     assert tasks.phase == len(info.phases) - 1 and 1 <= tasks.at(*[2 for _ in tasks.arguments]) <= 2

@@ -130,10 +130,15 @@ def with_run_time_columns(body: list[Statement], target: Target) -> Product | No
     plan = RegisterPlan.of(product, target)
     if plan is None or set(product.batch) & ranges_of(product.right) - ranges_of(product.left):
         return None
-    if plan.any_rows and plan.packs_own_left and plan.left_must_be_packed(1) is not None and \
-            (plan.n.stop is not None or plan.n.size > cpu.FEW_PANELS * plan.lanes):
+    if product.k_stop is None:
+        return product
+    tile = plan.own()                        # what a task packs has memory for the longest sums
+    packs_left, packs_right = tile.left == "packed", tile.right == "near"
+    if packs_left and (plan.n.stop is not None or plan.n.size > cpu.FEW_PANELS * plan.lanes):
         return None
-    return product
+    rows = packs_left * tile.block_m * tile.rows
+    packed = (rows + packs_right * tile.block_n * tile.vectors * tile.lanes) * plan.depth * plan.itemsize
+    return product if packed <= 4 * target.l2_bytes else None
 
 
 def with_run_time_positions(body: list[Statement]) -> Product | None:

@@ -84,7 +84,7 @@ def _tiles(product: Product, target: Target, decisions: Decisions) -> list[State
 def _tiles_in_place(product: Product, target: Target) -> tuple[RegisterPlan | None, list[Tiling]]:
     plan = RegisterPlan.of(product, replace(target, most_tasks=1))      # it is part of a task
     if plan is not None and plan.m.stop is not None:          # one code: a task of many nests is long to compile
-        plan = replace(plan, m=replace(plan.m, size=plan.m.most, repeats_last=True))
+        plan = replace(plan, m=replace(plan.m, size=plan.m.most, any_length=True))
     return plan, [] if plan is None else [t for t in plan.tiles() if t.left == t.right == "in_place"]
 
 

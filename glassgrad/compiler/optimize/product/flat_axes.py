@@ -35,7 +35,7 @@ class FlatAxis:
     height: int = 0
     stop: UOp | None = None       # its run-time bound, if it has one:
     most: int = 0                 # at most this; `size` is a typical value then
-    repeats_last: bool = False    # whether pieces have one length all the same: the last position is repeated
+    any_length: bool = False      # whether the same code serves all lengths: there are no versions by it
 
     @staticmethod
     def of(loops: list[UOp]) -> FlatAxis:
@@ -59,7 +59,7 @@ class FlatAxis:
     def balanced(self) -> bool:
         """Whether it is split into pieces whose lengths differ by at most one: where it is short, with a run-time
         bound."""
-        return self.stop is not None and self.most <= cpu.EVEN_ROWS and not self.repeats_last
+        return self.stop is not None and self.most <= cpu.EVEN_ROWS and not self.any_length
 
     @property
     def row(self) -> int:
@@ -123,7 +123,7 @@ class FlatProduct:
     def any_rows(self) -> bool:
         """Whether the number of rows is known only at run time, without versions of the code by it: N or K has a
         run-time bound, too."""
-        return self.m.stop is not None and (self.n.stop is not None or bool(self.product.stops))
+        return self.m.any_length
 
     @cached_property
     def around(self) -> int:

@@ -84,7 +84,7 @@ class RegisterTile(PanelBlocks):
         self.gate_m = less(self.at_m, end) if ragged and (not self.m.balanced or rows == self.least_rows) else None
         if self.gate_m is None:
             return
-        if self.m.balanced or self.m.repeats_last and self.left_in_place:      # there may be fewer than one tile's
+        if self.m.balanced or self.m.any_length and self.left_in_place:      # there may be fewer than one tile's
             self.at_m = operation(o.MIN, self.at_m, add(end, index(-1)))
         elif self.left_in_place:
             # the last panel starts early, so that no row is read past the end; overlapping rows are masked at the store
@@ -98,7 +98,7 @@ class RegisterTile(PanelBlocks):
         self.begin_n = multiply(self.panel_n, self.pitch)
         self.at_n = add(self.begin_n, self.column)
         if self.end_n is not None:
-            self.gate_n = self.n.inside(self.at_n) if self.is_rest else None
+            self.gate_n = self.read_gate = self.n.inside(self.at_n) if self.is_rest else None
             return
         ragged = self.n.size % self.columns != 0
         self.gate_n = self.read_gate = below(self.at_n, self.n.size) if ragged else None
@@ -339,7 +339,7 @@ class RegisterTile(PanelBlocks):
         """A tile: the sums, then the epilogue. A long epilogue reads the sums from LOCAL memory, row by row."""
         if not self.long_epilogue:
             return self.tile([*self.sums(), *self.epilogue(self.total)])
-        memory = local("tile", self.total.dtype, self.rows * self.columns)
+        memory = local("tile", self.total.dtype, self.rows * self.pitch)
         at = self.in_tile(index(0))
         stored = self.tile([*self.sums(), Store(memory, at, self.total)])
         return [*stored, *self.tile(self.epilogue(load(memory, at)), LOOP)]

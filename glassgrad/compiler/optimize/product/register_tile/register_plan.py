@@ -47,7 +47,7 @@ class RegisterPlan(TileCycles):
         if p.m[0] in p.stops:
             usual = max(min(m.size, cpu.USUAL_ROWS[cpu.EVEN_ROWS][-1]), m.size // 4) if len(p.stops) == 1 else \
                 min(m.size, cpu.USUAL_POSITIONS[-1])
-            m = replace(m.with_run_time_bound(p.stops), size=usual, most=m.size, repeats_last=len(p.stops) > 1)
+            m = replace(m.with_run_time_bound(p.stops), size=usual, most=m.size, any_length=len(p.stops) > 1)
         if m.stop is not None or n.stop is not None:
             p = replace(p, stops={r: stop for r, stop in p.stops.items() if r not in (*m.parts, *n.parts)})
         plan = RegisterPlan(p, target, m, n, [*p.batch, *m_out, *n_out])
@@ -126,7 +126,8 @@ class RegisterPlan(TileCycles):
         if self.reads_windows:
             return ["in_place"]
         if self.n.stop is not None:
-            return ["near"]
+            few = self.m.stop is None and self.m.size <= cpu.UNPACKED_ROWS and self.target.has_masks
+            return ["in_place"] if few and self.why_right_not_along_n() is None else ["near"]
         ways = ["in_place"] if self.why_right_not_along_n() is None else []
         if not self.right_streams:
             ways += ["near"] if self.must_pack_together(vectors) is None else []
