@@ -42,7 +42,8 @@ MOST_RUN_TIME_TASKS = 32        # tasks of a loop with a run-time bound around a
 def contraction(body: list[Statement], target: Target, decisions: Decisions, is_version: bool = False) -> Phases | None:
     """The phases of a contraction on a CPU: by its matrix unit, or its vectors. `is_version`: the nest is for a range
     of the number of rows, or of positions along a row of an image. Refuses (None) what no family accepts."""
-    columns = with_run_time_columns(body, target)
+    ends = any(isinstance(f, For) and f.stop is not None for f in walk(body))
+    columns = with_run_time_columns(body, target) if ends else None
     if columns is not None:
         return by_register_tiles(columns, target, decisions)
     product = None

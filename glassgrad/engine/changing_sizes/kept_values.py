@@ -89,8 +89,23 @@ class KeptRows:
 
 def note(normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> None:
     """Note the nodes of a graph that is scheduled, unless they are noted: a later graph may compute them again."""
-    if not _is_noted(normal, original):
-        values_to_keep(normal, original)
+    if not normal.symbols and not _is_noted(normal, original):
+        _note_nodes(_structure(normal), normal, original)
+
+
+def _structure(normal: NormalizedGraph) -> ScheduledGraph:
+    leaves, row_of = {*normal.buffers, *normal.cells}, {node: row for row, node in enumerate(normal.order)}
+    return ScheduledGraph([(n.op, [] if n in leaves else [row_of[s] for s in n.src]) for n in normal.order],
+                          [row_of[n] for n in normal.sinks])
+
+
+def _note_nodes(graph: ScheduledGraph, normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> None:
+    """Note where nodes are computed. A view of a leaf is not: every graph that reads weights has the same ones."""
+    is_computed: list[bool] = []
+    for row, (node, (op, src)) in enumerate(zip(normal.order, graph.rows)):
+        is_computed.append(bool(src) and (op not in _VIEWS or is_computed[src[0]]))
+        for each in _nodes_of(node, original) if is_computed[row] else ():
+            _computed.set(each, (_Row(graph, row), *(_computed.get(each) or ())[:_LINES - 1]))
 
 
 def _is_noted(normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> bool:
@@ -103,10 +118,7 @@ def values_to_keep(normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> Sche
     `original` says which node each stands for, if it was rebuilt over known values."""
     if normal.symbols:
         return None
-    order, leaves = list(normal.order), {*normal.buffers, *normal.cells}
-    row_of = {node: row for row, node in enumerate(order)}
-    graph = ScheduledGraph([(n.op, [] if n in leaves else [row_of[s] for s in n.src]) for n in order],
-                           [row_of[n] for n in normal.sinks])
+    graph, order = _structure(normal), list(normal.order)
     starts = _starts(graph, order, original)
     found: dict[int, None] = {}
     for earlier in dict.fromkeys([at.graph for places in starts.values() for at in places]):
@@ -116,11 +128,7 @@ def values_to_keep(normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> Sche
         if moved:
             graph.earlier = max(graph.earlier, earlier.earlier + 1)
             found.update(dict.fromkeys([row for at in moved for row in _storable(graph, order, at)]))
-    is_computed: list[bool] = []          # a view of a leaf is not: every graph that reads weights has the same ones
-    for row, (node, (op, src)) in enumerate(zip(order, graph.rows)):
-        is_computed.append(bool(src) and (op not in _VIEWS or is_computed[src[0]]))
-        for each in _nodes_of(node, original) if is_computed[row] else ():
-            _computed.set(each, (_Row(graph, row), *(_computed.get(each) or ())[:_LINES - 1]))
+    _note_nodes(graph, normal, original)
     if graph.earlier < _SEEN:
         return None
     graph.kept = [row for row in found if row not in graph.sinks and any(_nodes_of(order[row], original))]
