@@ -67,9 +67,9 @@ def blocks_together(phase: list[Statement]) -> list[Statement]:
     For blocks of positions in several images: a task goes along one of them. refuses (returns the phase): one image
     """
     loops, body = task_loops(phase)
-    block, images = loops[0], loops[1:]
-    if not images or block.stop is None:
+    if len(loops) < 2 or loops[0].stop is None:
         return phase
+    block, *images = loops
     name, size = block.range.arg.name, block.range.arg.size
     task, each = counter(name + "t", -(-size // BLOCKS_TOGETHER)), counter(name, BLOCKS_TOGETHER)
     at = add(multiply(one(task), BLOCKS_TOGETHER), each)
