@@ -67,14 +67,15 @@ def blocks_together(phase: list[Statement]) -> list[Statement]:
     For blocks of positions in several images: a task goes along one of them. refuses (returns the phase): one image
     """
     loops, body = task_loops(phase)
-    if len(loops) < 2 or loops[0].stop is None:
+    stop, images = (loops[0].stop, loops[1:]) if loops else (None, [])
+    if stop is None or not images:
         return phase
-    block, *images = loops
+    block = loops[0]
     name, size = block.range.arg.name, block.range.arg.size
     task, each = counter(name + "t", -(-size // BLOCKS_TOGETHER)), counter(name, BLOCKS_TOGETHER)
     at = add(multiply(one(task), BLOCKS_TOGETHER), each)
-    body = [For(each, LOOP, moves.rebuild(body, {block.range: at}), left_of(block.stop, BLOCKS_TOGETHER, task))]
-    return around([For(task, TASK, [], divide_up(block.stop, BLOCKS_TOGETHER)), *images], body)
+    body = [For(each, LOOP, moves.rebuild(body, {block.range: at}), left_of(stop, BLOCKS_TOGETHER, task))]
+    return around([For(task, TASK, [], divide_up(stop, BLOCKS_TOGETHER)), *images], body)
 
 
 @move(lambda body, *_: None)
