@@ -30,6 +30,7 @@ from glassgrad.runtime.devices import Device
 if TYPE_CHECKING:
     from glassgrad.runtime.backend import DevicePlan, Stopwatch
 
+Work = tuple[int, ...]
 Calls = Sequence[tuple[Callable[[Sequence[int]], None], Callable[[], Any]]]
 _BUFFER = o.BUFFER
 
@@ -61,7 +62,7 @@ class CompiledSchedule:
         self.unbound = [*map(ctypes.addressof, self._scalars), *[0] * (self.slots - planned.inputs)]
         for i, update in enumerate(planned.updates):
             self.unbound[update.copied - buffers] = ctypes.addressof(self.copied) + 8 * i
-        self.work, self.costs = self._counted()
+        self.work, self.work_now, self.costs = self._counted()
 
     # -- what the schedule needs, once -----------------------------------------------------------------------
     def _segments(self, programs: Sequence[Any]) -> list[Segment]:
@@ -77,18 +78,19 @@ class CompiledSchedule:
             found.append(segment)
         return found
 
-    def _counted(self) -> tuple[Callable[[], tuple[int, ...]], Callable[[], list[tuple[int, int]]]]:
-        """Two functions, for the values that variables have in memory when they are called: the number of all kernels
-        with their operations and bytes, and the operations and bytes of each kernel."""
+    def _counted(self) -> tuple[Work, Callable[[], Work], Callable[[], list[tuple[int, int]]]]:
+        """The number of all kernels with their operations and bytes; and two functions, for the values that variables
+        have in memory when they are called: of these, where there are variables (the first is empty then), and of the
+        operations and bytes of each kernel."""
         costs = [(p.operations, p.bytes) for p in self.programs]
         if any([isinstance(size, Length) for cost in costs for size in cost]):
             from glassgrad.engine.changing_sizes.work_of_sizes import WorkOfSizes  # late: few schedules have variables
             cells = {slot: ctypes.c_int64.from_address(address)
                      for slot, address in enumerate(self.unbound, self.buffers) if address}
             work = WorkOfSizes(self.items, costs, self.planned.slots, cells)
-            return work.now, work.of_each
+            return (), work.now, work.of_each
         total = len(costs), sum([n for n, _ in costs]), sum([n for _, n in costs])
-        return lambda: total, lambda: costs
+        return total, lambda: total, lambda: costs
 
     def for_values(self, values: tuple[int, ...]) -> CompiledSchedule:
         """The schedule to run for these values of the variables."""
@@ -115,7 +117,7 @@ class CompiledSchedule:
         variables. A sink that replaces a part of one of the `free` buffers is written in place; `into` is the buffer of
         the only sink. `shapes` are those that buffers get, where they are not the sinks'."""
         addresses = normal.addresses + self.unbound
-        if len(values) < len(self.cell_types) or values != self._values:
+        if self.cell_types and (values != self._values or len(values) < len(self.cell_types)):
             self._values = ()                    # a Ctrl-C may come in between
             self.write_numbers([*[c.arg.value for c in normal.cells], *values,
                                 *[normal.constants[i].arg for i in self.scalars]])
@@ -146,7 +148,7 @@ class CompiledSchedule:
                     rebind(addresses)
                     launch()
             elapsed = perf_counter() - start
-            count_run(self.work(), elapsed)
+            count_run(self.work or self.work_now(), elapsed)
             if state.debug:
                 report_run(len(self.items), elapsed, self.memory_for(values))
         finally:

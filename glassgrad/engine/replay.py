@@ -251,7 +251,7 @@ class Replay:
         ended = self.compiled.run_watched(self, self._debug, None, self._is_flagged) if watched else self._run()
         if not ended:
             elapsed = perf_counter() - start
-            count_run(self.compiled.work(), elapsed)
+            count_run(self.compiled.work or self.compiled.work_now(), elapsed)
             if self._debug:
                 report_run(len(self.items), elapsed, self.memory)
         return ended
