@@ -291,7 +291,7 @@ def _find_schedule(normal: NormalizedGraph, mode: _Mode, any_size: bool = False,
     it may keep values."""
     variants = _known.schedules.get((mode, normal.key))
     kept = None
-    if isinstance(variants, ServedGraph):
+    if type(variants) is ServedGraph:
         if any_size and not registry.kept.rows and variants.serves(normal):
             return _Found(normal, variants.general.compiled.for_values(variants.values), variants.values)
         variants = None
@@ -300,9 +300,9 @@ def _find_schedule(normal: NormalizedGraph, mode: _Mode, any_size: bool = False,
         if kept is not None:
             normal = normal.with_sinks(kept.kept)
             variants = _known.schedules.get((mode, normal.key))
-    if variants is None or isinstance(variants, ServedGraph):
-        return _new_schedule(normal, mode, any_size, original)._replace(kept=kept)
-    return _Found(normal, variants.fitting(normal, mode[1]), normal.values if normal.symbols else (), kept)
+    if type(variants) is _ScheduleVariants:
+        return _Found(normal, variants.fitting(normal, mode[1]), normal.values if normal.symbols else (), kept)
+    return _new_schedule(normal, mode, any_size, original)._replace(kept=kept)
 
 
 def _new_schedule(normal: NormalizedGraph, mode: _Mode, any_size: bool, original: Mapping[UOp, UOp] | None) -> _Found:

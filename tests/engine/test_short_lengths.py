@@ -61,7 +61,8 @@ def check_all_lengths(program: Callable[[Tensor], Tensor], shape: Callable[[int]
         got = program(Tensor(x)).numpy()
         with Context(NOOPT=1, DYNAMIC=0):
             want = program(Tensor(x)).numpy()
-        np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5, err_msg=f"{shape(n)}")
+        rounding = 2e-5 + 1e-6 * np.abs(want).max()          # of sums in another order, whose terms may cancel
+        np.testing.assert_allclose(got, want, rtol=2e-4, atol=rounding, err_msg=f"{shape(n)}")
     assert general_graphs()
 
 

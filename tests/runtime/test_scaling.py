@@ -199,6 +199,6 @@ def test_a_known_small_graph_and_a_jitted_call_make_few_calls() -> None:
     for _ in range(4):
         assert (x + 1).realize().tolist()[0][0] == 3 and product(x).item() == 96 and x.sum().realize().item() == 32
     take_started()                             # losses of other tests, whose gradients would be computed along
-    assert steps(lambda: (x + 1).realize()) <= 84          # 81 alone, 82 after other tests
+    assert steps(lambda: (x + 1).realize()) <= 84          # 81 alone, 84 after other tests
     assert steps(lambda: x.sum().realize()) <= 118         # 112 alone
     assert steps(lambda: product(x)) <= 37                 # 35 alone
