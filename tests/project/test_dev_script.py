@@ -301,3 +301,28 @@ def test_a_checkout_on_windows_has_lines_that_a_shell_reads():
     found = subprocess.run(["git", "check-attr", "eol", "dev", "tests/render/golden"], cwd=ROOT, capture_output=True,
                            text=True, check=True)
     assert found.stdout.splitlines() == ["dev: eol: lf", "tests/render/golden: eol: lf"]
+
+
+STAND_IN_FUZZER = """
+import argparse, os, signal
+parser = argparse.ArgumentParser()
+for name, kind in (("seed", int), ("count", int), ("progress", str)):
+    parser.add_argument("--" + name, type=kind)
+options = parser.parse_args()
+with open(options.progress, "w") as letters:
+    for seed in range(options.seed, options.seed + options.count):
+        if seed in (12, 17):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        print("w" if seed == 14 else "r", end="", file=letters, flush=True)
+"""
+
+
+def test_fuzz_goes_on_after_a_program_that_ends_its_process(tmp_path, capfd):
+    pytest.importorskip("torch")
+    import fuzz
+    script = tmp_path / "fuzzer.py"
+    script.write_text(STAND_IN_FUZZER)
+    assert fuzz.watch([sys.executable, str(script)], 10, 10) == 3
+    shown = capfd.readouterr().out
+    assert re.findall(r"seed (\d+): ended its process, status (-\d+)", shown) == [("12", "-11"), ("17", "-11")]
+    assert shown.endswith("10 programs, 3 wrong\n")
