@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from glassgrad.base.errors import JitError
 from glassgrad.compiler.graph.symbolic import LengthComparison, Symbol, on_binding, on_comparing, on_reading
 from glassgrad.compiler.graph.uop import UOp
+from glassgrad.engine.changing_sizes.size_families import ServedGraph
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.schedule_key import NormalizedGraph
 
@@ -36,10 +37,12 @@ class RunCheck(Protocol):
 
 @dataclass(eq=False)
 class Record:
-    """One schedule that ran: its compiled form, the graph it ran for, and the buffers it made."""
+    """One schedule that ran: its compiled form, the graph it ran for, and the buffers it made; `served` says which
+    kernels for all sizes it consists of, if of such."""
     compiled: CompiledSchedule
     normal: NormalizedGraph
     results: list[UOp]
+    served: ServedGraph | None = None
 
 
 @dataclass(eq=False)
@@ -60,7 +63,7 @@ class Trace:
     records: list[Record] = field(default_factory=list)
     flags: list[RunCheck] = field(default_factory=list)
     variables: frozenset[str] = frozenset()      # names of those whose values each call brings
-    any_size: bool = False                       # whether kernels compiled for any size may run: it is not replayed
+    any_size: bool = False                       # whether kernels for all sizes may run
     answers: dict[LengthComparison, None] = field(default_factory=dict)      # how comparisons of those values came out
     made: list[weakref.ref[Any]] = field(default_factory=list)      # tensors that were made by this thread
     touched: dict[int, TouchedTensor] = field(default_factory=dict)      # by id

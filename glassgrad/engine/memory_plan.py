@@ -181,11 +181,11 @@ class MemoryLayouts:
     def sizes(self, values: Sequence[int]) -> dict[int, int]:
         """The bytes of each slot, for these values of the variables; counted once for equal shapes."""
         one_of_each = {self._shapes[slot]: slot for slot in self.changing}
-        counted = {shape: math.prod(self._shape(slot, values)) for shape, slot in one_of_each.items()}
+        counted = {shape: math.prod(self.shape(slot, values)) for shape, slot in one_of_each.items()}
         return {slot: counted[self._shapes[slot]] * s.dtype.itemsize if slot in self.changing else s.nbytes
                 for slot, s in enumerate(self._slots)}
 
-    def _shape(self, slot: int, values: Sequence[int]) -> tuple[int, ...]:
+    def shape(self, slot: int, values: Sequence[int]) -> tuple[int, ...]:
         """The shape of a slot's memory, for these values of the variables."""
         shape = self._shapes[slot]
         return replaced(shape, lambda symbol: values[int(symbol.name[1:])]) if slot in self.changing else shape
@@ -203,5 +203,5 @@ class MemoryLayouts:
             offsets, total = stacked(self._stacks[name], [sizes.get(slot, life.nbytes) for slot, life in rows]) \
                 if self.changing else assign_offsets([life for _, life in rows])
             arenas.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
-        return Layout([(slot, self._shape(slot, values), slots[slot].dtype, device, Device[device].memory)
+        return Layout([(slot, self.shape(slot, values), slots[slot].dtype, device, Device[device].memory)
                        for slot in self._sinks for device in (slots[slot].device or "",)], arenas)

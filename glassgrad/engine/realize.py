@@ -85,7 +85,7 @@ def _run(nodes: Sequence[UOp], normal: NormalizedGraph, device: str, state: Stat
     """Find a graph's schedule, run it, and return the values of its sinks, of which the nodes are views. With
     `original` (as for `_find_schedule`), values that are likely to be needed again are kept."""
     sinks = normal.sinks
-    normal, compiled, values, kept = _find_schedule(
+    normal, compiled, values, kept, served = _find_schedule(
         normal, _mode(device, state), state.dynamic and (trace is None or trace.any_size),
         original if trace is None else None)
     # the buffer of a value that is only reshaped gets that shape, so that the node is a BUFFER
@@ -94,7 +94,7 @@ def _run(nodes: Sequence[UOp], normal: NormalizedGraph, device: str, state: Stat
     with _running:
         results = compiled.run(normal, state, values, free, shapes=shapes)
     if trace is not None:
-        trace.records.append(Record(compiled, normal, results))
+        trace.records.append(Record(compiled, normal, results, served))
     if normal.symbols:
         # memory is large enough for the longest of symbolic sizes
         results = [made if made.shape == sink.shape else made.shrink([(0, n) for n in sink.shape])
@@ -126,7 +126,7 @@ def _write_pieces(sinks: Collection[UOp], free: Collection[UOp], device: str, st
     for sink in sinks:
         piece = piece_of(sink) if sink.src[2] in free else None
         if piece is not None:
-            normal, compiled, values, _ = _find_schedule(normalize([piece[0]]), _mode(device, state), state.dynamic)
+            normal, compiled, values, _, _ = _find_schedule(normalize([piece[0]]), _mode(device, state), state.dynamic)
             with _running:
                 compiled.run(normal, state, values, into=piece[1])
             stored[sink] = registry.rewritten(sink.src[2])
@@ -276,6 +276,7 @@ class _Found(NamedTuple):
     compiled: CompiledSchedule
     values: tuple[int, ...]                 # of its variables
     kept: ScheduledGraph | None = None      # if it keeps values, which are then the last sinks
+    served: ServedGraph | None = None       # if it has kernels for all sizes, those
 
 
 def _mode(device: str, state: State) -> _Mode:
@@ -293,7 +294,7 @@ def _find_schedule(normal: NormalizedGraph, mode: _Mode, any_size: bool = False,
     kept = None
     if type(variants) is ServedGraph:
         if any_size and not registry.kept.rows and variants.serves(normal):
-            return _Found(normal, variants.general.compiled.for_values(variants.values), variants.values)
+            return _served(normal, variants)
         variants = None
     if original is not None and (variants is None or registry.kept.rows):
         kept = _known.kept_rows.of(normal, original, variants is None)
@@ -313,7 +314,7 @@ def _new_schedule(normal: NormalizedGraph, mode: _Mode, any_size: bool, original
         served = _known.size_families.schedule_for(normal, mode, _compile_for_all_sizes)
         if served is not None:
             _known.size_families.keep(_known.schedules, (mode, normal.key), served)
-            return _Found(normal, served.general.compiled.for_values(served.values), served.values)
+            return _served(normal, served)
     if original is not None:
         note(normal, original)
     if of_any_length is not None:
@@ -324,6 +325,10 @@ def _new_schedule(normal: NormalizedGraph, mode: _Mode, any_size: bool, original
     compiled = _compile(normal, (), mode[1])
     schedules[mode, normal.key] = _ScheduleVariants(normal.constants, compiled)
     return _Found(normal, compiled, normal.values)
+
+
+def _served(normal: NormalizedGraph, served: ServedGraph) -> _Found:
+    return _Found(normal, served.general.compiled.for_values(served.values), served.values, None, served)
 
 
 def _with_recurrences(normal: NormalizedGraph) -> NormalizedGraph | None:

@@ -69,7 +69,8 @@ class _MergedSchedules:
                 upon = slots[first + slot.whole]
                 whole = first + slot.whole if upon.whole is None else upon.whole
                 offset = upon.offset + slot.offset
-            slots.append(replace(slot, whole=whole, offset=offset))
+            shape = slot.shape if record.served is None else compiled.layouts.shape(i, record.served.values)
+            slots.append(replace(slot, shape=shape, whole=whole, offset=offset))
         self.planned.items += [replace(item, slots=tuple([first + slot for slot in item.slots]))
                                for item in compiled.items]
         self.planned.updates += [Update(first + u.source, first + u.result, first + u.copied, u.size)
@@ -95,11 +96,13 @@ class _MergedSchedules:
 
 
 def _numbers(record: Record) -> list[tuple[Cell | Symbol | None, Any]]:
-    """The scalars of a schedule with their values: cells and variables, which each call writes, and constants."""
+    """The scalars of a schedule with their values: cells and variables, which each call writes, and what is the same in
+    all calls: the sizes that kernels for all sizes run with, and constants."""
     normal = record.normal
     written: list[Cell | Symbol] = [*[n.arg for n in normal.cells], *normal.symbols]
-    return [*[(number, number.value) for number in written],
-            *[(None, normal.constants[i].arg) for i in record.compiled.scalars]]
+    same = [*(record.served.values if record.served is not None else ()),
+            *[normal.constants[i].arg for i in record.compiled.scalars]]
+    return [*[(number, number.value) for number in written], *[(None, value) for value in same]]
 
 
 class Replay:

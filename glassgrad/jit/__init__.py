@@ -48,7 +48,6 @@ _MOST_TRACES = 4           # of one combination of arguments and one state (whic
 _MOST_VARIANTS = 8         # captures of one combination, for guarded values that change back and forth
 _MOST_COMBINATIONS = 64    # kept: a step number among the arguments makes every call a new one. Also traces and
                            # captures of one combination: `for w in weights: step(w)` has one for each w
-_MANY_COMBINATIONS = 4     # after which the first trace of a new one may run kernels that are compiled for any size
 _MANY_CAPTURES = 16        # captures after which a function that is hardly ever replayed says so
 
 
@@ -182,7 +181,7 @@ class TinyJit:
                 self._say_why("")
             if len(self._known) >= _MOST_COMBINATIONS:
                 self._known.pop(next(iter(self._known)))
-            found = _Combination(self.__name__, objects, len(self._known) >= _MANY_COMBINATIONS)
+            found = _Combination(self.__name__, objects, any_size=bool(self._known))
             self._known[key] = found
         self._latest = (form, found)
 
@@ -225,16 +224,16 @@ jit = TinyJit
 class _Combination:
     """One combination of arguments: its traces, and a capture for each two of them that agree."""
 
-    def __init__(self, name: str, objects: list[Any], is_one_of_many: bool):
+    def __init__(self, name: str, objects: list[Any], any_size: bool):
+        """With `any_size`, its kernels may be those for all sizes."""
         self.name, self.objects = name, objects          # kept alive: their ids are part of the key
-        self.is_one_of_many = is_one_of_many             # such a combination may never come again
+        self.any_size = any_size
         self.traces: list[TraceWork] = []
         self.replays: list[CapturedCall] = []
 
     def trace(self, function: Callable[..., Any], instance: Any, args: Any, kwargs: Any, symbols: SymbolNames) -> Any:
         """Run the function itself; once two runs were the same work, later calls are replays."""
-        any_size = self.is_one_of_many and not self.traces
-        traced = TracedCall(function, self.objects, instance, args, kwargs, symbols, any_size)
+        traced = TracedCall(function, self.objects, instance, args, kwargs, symbols, self.any_size)
         facts = list(facts_of(traced))
         work = TraceWork(traced, facts)
         alike = [earlier for earlier in self.traces if earlier.itself == work.itself]
@@ -263,9 +262,9 @@ class _Combination:
         self.traces = [trace for trace in self.traces if trace not in traces]
 
     def _keep(self, captured: CapturedCall) -> None:
-        """Add a capture. Drop the least recently used of those that see the same arguments by themselves, and of all.
-        """
-        self.replays.insert(0, captured)
+        """Add a capture. Drop the least recently used of those that see the same arguments by themselves, and of all,
+        and those with kernels for all sizes once there are some for this size."""
+        self.replays = [captured, *[replay for replay in self.replays if captured.served or not replay.served]]
         alike = [replay for replay in self.replays if replay.itself == captured.itself]
         dropped = [*alike[_MOST_VARIANTS:], *[r for r in self.replays[_MOST_COMBINATIONS:] if r not in alike]]
         self.replays = [replay for replay in self.replays if replay not in dropped]

@@ -18,6 +18,7 @@ from glassgrad.base.settings import State
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.symbolic import Symbol, value_of
 from glassgrad.engine.capture import RunCheck, Trace
+from glassgrad.engine.changing_sizes.size_families import FIXED_AFTER
 from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.jit.guards import Stale, compiled
@@ -61,6 +62,9 @@ class CapturedCall:
         self.check = compiled(traced.walk, tensors, self.own, list(self.gradients), bound)
         self.bound = [(b.way, b.name, nest) for b, nest in bound]      # what each call puts where; not the holders
         self.settings: State | None = None        # those that the replay was prepared under
+        # the kernels for all sizes that it runs, and how often it may run them before the size gets kernels of its own
+        self.served = [record.served for record in traced.trace.records if record.served is not None]
+        self.runs_left = FIXED_AFTER
 
     def _find_tensors(self, traced: TracedCall) -> list[Tensor]:
         """The tensors that were there before the call, by number. Each call finds what stands for them by then."""
@@ -262,6 +266,8 @@ class CapturedCall:
         """Everything the function does, for these arguments; raises `Stale` if it may do something else by now.
         `symbols` are the variables with their values, in the order of the arguments."""
         found, steady, holders = self.check(instance, tensors, self.seen)
+        if self.served:
+            self._count_run()
         if symbols:
             self._take_symbols(symbols)
         if not steady:
@@ -285,6 +291,14 @@ class CapturedCall:
             return self._run(arguments, found, holders)
         with interrupts_deferred():               # until a kernel ends before which nothing was written in place
             return self._run(arguments, found, holders)
+
+    def _count_run(self) -> None:
+        """Raise `Stale` where this size came so often that kernels of its own pay."""
+        self.runs_left -= 1
+        if self.runs_left < 0:
+            for served in self.served:
+                served.general.leave(served.values, f"replayed {FIXED_AFTER}")
+            raise Stale(f"it was replayed {FIXED_AFTER} times with kernels for all sizes; its own ones pay by now")
 
     def _write_numbers(self) -> None:
         """Write the scalars of this call for the kernels, and count the random streams that it draws from."""

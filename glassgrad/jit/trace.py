@@ -63,7 +63,7 @@ class TracedCall:
     def __init__(self, function: Callable[..., Any], objects: Sequence[Any], instance: Any, args: Any, kwargs: Any,
                  symbols: SymbolNames, any_size: bool = False):
         """`objects` are those among the arguments, and `instance` is the `self` of a method. With `any_size`, kernels
-        compiled for any size may run, and the trace cannot be replayed."""
+        for all sizes may run."""
         self.named: list[weakref.ref[Tensor]] = []       # to tensors out of sight; their names are these
         self.symbols = symbols                   # the variables that the arguments bring, numbered
         walk = self.walk = Walk(function, objects, instance)

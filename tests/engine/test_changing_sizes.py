@@ -348,13 +348,13 @@ def test_a_model_writes_tokens_as_without() -> None:
     assert count <= 4
 
 
-def test_the_jit_and_variables_of_the_user_are_as_before() -> None:
+def test_few_sizes_under_the_jit_and_variables_of_the_user_need_no_other_kernels() -> None:
     @TinyJit
     def twice(x: Tensor) -> Tensor:
         return (x * 2).realize()
 
     for _ in range(3):
-        for n in (3, 4, 5, 6):
+        for n in (3, 30, 12):
             x = Tensor(data((n, 2))).realize()
             np.testing.assert_array_equal(twice(x).numpy(), x.numpy() * 2)
     assert not general_graphs()

@@ -158,9 +158,14 @@ class GeneralGraph:
         self.runs[values] = runs + 1
         if runs < FIXED_AFTER << len(self.left):
             return False
-        self.left.add(values)
-        report_sizes(f"size {_named(values)} was computed {runs} times: it gets kernels of its own")
+        self.leave(values, f"computed {runs}")
         return True
+
+    def leave(self, values: Point, how_often: str) -> None:
+        """Let these values of the variables have kernels of their own from now on."""
+        if values not in self.left:
+            self.left.add(values)
+            report_sizes(f"size {_named(values)} was {how_often} times: it gets kernels of its own")
 
     def _other_floats(self, normal: NormalizedGraph) -> bytes:
         return _bits([c.arg for i, c in enumerate(normal.constants) if i not in self.scalars])
