@@ -201,7 +201,9 @@ def build(constant: int, terms: Terms) -> UOp:
 def _rejoin(constant: int, terms: Terms) -> tuple[int, Terms]:
     """k*c*(x // c) + k*(x % c)  ->  k*x, and the same where both are multiplied by a y that is known at run time"""
     for atom, k in terms.items():
-        for part, y in ((atom, index(1)), *(zip(atom.src, atom.src[::-1]) if atom.op is o.MUL else ())):
+        if atom.op is not o.MOD and atom.op is not o.MUL:
+            continue
+        for part, y in ((atom, index(1)),) if atom.op is o.MOD else zip(atom.src, atom.src[::-1]):
             if part.op is not o.MOD or part.src[1].op is not o.CONST:
                 continue
             x, c = part.src
@@ -364,9 +366,10 @@ def operation(op: o.Op, x: UOp, y: UOp) -> UOp:
     return rebuild(UOp(op, dtypes.index, (x, y)), (x, y))
 
 
-def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp]) -> UOp:
+def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp],
+                     stays: Callable[[UOp], bool] = lambda node: False) -> UOp:
     """An index expression (or any scalar expression over indices) with ranges replaced, simplified again. A sum is
-    split into its terms once, not at each ADD."""
+    split into its terms once, not at each ADD. Nodes for which `stays` holds have nothing below them to replace."""
     if node in memo:
         return memo[node]
     visit_each_add = any(_is_sum(old) for old in replace)      # a part of a sum is replaced
@@ -377,7 +380,7 @@ def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp]) -
         if top in memo:
             stack.pop()
             continue
-        if not top.src:
+        if not top.src or stays(top):
             memo[top] = top
             stack.pop()
             continue
