@@ -189,7 +189,7 @@ def build(constant: int, terms: Terms) -> UOp:
     """The node of a canonical form."""
     constant, terms = _rejoin(constant, terms)
     total: UOp | None = None
-    for atom in sorted(terms, key=order_key):
+    for atom in sorted(terms, key=order_key) if len(terms) > 1 else terms:
         k = terms[atom]
         term = atom if k == 1 else UOp(o.MUL, dtypes.index, (atom, index(k)))
         total = term if total is None else UOp(o.ADD, dtypes.index, (total, term))

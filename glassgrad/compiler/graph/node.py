@@ -227,7 +227,7 @@ def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = No
     done: dict[N, None] = {}                # in the order in which they are done
     for root in roots:
         if sources is not None:
-            _visit_deep(root, sources, done)
+            _visit_by(root, sources, done, _DEEP)
         elif root not in done:
             _visit(root, done, _DEEP)
     return list(done)
@@ -246,6 +246,14 @@ def _visit(node: N, done: dict[N, None], depth: int) -> None:
                 _visit(source, done, depth - 1)
             else:
                 _visit_deep(source, None, done)
+    done[node] = None
+
+
+def _visit_by(node: N, sources: Callable[[N], Sequence[N]], done: dict[N, None], depth: int) -> None:
+    """The same by the nodes that `sources` gives; asked once for each node."""
+    for source in sources(node) if node not in done else ():
+        if source not in done:
+            _visit_by(source, sources, done, depth - 1) if depth else _visit_deep(source, sources, done)
     done[node] = None
 
 
