@@ -180,7 +180,7 @@ class Node:
         return toposort([self])
 
 
-_UNARY, _BINARY, _MEMORY = Kind.UNARY, Kind.BINARY, Kind.MEMORY
+_UNARY, _BINARY, _MEMORY, _KERNEL = Kind.UNARY, Kind.BINARY, Kind.MEMORY, Kind.KERNEL
 _layout = attrgetter("shape", "device", "symbolic")
 _layouts: dict[Any, tuple[Shape, str | None, bool]] = {}      # by op, argument and sources' layouts
 _MOST_LAYOUTS = 8192
@@ -199,6 +199,8 @@ def _layout_of(op: Op, src: tuple[Any, ...], arg: Any) -> tuple[Shape, str | Non
     elif kind is _UNARY or kind is _MEMORY and len(src) == 1 and op is not o.COPY:
         x = src[0]
         return x.shape, x.device, x.symbolic
+    elif kind is _KERNEL and op is not o.CALL:              # an element, or a place for elements, of one device's kernel
+        return (), None, False
     if len(src) == 1:
         x = src[0]
         key: Any = (op, arg, x.shape, x.device, x.symbolic)
