@@ -367,9 +367,9 @@ def operation(op: o.Op, x: UOp, y: UOp) -> UOp:
 
 
 def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp],
-                     stays: Callable[[UOp], bool] = lambda node: False) -> UOp:
+                     known: Callable[[UOp], UOp | None] = lambda node: None) -> UOp:
     """An index expression (or any scalar expression over indices) with ranges replaced, simplified again. A sum is
-    split into its terms once, not at each ADD. Nodes for which `stays` holds have nothing below them to replace."""
+    split into its terms once, not at each ADD. Where the caller knows what a node becomes, `known` gives it."""
     if node in memo:
         return memo[node]
     visit_each_add = any(_is_sum(old) for old in replace)      # a part of a sum is replaced
@@ -380,8 +380,9 @@ def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp],
         if top in memo:
             stack.pop()
             continue
-        if not top.src or stays(top):
-            memo[top] = top
+        found = known(top) if top.src else top
+        if found is not None:
+            memo[top] = found
             stack.pop()
             continue
         terms = linear(top)[1] if top.dtype is kind and not visit_each_add and _is_sum(top) else None

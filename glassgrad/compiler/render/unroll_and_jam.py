@@ -173,8 +173,10 @@ class _Jam:
         if not values:
             return root
         replace = dict(values)
-        return ix.substitute_index(root, replace, self.bound.setdefault(values, {}),
-                                   lambda node: replace.keys().isdisjoint(ranges_of(node)))
+
+        def known(node: UOp) -> UOp | None:          # what depends on fewer of them is bound once for all others
+            return None if replace.keys() <= ranges_of(node) else self.bind(node, replace)
+        return ix.substitute_index(root, replace, self.bound.setdefault(values, {}), known)
 
     def prepare(self, root: UOp) -> UOp:
         """The expression with its folds over tiles written out, and in terms the target has."""
