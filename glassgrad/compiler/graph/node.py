@@ -188,14 +188,13 @@ _MOST_LAYOUTS = 8192
 
 def _layout_of(op: Op, src: tuple[Any, ...], arg: Any) -> tuple[Shape, str | None, bool]:
     """Shape, device and whether it is symbolic, by the rules of shape_inference.py. Most nodes are elementwise, of
-    sources on one device whose sizes are plain numbers: for these it is read off. The rest is looked up."""
+    sources of one shape on one device: for these it is read off. The rest is looked up."""
     kind = op.kind
     if kind is _BINARY:
         x, y = src
         shape, other, device = x.shape, y.shape, x.device
-        if (not other or shape == other or not shape) and (device is y.device or y.device is None) and \
-                not x.symbolic and not y.symbolic:
-            return shape or other, device, False
+        if (not other or shape == other or not shape) and (device is y.device or y.device is None):
+            return shape or other, device, x.symbolic or y.symbolic
     elif kind is _UNARY or kind is _MEMORY and len(src) == 1 and op is not o.COPY:
         x = src[0]
         return x.shape, x.device, x.symbolic
