@@ -198,7 +198,7 @@ def _layout_of(op: Op, src: tuple[Any, ...], arg: Any) -> tuple[Shape, str | Non
     elif kind is _UNARY or kind is _MEMORY and len(src) == 1 and op is not o.COPY:
         x = src[0]
         return x.shape, x.device, x.symbolic
-    elif kind is _KERNEL and op is not o.CALL:              # an element, or a place for elements, of one device's kernel
+    elif kind is _KERNEL and op is not o.CALL:              # an element, or a place for elements, of a kernel
         return (), None, False
     if len(src) == 1:
         x = src[0]
