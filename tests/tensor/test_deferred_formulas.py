@@ -17,6 +17,7 @@ from glassgrad.compiler.graph.uop import full
 from glassgrad.engine.capture import record
 from glassgrad.nn.optim import autocast
 from glassgrad.tensor.formulas.elementary import gelu
+from glassgrad.tensor.formulas.neural.normalization import weighted
 
 FORMULAS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "linear": lambda x, w, b: x.linear(w, b),
@@ -53,6 +54,27 @@ def test_a_formula_is_one_node_with_the_values_and_gradients_of_its_nodes(name: 
     for ours, theirs in zip(found, expected):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(deferred.numpy(), plain.numpy(), rtol=1e-6, atol=1e-6)
+
+
+def test_the_shape_that_a_formula_says_is_that_of_its_nodes() -> None:
+    ones = lambda *shape: Tensor.ones(*shape).contiguous().realize()
+    attention = [((3, 5), (4, 5), (4, 2)), ((2, 1, 5), (2, 4, 5), (2, 4, 5)),
+                 ((2, 3, 1, 8), (2, 3, 9, 8), (2, 3, 9, 8)), ((0, 5), (3, 5), (3, 5)), ((2, 3, 4), (3, 4), (3, 4)),
+                 ((3, 4), (2, 3, 4), (2, 3, 4)), ((3, 4), (1, 4), (1, 4))]
+    linear = [((5,), (5, 4), (4,)), ((3, 5), (5, 4), (1,)), ((2, 3, 5), (5, 4), (4,)), ((3, 5), (5, 1), (1,)),
+              ((3, 5), (5, 4), (3, 4)), ((0, 5), (5, 4), (4,)), ((3, 5), (5,), (5,)), ((3, 1), (1, 1), ())]
+    norms = [((3, 5), (5,)), ((5,), (5,)), ((2, 1, 5), (1, 5)), ((2, 3, 5), (3, 5)), ((3, 1), (5,)), ((5,), (2, 5))]
+    made = [ones(*q).scaled_dot_product_attention(ones(*k), ones(*v), is_causal=causal)
+            for q, k, v in attention for causal in (False, True)]
+    made += [ones(*x).linear(ones(*w), bias) for x, w, b in linear for bias in (None, ones(*b))]
+    made += [Tensor(weighted(ones(*x).uop, ones(*w).uop, b)) for x, w in norms for b in (None, ones(*w).uop)]
+    made += [f(ones(*x)) for f in (Tensor.gelu, Tensor.softmax, Tensor.log_softmax, Tensor.layernorm) for x, _ in norms]
+    said = 0
+    for node in [tensor.uop for tensor in made]:
+        assert node.op is o.FORMULA
+        assert node.shape == node.arg.written_out(node.src).shape
+        said += node.arg.function.shape(*node.arg.given(node.src)) is not None
+    assert said > len(made) // 2, "the rest needs its nodes"
 
 
 def test_a_second_gradient_passes_through_a_formula() -> None:

@@ -189,7 +189,7 @@ def build(constant: int, terms: Terms) -> UOp:
     """The node of a canonical form."""
     constant, terms = _rejoin(constant, terms)
     total: UOp | None = None
-    for atom in sorted(terms, key=order_key):
+    for atom in sorted(terms, key=order_key) if len(terms) > 1 else terms:
         k = terms[atom]
         term = atom if k == 1 else UOp(o.MUL, dtypes.index, (atom, index(k)))
         total = term if total is None else UOp(o.ADD, dtypes.index, (total, term))
@@ -201,7 +201,9 @@ def build(constant: int, terms: Terms) -> UOp:
 def _rejoin(constant: int, terms: Terms) -> tuple[int, Terms]:
     """k*c*(x // c) + k*(x % c)  ->  k*x, and the same where both are multiplied by a y that is known at run time"""
     for atom, k in terms.items():
-        for part, y in ((atom, index(1)), *(zip(atom.src, atom.src[::-1]) if atom.op is o.MUL else ())):
+        if atom.op is not o.MOD and atom.op is not o.MUL:
+            continue
+        for part, y in ((atom, index(1)),) if atom.op is o.MOD else zip(atom.src, atom.src[::-1]):
             if part.op is not o.MOD or part.src[1].op is not o.CONST:
                 continue
             x, c = part.src
@@ -364,9 +366,10 @@ def operation(op: o.Op, x: UOp, y: UOp) -> UOp:
     return rebuild(UOp(op, dtypes.index, (x, y)), (x, y))
 
 
-def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp]) -> UOp:
+def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp],
+                     known: Callable[[UOp], UOp | None] = lambda node: None) -> UOp:
     """An index expression (or any scalar expression over indices) with ranges replaced, simplified again. A sum is
-    split into its terms once, not at each ADD."""
+    split into its terms once, not at each ADD. Where the caller knows what a node becomes, `known` gives it."""
     if node in memo:
         return memo[node]
     visit_each_add = any(_is_sum(old) for old in replace)      # a part of a sum is replaced
@@ -377,8 +380,9 @@ def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp]) -
         if top in memo:
             stack.pop()
             continue
-        if not top.src:
-            memo[top] = top
+        found = known(top) if top.src else top
+        if found is not None:
+            memo[top] = found
             stack.pop()
             continue
         terms = linear(top)[1] if top.dtype is kind and not visit_each_add and _is_sum(top) else None

@@ -180,7 +180,7 @@ class Node:
         return toposort([self])
 
 
-_UNARY, _BINARY, _MEMORY = Kind.UNARY, Kind.BINARY, Kind.MEMORY
+_UNARY, _BINARY, _MEMORY, _KERNEL = Kind.UNARY, Kind.BINARY, Kind.MEMORY, Kind.KERNEL
 _layout = attrgetter("shape", "device", "symbolic")
 _layouts: dict[Any, tuple[Shape, str | None, bool]] = {}      # by op, argument and sources' layouts
 _MOST_LAYOUTS = 8192
@@ -188,17 +188,18 @@ _MOST_LAYOUTS = 8192
 
 def _layout_of(op: Op, src: tuple[Any, ...], arg: Any) -> tuple[Shape, str | None, bool]:
     """Shape, device and whether it is symbolic, by the rules of shape_inference.py. Most nodes are elementwise, of
-    sources on one device whose sizes are plain numbers: for these it is read off. The rest is looked up."""
+    sources of one shape on one device: for these it is read off. The rest is looked up."""
     kind = op.kind
     if kind is _BINARY:
         x, y = src
         shape, other, device = x.shape, y.shape, x.device
-        if (not other or shape == other or not shape) and (device is y.device or y.device is None) and \
-                not x.symbolic and not y.symbolic:
-            return shape or other, device, False
+        if (not other or shape == other or not shape) and (device is y.device or y.device is None):
+            return shape or other, device, x.symbolic or y.symbolic
     elif kind is _UNARY or kind is _MEMORY and len(src) == 1 and op is not o.COPY:
         x = src[0]
         return x.shape, x.device, x.symbolic
+    elif kind is _KERNEL and op is not o.CALL:              # an element, or a place for elements, of a kernel
+        return (), None, False
     if len(src) == 1:
         x = src[0]
         key: Any = (op, arg, x.shape, x.device, x.symbolic)
@@ -227,7 +228,7 @@ def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = No
     done: dict[N, None] = {}                # in the order in which they are done
     for root in roots:
         if sources is not None:
-            _visit_deep(root, sources, done)
+            _visit_by(root, sources, done, _DEEP)
         elif root not in done:
             _visit(root, done, _DEEP)
     return list(done)
@@ -246,6 +247,14 @@ def _visit(node: N, done: dict[N, None], depth: int) -> None:
                 _visit(source, done, depth - 1)
             else:
                 _visit_deep(source, None, done)
+    done[node] = None
+
+
+def _visit_by(node: N, sources: Callable[[N], Sequence[N]], done: dict[N, None], depth: int) -> None:
+    """The same by the nodes that `sources` gives; asked once for each node."""
+    for source in sources(node) if node not in done else ():
+        if source not in done:
+            _visit_by(source, sources, done, depth - 1) if depth else _visit_deep(source, sources, done)
     done[node] = None
 
 

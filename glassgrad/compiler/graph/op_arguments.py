@@ -113,8 +113,17 @@ class Formula(NamedTuple):
 
     def written_out(self, src: tuple[Any, ...]) -> Any:
         """The nodes of the formula over these sources."""
+        return self.function.__wrapped__(*self.given(src))
+
+    def shape(self, src: tuple[Any, ...]) -> Shape:
+        """The shape of what it computes; its nodes are written out where the formula does not say it."""
+        known: Shape | None = self.function.shape(*self.given(src))
+        return tuple(self.written_out(src).shape) if known is None else known
+
+    def given(self, src: tuple[Any, ...]) -> list[Any]:
+        """What the function is called with, for these sources."""
         sources = iter(src)
-        return self.function.__wrapped__(*[next(sources) if isinstance(a, type) else a for a in self.arguments])
+        return [next(sources) if isinstance(a, type) else a for a in self.arguments]
 
     def __repr__(self) -> str:               # the same in every process: schedules are found by it
         shown = ", ".join(["_" if isinstance(a, type) else repr(a) for a in self.arguments])

@@ -54,7 +54,7 @@ def _shape_of(op: Op, src: tuple[Any, ...], arg: Any) -> Shape:
     if op is o.RECURRENCE:
         shape = arg.results[arg.result].shape
         return tuple(shape) if arg.last else (src[arg.states].shape[0], *shape)
-    return tuple(arg.written_out(src).shape) if op is o.FORMULA else ()
+    return arg.shape(src) if op is o.FORMULA else ()
 
 
 def movement_shape(op: Op, shape: Shape, arg: Any) -> Shape:

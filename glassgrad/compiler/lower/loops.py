@@ -146,13 +146,17 @@ def fold(value: UOp, combine: o.Op, wide: Iterable[UOp]) -> UOp:
     return UOp(o.FOLD, value.dtype, (value, *wide), FoldOver(combine)) if wide else value
 
 
+_NO_RANGES: frozenset[UOp] = frozenset()
+
+
 def ranges_of(node: UOp) -> frozenset[UOp]:
     """The RANGEs a value depends on (a FOLD no longer depends on what it folded)."""
     try:
         return node.ranges
     except AttributeError:
         for top in toposort([node], lambda n: [s for s in n.src if not hasattr(s, "ranges")]):
-            result = frozenset((top,)) if top.op is o.RANGE else frozenset().union(*[s.ranges for s in top.src])
+            first, *others = {s.ranges for s in top.src} or (_NO_RANGES,)        # most sources have the same
+            result = frozenset((top,)) if top.op is o.RANGE else first.union(*others) if others else first
             top.ranges = result - frozenset(top.src[1:]) if top.op is o.FOLD else result
         return node.ranges
 

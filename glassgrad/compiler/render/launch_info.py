@@ -12,6 +12,7 @@ import operator
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
@@ -135,7 +136,8 @@ def _tasks_by_value(phase: int, loops: list[For], body: list[Statement], replaye
 
 def _serial_to(body: list[Statement], value: Measure, steps: int) -> int:
     """The greatest number for a value for which a phase has at most so many element steps; 0: none."""
-    from glassgrad.compiler.optimize.plain.access_order import work  # late: a warm process does not load the optimizer
+    from glassgrad.compiler.optimize.plain.access_order import step_cost, work  # late: a warm process has no optimizer
+    cost = lru_cache(maxsize=None)(step_cost)
 
     def steps_at(number: int) -> int:
         known: dict[UOp, tuple[int, int]] = {}
@@ -146,7 +148,7 @@ def _serial_to(body: list[Statement], value: Measure, steps: int) -> int:
             return known[n]
 
         return work(body, lambda f: f.range.arg.size if f.stop is None else
-                    max(0, min(f.range.arg.size, bounds_of(f.stop)[1])))
+                    max(0, min(f.range.arg.size, bounds_of(f.stop)[1])), cost)
 
     numbers = range(value.symbol.low, value.symbol.high + 1)
     return value.symbol.low - 1 + bisect_right(numbers, steps, key=steps_at) if steps else 0

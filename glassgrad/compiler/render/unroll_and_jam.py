@@ -170,7 +170,13 @@ class _Jam:
         """The expression with tile ranges replaced by their values and simplified again."""
         wide = ranges_of(root)
         values = tuple([(r, value) for r, value in binding.items() if r in wide])
-        return ix.substitute_index(root, dict(values), self.bound.setdefault(values, {})) if values else root
+        if not values:
+            return root
+        replace = dict(values)
+
+        def known(node: UOp) -> UOp | None:          # what depends on fewer of them is bound once for all others
+            return None if replace.keys() <= ranges_of(node) else self.bind(node, replace)
+        return ix.substitute_index(root, replace, self.bound.setdefault(values, {}), known)
 
     def prepare(self, root: UOp) -> UOp:
         """The expression with its folds over tiles written out, and in terms the target has."""

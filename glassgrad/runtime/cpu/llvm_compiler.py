@@ -34,7 +34,7 @@ def _binding() -> Any:
         raise DeviceError("the CPU device compiles with llvmlite, which is not installed",
                           given=f"import llvmlite: {missing}", expected="llvmlite 0.45 or newer",
                           fix="pip install llvmlite, or use a C compiler with CLANG=1") from None
-    if binding.llvm_version_info < (16,):            # its pointers have types, ours have none
+    if binding.llvm_version_info < (20,):            # it may not know all of the text that we write
         raise DeviceError("the CPU device compiles with llvmlite, and this one is too old",
                           given=f"llvmlite with LLVM {'.'.join(map(str, binding.llvm_version_info))}",
                           expected="llvmlite 0.45 or newer",

@@ -134,18 +134,20 @@ class NativePlan(DevicePlan):
         self.wires = [(slot, array, position) for position, slot in enumerate(used)]
         self._pack = partial(struct.Struct(f"{len(used)}P").pack_into, array, 0)
         self._gather = itemgetter(*used) if len(used) > 1 else lambda addresses: [addresses[slot] for slot in used]
-        self._cuts: list[tuple[int, list[int], TasksByValue]] = []      # programs, and the scalars' slots
+        # phases whose numbers of tasks depend on scalars (programs, their phases), by formula and the scalars' slots
+        self._cuts: dict[tuple[TasksByValue, tuple[int, ...]], list[tuple[int, int]]] = {}
         rows: list[Command] = []
         arguments = ctypes.addressof(array)
         for number, (program, uses) in enumerate(zip(programs, slots)):
             self.spans.append((len(rows), len(program.phases)))
             for cut in program.info.by_value:
-                self._cuts.append((number, [uses[argument] for argument in cut.arguments], cut))
+                key = cut._replace(phase=0), tuple([uses[argument] for argument in cut.arguments])       # layers repeat
+                self._cuts.setdefault(key, []).append((number, cut.phase))
             rows += [Command(address, arguments, tasks, int(tasks <= 1)) for address, tasks in program.phases]
             arguments += ctypes.sizeof(ctypes.c_void_p) * len(uses)
         self.by_value = bool(self._cuts)
         self._values: tuple[int, ...] = ()              # of these scalars, that the numbers of tasks are for
-        self._value_slots = list(dict.fromkeys([slot for _, slots, _ in self._cuts for slot in slots]))
+        self._value_slots = list(dict.fromkeys([slot for _, slots in self._cuts for slot in slots]))
         self._together = len(programs)                  # from this program on, one uninterrupted foreign call
         self._stopwatch: NativeStopwatch | None = None
         self._write(rows)
@@ -200,14 +202,13 @@ class NativePlan(DevicePlan):
         """The commands with the numbers of tasks for these values of scalars, so that idle tasks are not started."""
         commands = type(self._commands).from_buffer_copy(self._commands)
         value_of = dict(zip(self._value_slots, values))
-        counts: dict[Any, int] = {}          # formulas recur: evaluate each one once
-        for number, slots, cut in self._cuts:
+        for (cut, slots), phases in self._cuts.items():
             own = [value_of[slot] for slot in slots]
-            key = cut.formula, *own
-            if key not in counts:
-                counts[key] = cut.at(*own)
-            command = commands[self.spans[number][0] + cut.phase]
-            command.tasks, command.serial = counts[key], int(counts[key] <= 1 or cut.is_serial(*own))
+            count = cut.at(*own)
+            serial = int(count <= 1 or cut.is_serial(*own))
+            for number, phase in phases:
+                command = commands[self.spans[number][0] + phase]
+                command.tasks, command.serial = count, serial
         return commands
 
     def run(self) -> None:

@@ -9,26 +9,37 @@ computes floats, to each float among its inputs a gradient passes. Does not know
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from glassgrad.base.source_lines import calls_are_noted
-from glassgrad.compiler.graph import DType, UOp, ops as o
+from glassgrad.compiler.graph import DType, Shape, UOp, ops as o
 from glassgrad.compiler.graph.gradient import is_writing_out
 from glassgrad.compiler.graph.op_arguments import Formula
 from glassgrad.tensor.autograd import autocast
 
+Shaper = Callable[..., "Shape | None"]
 _dtypes: dict[tuple[Any, ...], DType] = {}       # of results, by formula and the types of its inputs
 
 
-def one_node(formula: Callable[..., UOp]) -> Callable[..., UOp]:
+def same_shape(x: UOp, *_: Any) -> Shape:
+    """The shape of a formula that is computed element by element, or row by row."""
+    return x.shape
+
+
+def one_node(shape: Shaper) -> Callable[[Callable[..., UOp]], Callable[..., UOp]]:
     """A decorator: what a formula makes of floats is one node. Its nodes are made at once where sizes are variables,
-    where messages name the call that each node was made in, and under `autocast`, which changes types inside.
+    where messages name the call that each node was made in, and under `autocast`, which changes types inside. `shape`
+    gives the result's shape where it is plain that the arguments are right; else None: to write out the nodes tells.
 
     >>> from glassgrad.tensor.formulas.neural.activations import softmax
     >>> softmax(Tensor([1.0, 2.0]).uop).op
     Ops.FORMULA
     """
+    return partial(_deferred, shape)
+
+
+def _deferred(shape: Shaper, formula: Callable[..., UOp]) -> Callable[..., UOp]:
     def written_out(*arguments: Any) -> UOp:
         before = autocast.change(None)
         try:
@@ -48,5 +59,5 @@ def one_node(formula: Callable[..., UOp]) -> Callable[..., UOp]:
         if dtype is None:
             dtype = _dtypes[what, types] = written_out(*arguments).dtype
         return UOp(o.FORMULA, dtype, nodes, what)
-    call.__wrapped__ = written_out               # type: ignore[attr-defined]
+    call.__wrapped__, call.shape = written_out, shape               # type: ignore[attr-defined]
     return call

@@ -14,7 +14,7 @@ from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.custom_gradient import gradient_is, own_gradient
 from glassgrad.tensor.formulas import powers
-from glassgrad.tensor.formulas.deferred import one_node
+from glassgrad.tensor.formulas.deferred import one_node, same_shape
 
 LOG2_E, LN_2 = math.log2(math.e), math.log(2.0)
 HALF_PI = math.pi / 2
@@ -75,13 +75,13 @@ def softplus(x: UOp) -> UOp:
     return x.maximum(0.0) + log1p(exp(-x.abs()))
 
 
-@one_node
+@one_node(same_shape)
 def gelu(x: UOp) -> UOp:
     """x (1 + erf(x / sqrt 2)) / 2."""
     return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1.0)
 
 
-@one_node
+@one_node(same_shape)
 def gelu_by_tanh(x: UOp) -> UOp:
     """x (1 + tanh u) / 2 = x sigmoid(2 u) for u = sqrt(2 / pi) (x + 0.044715 x^3)."""
     return x * sigmoid(x * (x * x * 0.044715 + 1.0) * (2.0 * math.sqrt(2.0 / math.pi)))

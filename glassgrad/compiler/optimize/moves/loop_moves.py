@@ -344,6 +344,9 @@ def branch(body: list[Statement], wide: tuple[For, ...] = (), names: list[UOp] |
 
 def usual_nodes(root: UOp) -> list[UOp]:
     """Every node under the root that is not on a cold path."""
+    nodes = toposort([root])
+    if not any([_has_cold_path(node) for node in nodes]):
+        return nodes
     return toposort([root], lambda node: node.src[:2] if _has_cold_path(node) else node.src)
 
 

@@ -175,15 +175,18 @@ def stores_in_order(body: list[Statement]) -> bool:
                for f in walk(body) if isinstance(f, For) and f.kind == LOOP for s in walk(f.body))
 
 
-def work(body: list[Statement], size: Callable[[For], int] = greatest_size) -> int:
+def step_cost(statement: Statement) -> float:
+    """What one element step costs."""
+    cost = 1.0
+    for e in expressions(statement):
+        cost += 0.1 * len(moves.usual_nodes(e))
+    return cost
+
+
+def work(body: list[Statement], size: Callable[[For], int] = greatest_size,
+         cost: Callable[[Statement], float] = step_cost) -> int:
     """Element steps in total, weighted by their cost."""
-    total = 0.0
-    for s, times in weighed(body, 1.0, size):
-        cost = 1.0
-        for e in expressions(s):
-            cost += 0.1 * len(moves.usual_nodes(e))
-        total += times * cost
-    return int(total)
+    return int(sum([times * cost(s) for s, times in weighed(body, 1.0, size)]))
 
 
 def arithmetic(body: list[Statement]) -> int:

@@ -160,6 +160,7 @@ class FlatProduct:
         return 4 * cpu.CACHE_LINE * self.depth <= self.target.l1_bytes and \
             abs(pitch) * self.depth <= cpu.NEAR_BYTES and cpu.fit_sets(self.depth, pitch, 8)
 
+    @cached_property
     def why_right_not_along_n(self) -> str | None:
         """Why the right factor must be packed; None where it is contiguous along N and can be read in place."""
         right = self.product.right

@@ -15,7 +15,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, dtypes, index_algebra as ix, ops as o, toposort
 from glassgrad.compiler.lower.loops import Accumulate, If, Prefetch, Statement, Store, ranges_of, walk
 from glassgrad.compiler.render.launch_info import slot_of
-from glassgrad.compiler.render.llvm.llvm_ops import SHORT, TYPES, LlvmArithmetic, LlvmValue, list_of, literal
+from glassgrad.compiler.render.llvm.llvm_ops import BITS, SHORT, TYPES, LlvmArithmetic, LlvmValue, list_of, literal
 from glassgrad.compiler.render.llvm_and_wasm import LowLevelWalker
 
 GATHER = None     # the step of an index without a constant stride
@@ -360,21 +360,31 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
                 self._masked_store(place, row, mask, memory.dtype.itemsize)
 
     def transposed(self, columns: list[LlvmValue]) -> list[LlvmValue]:
-        """A block of vectors, transposed: row i holds element i of every column. Halves are swapped, then quarters of
-        halves, and so on: one shuffle for each vector at every halving."""
+        """A block of vectors, transposed: row i holds element i of every column. At each step two vectors become two
+        that hold the elements of both: inside pieces of 128 bits in turns, so that one instruction does it, then
+        whole pieces, the even ones and the odd ones."""
         lanes = columns[0].lanes
         block = columns + [LlvmValue("poison", columns[0].type, lanes)] * (lanes - len(columns))
-        apart = lanes // 2
-        while apart:
-            for i in range(lanes):
-                if i & apart:
-                    continue
-                a, b = block[i], block[i + apart]
-                low = [j - apart + lanes if j & apart else j for j in range(lanes)]
-                high = [j + lanes if j & apart else j + apart for j in range(lanes)]
-                block[i], block[i + apart] = self.shuffle(a, low, b), self.shuffle(a, high, b)
+        piece = min(lanes, 128 // BITS[columns[0].type])
+        in_turns = [j // 2 + j % 2 * lanes + j // piece * piece // 2 for j in range(lanes)]
+        even = [j // piece * 2 * piece + j % piece for j in range(lanes)]
+        apart = piece
+        while apart > 1:
             apart //= 2
+            self._exchange(block, apart, in_turns, piece // 2)
+        apart = piece
+        while apart < lanes:
+            self._exchange(block, apart, even, piece)
+            apart *= 2
         return block
+
+    def _exchange(self, block: list[LlvmValue], apart: int, order: list[int], more: int) -> None:
+        """Replace each two vectors of a block that are so far apart by the elements of both in this order, and in that
+        of elements `more` behind them."""
+        for i in range(len(block)):
+            if not i & apart:
+                a, b = block[i], block[i + apart]
+                block[i], block[i + apart] = self.shuffle(a, order, b), self.shuffle(a, [j + more for j in order], b)
 
 
 def _with_gate(statement: Statement) -> Store | None:

@@ -70,6 +70,8 @@ def list_of(values: Sequence[int | bool], type_: str) -> LlvmValue:
 def _vector(texts: list[str], type_: str, constant: float | int | bool | None) -> LlvmValue:
     if constant == 0 and type_ != "i1" and math.copysign(1, constant) > 0:
         return LlvmValue("zeroinitializer", type_, len(texts), constant)
+    if constant is not None:
+        return LlvmValue(f"splat ({type_} {texts[0]})", type_, len(texts), constant)
     return LlvmValue("<" + ", ".join([f"{type_} {t}" for t in texts]) + ">", type_, len(texts), constant)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.base.errors import ShapeError
-from glassgrad.compiler.graph import DType, UOp, promote
+from glassgrad.compiler.graph import DType, Shape, UOp, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas import add, matrix_transpose, mul, sum_dtype
@@ -45,7 +45,15 @@ def matmul(x: UOp, y: UOp, dtype: DType | None = None, by_rows: bool = False) ->
     return product.reshape(lead + (() if vector_left else (m,)) + (() if vector_right else (n,)))
 
 
-@one_node
+def _linear_shape(x: UOp, weight: UOp, bias: UOp | None, dtype: DType | None = None, by_rows: bool = False) -> \
+        Shape | None:
+    if len(weight.shape) != 2 or not x.shape or x.shape[-1] != weight.shape[by_rows]:
+        return None
+    outputs = weight.shape[not by_rows]
+    return (*x.shape[:-1], outputs) if bias is None or bias.shape == (outputs,) else None
+
+
+@one_node(_linear_shape)
 def linear(x: UOp, weight: UOp, bias: UOp | None = None, dtype: DType | None = None, by_rows: bool = False) -> UOp:
     """x @ weight + bias, or x @ weight.T + bias `by_rows`; a weight with one axis multiplies element by element."""
     x = mul(x, weight) if len(weight.shape) == 1 else matmul(x, weight, dtype, by_rows)

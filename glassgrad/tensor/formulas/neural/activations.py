@@ -8,7 +8,7 @@ from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.broadcast import Axis, resolve_axes
 from glassgrad.tensor.formulas import as_float, binary, elementary, in_accumulator, mul, total
-from glassgrad.tensor.formulas.deferred import one_node
+from glassgrad.tensor.formulas.deferred import one_node, same_shape
 from glassgrad.tensor.formulas.random_numbers import uniform
 from glassgrad.tensor.formulas.reductions import reduce
 
@@ -74,7 +74,7 @@ def softmax(x: UOp, axis: Axis = -1, dtype: DType | None = None) -> UOp:
     return _softmax(x, resolve_axes(axis, len(x.shape), "softmax"), dtype)
 
 
-@one_node
+@one_node(same_shape)
 def _softmax(x: UOp, axis: Axis, dtype: DType | None) -> UOp:
     x, out = _shifted(x, axis, dtype)
     e = elementary.exp(x)
@@ -86,7 +86,7 @@ def log_softmax(x: UOp, axis: Axis = -1, dtype: DType | None = None) -> UOp:
     return _log_softmax(x, resolve_axes(axis, len(x.shape), "log_softmax"), dtype)
 
 
-@one_node
+@one_node(same_shape)
 def _log_softmax(x: UOp, axis: Axis, dtype: DType | None) -> UOp:
     x, out = _shifted(x, axis, dtype)
     return (x - elementary.log(total(elementary.exp(x), axis, keepdim=True))).cast(out)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from glassgrad.compiler.graph import DType, Length, UOp, const, dtypes, promote
+from glassgrad.compiler.graph import DType, Length, Shape, UOp, const, dtypes, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.formulas import above_diagonal, add, any_true, matrix_transpose, repeat_interleave, total, where
@@ -49,7 +49,15 @@ def attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, 
     return _plain_attention(query, key, value, mask, causal, const(scale, dtype))
 
 
-@one_node
+def _attention_shape(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: UOp) -> Shape | None:
+    if mask is not None and not causal or not 2 <= len(query.shape) == len(key.shape) == len(value.shape):
+        return None
+    *lead, keys, width = key.shape
+    fits = query.shape == (*lead, query.shape[-2], width) and value.shape == (*lead, keys, value.shape[-1])
+    return (*query.shape[:-1], value.shape[-1]) if fits else None
+
+
+@one_node(_attention_shape)
 def _plain_attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: UOp) -> UOp:
     return _attention(query, key, value, mask, causal, in_autocast_dtype(scale), 0.0)
 

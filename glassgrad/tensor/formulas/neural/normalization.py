@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from glassgrad.compiler.graph import UOp
+from glassgrad.compiler.graph import Shape, UOp
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.broadcast import Axis, resolve_axes
 from glassgrad.tensor.formulas import add, as_float, count, divide, elementary, maximum, mean, mul, norm
-from glassgrad.tensor.formulas.deferred import one_node
+from glassgrad.tensor.formulas.deferred import one_node, same_shape
 
 
 class NormGradient(NamedTuple):
@@ -67,7 +67,7 @@ def layer_norm(x: UOp, axis: Axis, eps: float, centred: bool = True) -> UOp:
     return _layer_norm(as_float(x), NormGradient(axes, eps, centred))
 
 
-@one_node
+@one_node(same_shape)
 def _layer_norm(x: UOp, norm_of: NormGradient) -> UOp:
     wide = x.cast(x.dtype.accumulator)
     c = norm_of.centre(wide)
@@ -75,7 +75,12 @@ def _layer_norm(x: UOp, norm_of: NormGradient) -> UOp:
     return value.cast(exact(x.dtype))
 
 
-@one_node
+def _weighted_shape(x: UOp, *factors: UOp | None) -> Shape | None:
+    own = all([f is None or f.shape == x.shape[len(x.shape) - len(f.shape):] for f in factors])
+    return x.shape if own else None
+
+
+@one_node(_weighted_shape)
 def weighted(x: UOp, weight: UOp | None, bias: UOp | None) -> UOp:
     """x weight + bias, element by element, as what was normalized is scaled and moved."""
     x = x if weight is None else mul(x, weight)

@@ -54,7 +54,7 @@ class RegisterPlan(TileCycles):
         if plan.work < limits.least_work or min(m.size, n.size) < 2:
             return None
         large = plan.around * m.size * n.size * plan.itemsize > target.l2_bytes
-        if plan.depth < cpu.SHORT_K and large and plan.why_right_not_along_n() is None:
+        if plan.depth < cpu.SHORT_K and large and plan.why_right_not_along_n is None:
             return None                                  # writing the result takes longest: plain loops go row by row
         if plan.reads_windows:
             return replace(plan, product=replace(p, k=taps_first(p)))
@@ -71,7 +71,7 @@ class RegisterPlan(TileCycles):
         if plan is None or product.stops or plan.n.size >= cpu.NARROW_VECTORS * plan.lanes:
             return plan
         other = RegisterPlan.of(plan.product.swapped(), target)
-        if other is None or other.why_right_not_along_n() is not None:
+        if other is None or other.why_right_not_along_n is not None:
             return plan
         return min(plan, other, key=RegisterPlan.cycles_of_one_worker)
 
@@ -127,8 +127,8 @@ class RegisterPlan(TileCycles):
             return ["in_place"]
         if self.n.stop is not None:
             few = self.m.stop is None and self.m.size <= cpu.UNPACKED_ROWS and self.target.has_masks
-            return ["in_place"] if few and self.why_right_not_along_n() is None else ["near"]
-        ways = ["in_place"] if self.why_right_not_along_n() is None else []
+            return ["in_place"] if few and self.why_right_not_along_n is None else ["near"]
+        ways = ["in_place"] if self.why_right_not_along_n is None else []
         if not self.right_streams:
             ways += ["near"] if self.must_pack_together(vectors) is None else []
             if not self.repeats_at_run_time(self.product.right):
@@ -212,7 +212,7 @@ class RegisterPlan(TileCycles):
         the second-level one where there are many. They are best all in one task, which writes whole rows then, if the
         result does not stay in a cache, or if its rows share cache lines, which two tasks would both write."""
         (panels_m, panels_n), panel = self.panels(tile.rows, tile.vectors), self.panel_bytes(tile.vectors)
-        each, packing = self.tile_cycles(tile, self.m.size), self.costs.pack_near * tile.vectors * self.lanes
+        each, packing = self.tile_cycles(tile, tile.rows, self.m.size), self.costs.pack_near * tile.vectors * self.lanes
         row = self.n.size * self.itemsize
         piece = cpu.SHARED_CYCLES if row % cpu.CACHE_LINE and self.workers > 1 else 0.0
         if self.around * self.m.size * row > self.workers * self.target.l2_bytes:      # written while others multiply
@@ -256,4 +256,4 @@ class RegisterPlan(TileCycles):
             return why or (None if c.right == "in_place" else "the image is read in place")
         if c.right == "near":
             why = why or self.must_pack_together(c.vectors)
-        return why or (self.why_right_not_along_n() if c.right == "in_place" else None)
+        return why or (self.why_right_not_along_n if c.right == "in_place" else None)

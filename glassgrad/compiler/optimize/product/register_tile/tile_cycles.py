@@ -105,7 +105,7 @@ class TileCycles(FlatProduct):
     def right_stays_near(self, vectors: int) -> bool:
         """Whether a panel of the right factor, read in place, stays in the first-level cache for all of M, and comes
         from the second-level one: from further away, in pieces that are pages apart, it is better packed."""
-        if self.why_right_not_along_n() is not None or 2 * self.panel_bytes(vectors) > self.target.l1_bytes:
+        if self.why_right_not_along_n is not None or 2 * self.panel_bytes(vectors) > self.target.l1_bytes:
             return False
         if 2 * self.right_bytes_at_once > self.target.l2_bytes:
             return False
@@ -133,7 +133,7 @@ class TileCycles(FlatProduct):
         block, the next one is prefetched. The sums go to memory after each block, and are cleared before the first and
         read after the last one: that costs less than packing where rows are few and sums are long. If all rows fit one
         tile nothing is read twice either way, but consecutive lines are fetched faster than those of a narrow panel."""
-        if self.why_right_not_along_n() is not None or self.product.stops.keys() - {*self.product.k}:
+        if self.why_right_not_along_n is not None or self.product.stops.keys() - {*self.product.k}:
             return False
         if self.any_rows or self.n.stop is not None:
             return False
@@ -155,21 +155,21 @@ class TileCycles(FlatProduct):
         if self.n.stop is not None:
             return self.cycles_of_columns(tile)
         if not self.m.balanced:
-            return self.cycles_of(tile, self.m.size)
+            return self.cycles_of(tile, tile.rows, self.m.size)
         sizes = [(size, -(-size // tile.rows)) for size in cpu.USUAL_ROWS[self.m.most]]
-        return sum([self.cycles_of(replace(tile, rows=-(-size // panels)), panels * -(-size // panels)) / size
+        return sum([self.cycles_of(tile, -(-size // panels), panels * -(-size // panels)) / size
                     for size, panels in sizes])
 
-    def cycles_of(self, tile: Tiling, size: int) -> float:
-        """The same for one size of M, of all workers together: those of `tile_cycles`, of packing and of workers that
-        wait. Packing is counted per element (more where other cores read it from further away) and per phase; of a
-        right factor that is read in place, its lines, once if they stay in the first-level cache, none if it flows
-        (`right_flows`)."""
+    def cycles_of(self, tile: Tiling, rows: int, size: int) -> float:
+        """The same for one size of M and tiles of so many rows, of all workers together: those of `tile_cycles`, of
+        packing and of workers that wait. Packing is counted per element (more where other cores read it from further
+        away) and per phase; of a right factor that is read in place, its lines, once if they stay in the first-level
+        cache, none if it flows (`right_flows`)."""
         target, costs, readers = self.target, self.costs, max(1, self.workers // self.around)
-        panels_m, panels_n = -(-size // tile.rows), self.panels(tile.rows, tile.vectors)[1]
+        panels_m, panels_n = -(-size // rows), self.panels(rows, tile.vectors)[1]
         left_far, right_far = 2 * self.left_bytes > target.l2_bytes, self.right_bytes > target.l2_bytes
         phase = cpu.PHASE * self.workers / self.depth
-        tiles, packing = panels_m * panels_n * self.tile_cycles(tile, size), 0.0
+        tiles, packing = panels_m * panels_n * self.tile_cycles(tile, rows, size), 0.0
         if tile.left == "packed":
             packing += phase + (costs.pack_left[left_far] + cpu.REMOTE_CYCLES * (min(readers, panels_n) - 1)) * size
         if tile.right == "near":                                     # again for each block of rows
@@ -189,19 +189,20 @@ class TileCycles(FlatProduct):
         """The same where N has a run-time bound, per row and column, summed over typical sizes: whole panels, and one
         of the vectors that are left over."""
         sizes = (self.m.size,) if self.m.stop is None else cpu.USUAL_POSITIONS
-        each = [self.tile_cycles(replace(tile, vectors=vectors), self.m.size) for vectors in range(tile.vectors + 1)]
+        each = [self.tile_cycles(replace(tile, vectors=vectors), tile.rows, self.m.size)
+                for vectors in range(tile.vectors + 1)]
         each, of_columns = [0, *[cycles + cpu.ROW_CYCLES * tile.rows / self.depth for cycles in each[1:]]], 0.0
         for columns in cpu.USUAL_POSITIONS:
             whole, rest = divmod(-(-columns // self.lanes), tile.vectors)
             of_columns += (whole * each[-1] + each[rest]) / columns
         return of_columns * sum([-(-rows // tile.rows) / rows for rows in sizes])
 
-    def tile_cycles(self, tile: Tiling, size: int) -> float:
-        """The estimated cycles of a tile per step of K. Counts: two multiply-adds a cycle, or a little under two loads;
-        cache lines of both panels from the second-level cache (more for rows read in place), and vectors that cross a
-        line; the epilogue's accesses, double where rows past the edge are masked, and per element where they are
-        strided."""
-        rows, vectors, target, costs = tile.rows, tile.vectors, self.target, self.costs
+    def tile_cycles(self, tile: Tiling, rows: int, size: int) -> float:
+        """The estimated cycles of a tile of so many rows per step of K. Counts: two multiply-adds a cycle, or a little
+        under two loads; cache lines of both panels from the second-level cache (more for rows read in place), and
+        vectors that cross a line; the epilogue's accesses, double where rows past the edge are masked, and per element
+        where they are strided."""
+        vectors, target, costs = tile.vectors, self.target, self.costs
         in_place = tile.right == "in_place"
         stays = in_place and self.right_stays_near(vectors)
         read_early = vectors if in_place and not self.right_is_near else 0     # each of its lines is prefetched, too
