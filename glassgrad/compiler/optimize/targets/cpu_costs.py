@@ -19,6 +19,7 @@ LIMITS = {
     "window": TilingThresholds(least_work=64 << 10, task_work=64 << 10, most_tasks=64, long_k=1024, k_block=256),
 }
 
+SHORT_LOOP = 9           # taps of a window, or other steps of nested sums, that are unrolled
 SPREAD_ROWS = 16         # up to which each row is split into several tasks
 CACHE_LINE = 64          # bytes
 PAGE = 4096
