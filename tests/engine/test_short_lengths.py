@@ -13,7 +13,7 @@ from glassgrad import Context, Device, ShapeError, Tensor, TinyJit, Variable
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import linear
-from glassgrad.compiler.lower.loops import LANE, Accumulate, For, Kernel, loads_in, ranges_of, task_loops, walk
+from glassgrad.compiler.lower.loops import LANE, Accumulate, For, Kernel, Store, loads_in, ranges_of, task_loops, walk
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import build, kernel_of
@@ -332,14 +332,29 @@ def test_the_parts_of_a_sum_are_left_out_for_few_terms() -> None:
 
 
 @pytest.mark.skipif(Device.DEFAULT != "CPU", reason="about a kernel for a CPU")
-@pytest.mark.parametrize("terms", [cpu.FEW_TERMS])
-def test_a_product_of_few_terms_has_no_blocks_of_its_sum(terms: int) -> None:
+def test_a_product_of_few_terms_packs_no_left_factor() -> None:
+    """Versions for up to 64 terms, up to 128 and more."""
+    [kernel] = kernels_of(lambda n: Tensor(data((n, 128))).T @ Tensor(data((n, 512))))
+    few, some, many = kernel.moves
+    assert "left=in_place" in few and "left" not in some + many, "packed is not said"
+    multiply = [i for i, phase in enumerate(kernel.phases) if any(s.memory.op is o.PARAM for s in walk(phase.body)
+                                                                  if isinstance(s, Store))]
+    used = [[i for i in used_phases(kernel, n) if i in multiply] for n in (2, 64, 65, 128, 129, 1000)]
+    assert used == [[i] for i in multiply for _ in range(2)]
+
+
+@pytest.mark.skipif(Device.DEFAULT != "CPU", reason="about a kernel for a CPU")
+def test_a_product_of_few_terms_has_no_blocks_of_its_sum() -> None:
     [kernel] = kernels_of(lambda n: Tensor(data((n, 64))).T @ Tensor(data((n, 512))))
-    short, long = kernel.moves
-    assert "k_block" in long and "k_block" not in short
-    few, many = used_phases(kernel, terms), used_phases(kernel, terms + 1)
-    assert few == used_phases(kernel, 2) and many == used_phases(kernel, 1000)
-    assert 0 in few and 0 not in many and 2 in many and 2 not in few, "those that multiply: 1 packs"
+    *short, long = kernel.moves
+    assert "k_block" in long and not any("k_block" in each for each in short)
+    few, more, many = [used_phases(kernel, n) for n in (2, 128, 129)]
+    assert few == used_phases(kernel, 64) and many == used_phases(kernel, 1000) and more != many
+
+
+@pytest.mark.parametrize("columns", [96, 512])
+def test_a_product_of_any_number_of_terms_is_right(columns: int) -> None:
+    check_all_lengths(lambda x: x[:, :columns // 4].T @ x, lambda n: (n, columns))
 
 
 @pytest.mark.parametrize("causal", [False, True])

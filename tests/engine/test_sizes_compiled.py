@@ -422,6 +422,17 @@ def test_how_large_a_product_may_be_depends_on_its_tiles(move: str, limit: int |
     assert found == ([] if limit is None else [(64 ** 2 * Length({(symbol,): 1}), limit)])
 
 
+@pytest.mark.parametrize("columns, limit", [(64, 1 << 17), (512, 1 << 19)])
+def test_how_long_a_sum_in_blocks_may_be_depends_on_its_columns(columns: int, limit: int) -> None:
+    """Up to 1,024 terms there are no blocks."""
+    n, move = Variable("n", 1, 1 << 14).bind(5), "contract(rows=13, right=in_place, k_blocks=2, k_block=1024)"
+    x, g = (Tensor.zeros(1 << 14, size).contiguous().realize() for size in (128, columns))
+    items = (x[:n].T @ g[:n]).schedule()
+    [symbol] = {s for node in items[0].ast.toposort() for s in node.symbols}
+    found = slow_above(items, [SimpleNamespace(moves=[move])], dict.fromkeys(items[0].slots, symbol))
+    assert found == [(columns * Length({(symbol,): 1}), limit)]
+
+
 def test_convolutions_of_other_sizes_and_taps_with_their_gradients() -> None:
     """A window's size is a variable in a general graph too: it was not renamed with the others."""
     for image, weight, padding in (((2, 8, 17, 15), (6, 8, 3, 3), 0), ((1, 4, 13, 13), (4, 4, 5, 5), 2),

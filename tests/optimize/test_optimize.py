@@ -13,7 +13,8 @@ from loop_kernels import AVX512
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, multiply, operation,
+                                                    substitute_index)
 from glassgrad.compiler.graph.op_arguments import Measure, Param
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.graph.uop import UOp, const, identity
@@ -22,6 +23,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, 
                                             loops_around, nested, nodes_in, one, register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.cut_at_gates import branches_at_gates, branches_at_parts, cut_at_gates
+from glassgrad.compiler.optimize.plain.lanes_and_tasks import tasks_of_rows, unrolled
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.pipeline import make_source
 
@@ -226,6 +228,45 @@ def test_a_loop_spread_over_tasks_computes_the_same(n: int, count: int, rng: np.
     compare(params, [loop], [[after]], rng)
     number = after.range.arg.size if after.kind == TASK else 1
     assert number <= max(count, 1) or number == n
+
+
+@pytest.mark.parametrize("value", [1, 2, 5, 16, 32, 33])
+@pytest.mark.parametrize("count", [1, 3, 16, 50])
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_task_has_more_rows_of_a_shorter_length(value: int, count: int, ends: bool, rng: np.random.Generator) -> None:
+    """Of 50 rows, or as many as they are long; with 33 columns a task has as many as without a run-time bound."""
+    n, (out, x), i, j = run_time_value(33), (param(0, 50 * 33), param(1, 50 * 33)), counter("i", 50), counter("j", 33)
+    at = add(multiply(i, 33), j)
+    loop = For(i, LOOP, [For(j, LOOP, [Store(out, at, load(x, at) * 2.0)], n)], n if ends else None)
+    [after] = at_values(n, [tasks_of_rows(loop, count, operation(o.IDIV, index(33), n))], value)
+    [usual] = at_values(n, [moves.tasks(loop, count, False)], value)
+    compare([out, x], at_values(n, [loop], value), [[after]], rng)
+    rows, step = value if ends else 50, -(-50 // count)
+    if count > 1:
+        assert isinstance(after, For) and isinstance(usual, For)
+        assert bounds(after.stop)[1] == -(-rows // (step * (33 // value)))
+        assert value < 33 or bounds(after.stop)[1] == bounds(usual.stop or index(usual.range.arg.size))[1]
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 2), (3, 3), (1, 1), (4, 3), (10,)])
+def test_a_short_sum_is_written_out(sizes: tuple[int, ...], rng: np.random.Generator) -> None:
+    size = math.prod(sizes)
+    params, body, _ = reduction(size)
+    total, counters = register("acc", FLOAT), [counter(f"k{i}", n) for i, n in enumerate(sizes)]
+    at = flat_index(counters)
+    steps: list[Statement] = [Accumulate(total, o.ADD, load(params[1], at) * load(params[2], at))]
+    after = unrolled([body[0], *loops_around(counters, steps, LOOP), body[2]], 9)
+    compare(params, body, [after], rng)
+    loops = [s.range for s in walk(after) if isinstance(s, For)]
+    assert loops == ([] if size <= 9 else counters[:1]), "of 4 x 3 steps, the inner three are written out"
+
+
+def test_what_is_stored_in_a_loop_or_ends_at_run_time_is_not_written_out() -> None:
+    params, loop = elementwise(3)
+    _, _, reduced = reduction(3)
+    to_an_end = For(reduced.range, LOOP, reduced.body, run_time_value(3))
+    for each in (loop, to_an_end):
+        assert [type(s) for s in unrolled([each], 9)] == [For]
 
 
 @pytest.mark.parametrize("n", RAGGED)

@@ -185,6 +185,8 @@ REWRITES = {
     "contraction_tilings.blocks_together": "test_short_lengths.py::test_a_task_goes_along_one_image_for_some_blocks",
     "contraction_tilings.limit_tasks": "test_changing_sizes.py::test_the_loop_trees_touch_only_their_memory",
     "loop_moves.merge": "test_optimize.py::test_merged_loops_compute_the_same",
+    "lanes_and_tasks.unrolled": "test_optimize.py::test_a_short_sum_is_written_out",
+    "lanes_and_tasks.tasks_of_rows": "test_optimize.py::test_a_task_has_more_rows_of_a_shorter_length",
     "loop_moves.wide": "test_optimize.py::test_a_widened_loop_computes_the_same",
     "cut_at_gates.cut_at_gates": "test_optimize.py::test_a_loop_cut_at_gates_computes_the_same_without_comparing",
     "cut_at_gates.branches_at_gates": "test_optimize.py::test_rows_with_a_condition_of_their_own_are_two_loops",

@@ -6,6 +6,8 @@ for the rest, and the loops of M get versions of the code by their number (versi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from glassgrad.compiler.graph import UOp
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, modulo, multiply,
                                                     times, value_in)
@@ -75,18 +77,27 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
 
 @move(lambda body, *_: [body])
 def by_terms(body: list[Statement], target: Target) -> list[list[Statement]]:
-    """for k below stop: r += f  ->  if stop <= 128: for k in 128 below stop: r += f;  if stop > 128: the same for all
+    """for k below stop: r += f  ->  if stop <= 64: for k in 64 below stop: r += f;  if stop > 64: the same for all
 
-    For a sum of products with a run-time bound: a short one needs no blocks of K, whose sums wait in memory.
-    refuses (returns the body): no such sum, or one without blocks; groups of threads, whose parts are equal at run time
+    For a sum of products with a run-time bound: few terms take less time than packing for many, or writing the result,
+    and up to 1,024 need no blocks of K, whose sums wait in memory.
+    refuses (returns the body): no such sum, or one with the same tiles; groups of threads, whose parts are equal at run
+    time
     """
     product = None if target.groups or not target.tiled_products else recognize(body)
     loop = None if product is None or not product.n else next((r for r in product.k if r in product.stops), None)
-    plan = None if product is None or loop is None else RegisterPlan.cheapest(product, target)
-    if product is None or loop is None or plan is None or not plan.k_block or _in_place(body, target):
+    if product is None or loop is None or _in_place(body, target):
         return [body]
-    stop, few = product.stops[loop], max(1, cpu.FEW_TERMS * loop.arg.size // product.depth)
-    return one_of({few: bounded(body, stop, few, stop), loop.arg.size: body}, stop, -1)
+
+    def tile_of(version: list[Statement]) -> tuple[object, ...] | None:
+        few = recognize(version)
+        plan = None if few is None else RegisterPlan.cheapest(few, target)
+        tile = None if plan is None else plan.own()
+        return None if tile is None else (tile.rows, tile.vectors, tile.left, tile.right, tile.k_block > 0)
+    stop, size = product.stops[loop], int(loop.arg.size)
+    numbers = [max(1, terms * size // product.depth) for terms in cpu.FEW_TERMS]
+    versions = {most: bounded(body, stop, most, stop) for most in numbers if most < size}
+    return one_of(_with_other_tiles({**versions, size: body}, tile_of), stop, -1) if tile_of(body) else [body]
 
 
 def _in_place(body: list[Statement], target: Target) -> bool:
@@ -131,16 +142,18 @@ def _by_rows(body: list[Statement], product: Product, target: Target) -> list[li
         up_to = gpu.ROWS if unit_for(product, target) is None else gpu.UNIT_ROWS
     numbers = [n for n in (*up_to, loop.arg.size) if bounds(stop)[0] <= n <= loop.arg.size]
     versions = {most: bounded(body, stop, most, None if most <= few else stop) for most in numbers}
-    return one_of(_with_other_tiles(versions, target) if target.groups else versions, stop)
 
-
-def _with_other_tiles(versions: dict[int, list[Statement]], target: Target) -> dict[int, list[Statement]]:
-    """The versions without those whose tiles are those of the next one: that serves for both."""
-    tiles: dict[int, list[str]] = {}
-    for most, body in versions.items():
+    def tile_of(version: list[Statement]) -> list[str]:
         recipe = Decisions(None)
-        contraction_by_groups(body, target, recipe, is_version=True)
-        tiles[most] = recipe.moves
+        contraction_by_groups(version, target, recipe, is_version=True)
+        return recipe.moves
+    return one_of(_with_other_tiles(versions, tile_of) if target.groups else versions, stop)
+
+
+def _with_other_tiles(versions: dict[int, list[Statement]], tile_of: Callable[[list[Statement]], object]) \
+        -> dict[int, list[Statement]]:
+    """The versions without those whose tiles are those of the next one: that serves for both."""
+    tiles = {most: tile_of(body) for most, body in versions.items()}
     return {most: body for (most, body), more in zip(versions.items(), [*[*versions][1:], 0])
             if tiles[most] != tiles.get(more)}
 

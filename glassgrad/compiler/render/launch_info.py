@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import math
 import operator
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import bounds_by, value_in, values_in
-from glassgrad.compiler.graph.op_arguments import Measure
+from glassgrad.compiler.graph.index_algebra import value_in, values_in
 from glassgrad.compiler.lower.loops import For, Kernel, Statement, filled, numbered_loops, shared_locals, walk
 
 ALIGNMENT = 64
@@ -46,7 +43,8 @@ class TasksByValue(NamedTuple):
 
 VALUE = "value"
 _OPERATIONS: dict[str, Callable[[int, int], int]] = {
-    "ADD": operator.add, "MUL": operator.mul, "IDIV": operator.floordiv, "MOD": operator.mod, "MIN": min, "MAX": max}
+    "ADD": operator.add, "MUL": operator.mul, "MOD": operator.mod, "MIN": min, "MAX": max,
+    "IDIV": lambda x, y: x // y if y else 0}
 
 
 @dataclass(frozen=True)
@@ -130,28 +128,11 @@ def _tasks_by_value(phase: int, loops: list[For], body: list[Statement], replaye
     if not values or not (replayed or all([value.symbol.exact for value in values])):
         return []
     tasks = size * each if stop is None else ("MUL", ("MIN", formula_of(stop), size), each)
-    serial_to = _serial_to(body, values[0], serial_steps) if len(values) == 1 else 0
+    serial_to = 0
+    if serial_steps and len(values) == 1:
+        from glassgrad.compiler.optimize.plain.access_order import greatest_within  # late: not for a warm process
+        serial_to = greatest_within(serial_steps, body, values[0])
     return [TasksByValue(phase, tuple([value.slot for value in values]), tasks, serial_to)]
-
-
-def _serial_to(body: list[Statement], value: Measure, steps: int) -> int:
-    """The greatest number for a value for which a phase has at most so many element steps; 0: none."""
-    from glassgrad.compiler.optimize.plain.access_order import step_cost, work  # late: a warm process has no optimizer
-    cost = lru_cache(maxsize=None)(step_cost)
-
-    def steps_at(number: int) -> int:
-        known: dict[UOp, tuple[int, int]] = {}
-
-        def bounds_of(n: UOp) -> tuple[int, int]:
-            if n not in known:
-                known[n] = (value.symbol.low, number) if n.arg == value else bounds_by(n, bounds_of)
-            return known[n]
-
-        return work(body, lambda f: f.range.arg.size if f.stop is None else
-                    max(0, min(f.range.arg.size, bounds_of(f.stop)[1])), cost)
-
-    numbers = range(value.symbol.low, value.symbol.high + 1)
-    return value.symbol.low - 1 + bisect_right(numbers, steps, key=steps_at) if steps else 0
 
 
 def formula_of(node: UOp) -> Any:

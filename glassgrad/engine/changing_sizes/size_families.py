@@ -47,7 +47,8 @@ UNTILED = 1 << 24         # multiply-adds of a product in plain loops, above whi
 IN_GROUPS = {"held": 1 << 28, "warps": 1 << 26}     # the same, for families whose blocks are for
 # groups of threads on a GPU: kernels for one size have asynchronous copies;
 COPIED_AHEAD = 1 << 33    # the same for attention that has them, too, in smaller blocks
-READ_IN_PLACE = 1 << 17   # elements of a right factor that is neither packed nor streamed, of such a sum
+READ_IN_PLACE = 1 << 17   # elements of a right factor that is neither packed nor streamed, of a sum in blocks: one of
+AT_ONCE = 1 << 10         # so many terms has a version without them
 
 
 class GeneralGraph:
@@ -480,7 +481,8 @@ def slow_above(items: Sequence[Item], programs: Sequence[Any],
                 if of_groups or not families:
                     found.append((n.src[0].elements, min(of_groups, default=UNTILED)))
                 elif in_place and isinstance(depth, Length) and not in_kernel(ast):    # blocks of keys stay in a cache
-                    found.append((depth * columns, READ_IN_PLACE))
+                    at_once = AT_ONCE * columns if isinstance(columns, int) else 0
+                    found.append((depth * columns, max(READ_IN_PLACE, at_once)))
         named = partial(_variable, variables, slots)
         limits.update({(replaced(size, named), most): None for size, most in found})
     return [(size, most) for size, most in limits if isinstance(size, Length)]

@@ -7,10 +7,13 @@ read off the indices of loads and stores. Chooses nothing: plain_loops.py does.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
+from functools import lru_cache
 
 from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, linear, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, bounds_by, linear, multiply, substitute_index
+from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, If, Statement, Store, counter, expressions,
                                             loads_in, ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -187,6 +190,26 @@ def work(body: list[Statement], size: Callable[[For], int] = greatest_size,
          cost: Callable[[Statement], float] = step_cost) -> int:
     """Element steps in total, weighted by their cost."""
     return int(sum([times * cost(s) for s, times in weighed(body, 1.0, size)]))
+
+
+def greatest_within(steps: int, body: list[Statement], value: Measure) -> int:
+    """The greatest number for a run-time value for which statements take at most so many element steps; less than the
+    value may be: none."""
+    cost = lru_cache(maxsize=None)(step_cost)
+
+    def steps_at(number: int) -> int:
+        known: dict[UOp, tuple[int, int]] = {}
+
+        def bounds_of(n: UOp) -> tuple[int, int]:
+            if n not in known:
+                known[n] = (number, number) if n.arg == value else bounds_by(n, bounds_of)
+            return known[n]
+
+        return work(body, lambda f: f.range.arg.size if f.stop is None else
+                    max(0, min(f.range.arg.size, bounds_of(f.stop)[1])), cost)
+
+    numbers = range(value.symbol.low, value.symbol.high + 1)
+    return value.symbol.low - 1 + bisect_right(numbers, steps, key=steps_at)
 
 
 def arithmetic(body: list[Statement]) -> int:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glassgrad.compiler.graph.index_algebra import multiply
-from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, counter, loops_around, ranges_of, walk
+from glassgrad.compiler.graph import UOp, ops as o
+from glassgrad.compiler.graph.index_algebra import add, bounds, index, multiply, operation, times
+from glassgrad.compiler.graph.op_arguments import Measure
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, For, If, Statement, counter, loops_around,
+                                            ranges_of, walk, with_body)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
-from glassgrad.compiler.optimize.plain.access_order import neighbours, vectors_in_flight
+from glassgrad.compiler.optimize.moves.move_decorator import move
+from glassgrad.compiler.optimize.plain.access_order import greatest_within, neighbours, vectors_in_flight, work
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.product.recognize import count
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
@@ -142,6 +146,21 @@ def one_loop(loop: For) -> For:
     return For(whole, LOOP, moves.rebuild(body, axis.apart(whole)), loop.stop and multiply(loop.stop, inside))
 
 
+@move(lambda body, most: body)
+def unrolled(body: list[Statement], most: int) -> list[Statement]:
+    """for k in 3: r += f[k]  ->  r += f[0]; r += f[1]; r += f[2]      for up to `most` steps of nested loops"""
+    out: list[Statement] = []
+    for s in body:
+        if isinstance(s, (For, If)):
+            s = with_body(s, unrolled(s.body, most))
+        if isinstance(s, For) and s.kind == LOOP and s.stop is None and s.range.arg.size * len(s.body) <= most and \
+                all(isinstance(each, Accumulate) for each in s.body):
+            out += [each for at in range(s.range.arg.size) for each in moves.rebuild(s.body, {s.range: index(at)})]
+        else:
+            out.append(s)
+    return out
+
+
 # -- tasks -------------------------------------------------------------------------------------------------------------
 def nest(loops: list[For], body: list[Statement], total: int, target: Target, decisions: Decisions,
          independent: bool = True) -> list[Statement]:
@@ -155,4 +174,37 @@ def nest(loops: list[For], body: list[Statement], total: int, target: Target, de
     few_rows = gpu.SPREAD_ROWS * target.few_tasks if target.groups else cpu.SPREAD_ROWS
     if independent and body and wanted > 1 and rows < few_rows:
         body = moves.spread(body, max(1, wanted // max(rows, 1)), target.groups)
+    shorter = None if target.groups or len(loops) != 1 else _times_shorter(body)
+    if shorter is not None and wanted > 1 and rows > 1:
+        return [tasks_of_rows(For(loops[0].range, LOOP, body, loops[0].stop), wanted, shorter)]
     return moves.share_out([f.range for f in loops], body, wanted, {f.range: f.stop for f in loops}, target.groups)
+
+
+@move(lambda loop, *_: loop)
+def tasks_of_rows(loop: For, most: int, shorter: UOp) -> For:
+    """for i in n: S  ->  TASK o below ceil(n / m): for i below m: S[i = o*m + i]      (the last may be shorter)
+
+    For rows of a run-time length. A task has m of them: n / most where they have their greatest length, and as many
+    times more as they are `shorter`.
+    """
+    n, name = loop.range.arg.size, loop.range.arg.name
+    least = -(-n // most)
+    task, row, end = counter(name + "t", -(-n // least)), counter(name, n), loop.stop or index(n)
+    rows = multiply(shorter, least)
+    begin = times(task, rows)
+    body = moves.rebuild(loop.body, {loop.range: add(begin, row)})
+    left = add(end, multiply(begin, -1)).minimum(rows)
+    return For(task, TASK, [For(row, LOOP, body, left)], operation(o.IDIV, add(end, add(rows, index(-1))), rows))
+
+
+def _times_shorter(body: list[Statement]) -> UOp | None:
+    """How many times less than at its greatest number a run-time value leaves to do; None where that does not follow
+    from one value, or other work is more."""
+    stops = [f.stop for f in walk(body) if isinstance(f, For) and f.stop is not None]
+    values = {n for stop in stops for n in stop.toposort() if isinstance(n.arg, Measure)}
+    if len(values) != 1:
+        return None
+    [value] = values
+    low, high = bounds(value)
+    follows = low > 0 and greatest_within(work(body) // 4, body, value.arg) >= high // 8
+    return operation(o.IDIV, index(high), value) if follows else None

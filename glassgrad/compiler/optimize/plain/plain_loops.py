@@ -21,7 +21,7 @@ from glassgrad.compiler.optimize.plain.columns import along_rows_of_slices, goes
 from glassgrad.compiler.optimize.plain.cpu_scatters import rows_among_tasks
 from glassgrad.compiler.optimize.plain.gpu_scatters import scattered_along
 from glassgrad.compiler.optimize.plain.lanes_and_tasks import (ADDS, FEW_ROWS, LEAST_READ, along_rows, ask_lanes,
-                                                               divisible_sum, nest, partial_sums)
+                                                               divisible_sum, nest, partial_sums, unrolled)
 from glassgrad.compiler.optimize.plain.reductions import rows_at_once, transposed
 from glassgrad.compiler.optimize.product.recognize import count
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
@@ -33,7 +33,12 @@ MOST_BRANCHES = 1       # conditions that are the same for a whole row, for whic
 
 
 def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
-    """The loop nest with lanes and tasks: one phase, or two where a long sum is split into partial sums."""
+    """The loop nest with lanes and tasks, and short sums written out."""
+    return [unrolled(phase, cpu.SHORT_LOOP) for phase in _phases(body, target, decisions)]
+
+
+def _phases(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
+    """Its phases: one, or two where a long sum is split into partial sums."""
     loops, inner = task_loops(body)
     total, lanes = work(body), target.lanes(itemsize(body))
     if stores_in_order(inner):

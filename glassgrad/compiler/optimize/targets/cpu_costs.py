@@ -19,6 +19,7 @@ LIMITS = {
     "window": TilingThresholds(least_work=64 << 10, task_work=64 << 10, most_tasks=64, long_k=1024, k_block=256),
 }
 
+SHORT_LOOP = 9           # taps of a window, or other steps of nested sums, that are unrolled
 SPREAD_ROWS = 16         # up to which each row is split into several tasks
 CACHE_LINE = 64          # bytes
 PAGE = 4096
@@ -35,7 +36,7 @@ ROWS_AHEAD = 16          # prefetch distance in rows of a right factor (steps of
 NEAR_K = 2048            # size of K above which panels do not stay in a cache: all tiles do a part of K, then the next
 FEW_PANELS = 16          # of N, up to which the left factor may be read in place, again for each panel
 EVEN_ROWS = 64           # of M with a run-time bound, up to which they are split into panels of balanced height
-FEW_TERMS = 128         # of a sum of products with a run-time bound, up to which it has a version without blocks of K
+FEW_TERMS = 64, 128, LIMITS["contract"].long_k     # of a sum of products, up to which a run-time number has a version
 TILE_ROWS = 5, EVEN_ROWS  # up to which a run-time number of them has a version of the code each,
 USUAL_ROWS = {5: (2, 3, 4, 5), EVEN_ROWS: (8, 16, 33)}   # and typical numbers of them
 ROW_CYCLES = 4           # to find a tile's row in a result with a run-time number of columns

@@ -37,7 +37,6 @@ from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks, T
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 
 STEPS_AHEAD = 48         # prefetch distance in steps of K of a packed left factor that each task reads as a whole
-SHORT_LOOP = 9           # taps of a window that are unrolled
 
 
 class RegisterTile(PanelBlocks):
@@ -228,7 +227,7 @@ class RegisterTile(PanelBlocks):
             unrolled &= {*ranges_of(gate or (b.src[2] if len(b.src) == 3 else index(0))), self.product.k[-1]}
         for r in reversed(self.product.k):
             count *= r.arg.size if r in unrolled else 1
-            if r in unrolled and count <= SHORT_LOOP and len(self.product.k) > 1:
+            if r in unrolled and count <= cpu.SHORT_LOOP and len(self.product.k) > 1:
                 body = [s for i in range(r.arg.size) for s in moves.rebuild(body, {r: index(i)})]
             else:
                 body = [For(r, LOOP, body)]

@@ -154,11 +154,11 @@ class TileCycles(FlatProduct):
         sizes."""
         if self.n.stop is not None:
             return self.cycles_of_columns(tile)
-        if not self.m.balanced:
+        if self.m.stop is None or self.m.most not in cpu.USUAL_ROWS:
             return self.cycles_of(tile, tile.rows, self.m.size)
         sizes = [(size, -(-size // tile.rows)) for size in cpu.USUAL_ROWS[self.m.most]]
-        return sum([self.cycles_of(tile, -(-size // panels), panels * -(-size // panels)) / size
-                    for size, panels in sizes])
+        return sum([self.cycles_of(tile, rows, panels * rows) / size for size, panels in sizes
+                    for rows in [-(-size // panels) if self.m.balanced else tile.rows]])
 
     def cycles_of(self, tile: Tiling, rows: int, size: int) -> float:
         """The same for one size of M and tiles of so many rows, of all workers together: those of `tile_cycles`, of
