@@ -126,8 +126,8 @@ def _copies_rows(body: list[Statement], rows: UOp) -> bool:
     values = [s.value for s in walk(body) if isinstance(s, Accumulate)]
     factors = [f for value in values if any(n.op is o.MUL for n in toposort([value]))
                for f in (value.src if value.op is o.MUL else (value,)) if rows in ranges_of(f)]
-    return any(f.op is not o.LOAD or len(f.src) != 2 or not any(linear(f.src[1])[1].get(r) == 1 for r in loops)
-               for f in factors)
+    return any(f.op is not o.LOAD or len(f.src) != 2
+               or not any(linear(f.src[1])[1].get(r) == 1 for r in (*loops, rows)) for f in factors)
 
 
 def merge_all(body: list[Statement]) -> list[Statement]:
