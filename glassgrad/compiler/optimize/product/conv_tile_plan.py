@@ -232,9 +232,8 @@ class ImagePlan:
                     cost += panels * cut.count * depth * cut.lines(step) * cpu.LINE_CYCLES
                 ways.append((cost, vectors, cut.tiles))
         ways.sort(key=lambda tile: tile[0])
-        few = any(r in p.m for r in p.stops)
-        useless = not few and ideal < cpu.LEAST_USE * ways[0][0] if ways else True
-        if useless or not (window or along) and packed < ways[0][0]:
+        least_use = 0 if any(r in p.m for r in p.stops) else cpu.LEAST_USE       # else blocks, with masks
+        if not ways or ideal < least_use * ways[0][0] or not (window or along) and packed < ways[0][0]:
             return None
         cost, vectors, tiles = ways[0]
         return ImagePlan(p, edges, rows_of(p, edges, tiles), vectors, lanes, cost, target.vector_registers,
