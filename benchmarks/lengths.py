@@ -133,6 +133,8 @@ PROGRAMS: dict[str, Callable[[], Callable[[int], Results]]] = {
     "conv2d, batch": lambda: _images(16, 8, 14, 14),
     "conv2d, colors": lambda: _images(8, 3, 28, 28),
     "conv2d, strided": lambda: lambda n: _data(1, 16, n, 32).conv2d(_data(32, 16, 3, 3), padding=1, stride=2),
+    "conv2d, strided square": lambda: lambda n: _data(1, 16, n, n).conv2d(_data(32, 16, 3, 3), padding=1, stride=2),
+    "conv2d, single pixels": lambda: lambda n: _data(1, 32, n, n).conv2d(_data(64, 32, 1, 1)),
     "running sum": lambda: lambda n: _data(64, n).cumsum(1),
     "two: elementwise": lambda: lambda n: (_data(n, _second(n)) * 2 + 1).gelu(),
     "two: sum of rows": lambda: lambda n: _data(n, _second(n)).sum(1),
@@ -156,6 +158,8 @@ PROGRAMS: dict[str, Callable[[], Callable[[int], Results]]] = {
                                           lambda x, w: x.conv2d(w, padding=1, stride=2)),
     "step, conv2d": lambda: _step(lambda n: [_data(1, 16, n, 16), _data(16, 16, 3, 3)],
                                   lambda x, w: x.conv2d(w, padding=1)),
+    "step, conv2d, square": lambda: _step(lambda n: [_data(1, 16, n, n), _data(16, 16, 3, 3)],
+                                          lambda x, w: x.conv2d(w, padding=1)),
     "step, conv2d of batches": lambda: _step(lambda n: [_data(n, 8, 14, 14), _data(16, 8, 3, 3)],
                                              lambda x, w: x.conv2d(w, padding=1)),
 }

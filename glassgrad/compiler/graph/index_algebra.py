@@ -69,6 +69,22 @@ def bounds(node: UOp) -> tuple[int, int]:
         return found
 
 
+def close_bounds(node: UOp) -> tuple[int, int]:
+    """Bounds of a sum, also by x - (c - 1) <= c * (x // c) <= x: n - n // 2 * 2 is 0 or 1, whatever n is."""
+    (constant, terms), low, high = linear(node), 0, 0
+    common = math.lcm(*[int(a.src[1].arg) for a in terms if a.op is o.IDIV and a.src[1].op is o.CONST])
+    rest = index(constant * common)
+    for atom, k in terms.items():
+        if atom.op is not o.IDIV or atom.src[1].op is not o.CONST:
+            rest = add(rest, multiply(atom, k * common))
+            continue
+        factor = k * common // int(atom.src[1].arg)
+        rest, spare = add(rest, multiply(atom.src[0], factor)), factor * (int(atom.src[1].arg) - 1)
+        low, high = low - max(spare, 0), high - min(spare, 0)
+    (least, greatest), found = bounds(rest), bounds(node)
+    return max(found[0], -(-(least + low) // common)), min(found[1], (greatest + high) // common)
+
+
 def exact(node: UOp) -> bool:
     """Whether an integer expression provably does not wrap around."""
     low, high = bounds(node)

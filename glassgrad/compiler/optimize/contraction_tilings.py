@@ -83,7 +83,7 @@ def contraction_by_groups(body: list[Statement], target: Target, decisions: Deci
                           is_version: bool = False) -> tuple[Phases, list[Statement]] | None:
     """The phases of a contraction on groups of threads, and the loop nest that plain loops still have to do: with split
     K the sum of the parts, else empty. `is_version`: as for `contraction`. Refuses (None) what no family accepts."""
-    bounded_axes = with_run_time_axes(body)
+    bounded_axes = with_run_time_axes(body, target)
     product = bounded_axes or recognize(body) or recognize_pairs(body)
     if product is None:
         return None
@@ -94,18 +94,18 @@ def contraction_by_groups(body: list[Statement], target: Target, decisions: Deci
         group_tiles(product, target, decisions)
 
 
-def with_run_time_axes(body: list[Statement]) -> Product | None:
-    """The contraction with M and N as the one loop of each that has a run-time bound, and its other loops
-    in the batch; None where neither has such a loop."""
+def with_run_time_axes(body: list[Statement], target: Target) -> Product | None:
+    """The contraction with M and N as the one loop of each that has a run-time bound, of several loops of N the
+    innermost, and its other loops in the batch; None where neither has such a loop."""
     some = any(loop.stop is not None for loop in task_loops(body)[0])
     product = recognize_with_run_time_bounds(body) if some else None
     product = None if product is None else product.with_lanes_right()
     if product is None or not product.m or not product.n:
         return None
     m, n = ([r for r in axis if r in product.stops] for axis in (product.m, product.n))
-    if len(m) > 1 or len(n) > 1:
+    if len(m) > 1 or len(n) > 1 and target.groups:
         return None
-    m, n = m or product.m, n or product.n
+    m, n = m or product.m, n[-1:] or product.n
     rest = [r for r in (*product.m, *product.n) if r not in (*m, *n)]
     return replace(product, m=m, n=n, batch=[*product.batch, *rest])
 
@@ -113,7 +113,7 @@ def with_run_time_axes(body: list[Statement]) -> Product | None:
 def with_run_time_rows(body: list[Statement], target: Target) -> Product | None:
     """The same where M has the run-time bound, and there are versions of the code by it: not for a CPU or a matrix unit
     where another axis has one too."""
-    product = with_run_time_axes(body)
+    product = with_run_time_axes(body, target)
     if product is None or product.m[0] not in product.stops:
         return None
     alone = len(product.stops) == 1
@@ -122,15 +122,14 @@ def with_run_time_rows(body: list[Statement], target: Target) -> Product | None:
 
 def with_run_time_columns(body: list[Statement], target: Target) -> Product | None:
     """The same where N has the run-time bound, or both M and K: a CPU's register tiles take any number of rows, and
-    have code for each number of vectors that are left over. Not for several loops of N, and windows: images are read
-    in place."""
-    product = with_run_time_axes(body)
+    have code for each number of vectors that are left over. Not for windows: images are read in place."""
+    product = with_run_time_axes(body, target)
     if product is None or len(product.k) > 1 or target.groups or unit_for(product, target) is not None:
         return None
     if product.n[0] not in product.stops and not {product.m[0], *product.k} <= product.stops.keys():
         return None
     plan = RegisterPlan.of(product, target)
-    if plan is None or set(product.batch) & ranges_of(product.right) - ranges_of(product.left):
+    if plan is None:
         return None
     if product.k_stop is None:
         return product

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from glassgrad.compiler.graph import UOp
-from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, divide_up, index, less, modulo, multiply,
-                                                    times, value_in)
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, close_bounds, divide, divide_up, index, less,
+                                                    modulo, multiply, times, value_in)
 from glassgrad.compiler.lower.loops import TASK, For, Statement, Store, around, counter, loads_in, ranges_of, task_loops
 from glassgrad.compiler.optimize.contraction_tilings import (contraction_by_groups, with_images_apart,
                                                              with_run_time_columns, with_run_time_positions,
@@ -120,11 +120,11 @@ def _by_positions(body: list[Statement], target: Target) -> list[list[Statement]
     stop = None if product is None else product.stops[[r for r in product.stops if r not in product.batch][-1]]
     if stop is None or value_in(stop) is None:
         return []
-    (least, greatest), versions = bounds(stop), dict[int, list[Statement]]()
+    (least, greatest), versions = close_bounds(stop), dict[int, list[Statement]]()
     for most in (*[n for n in cpu.POSITIONS if least <= n < greatest], greatest):
         version = in_range(body, stop, least, most)
         product = with_run_time_positions(version)
-        if most > cpu.POSITIONS[0] and (product is None or ImagePlan.cheapest(product, target) is None):
+        if product is None or ImagePlan.cheapest(product, target) is None:
             continue
         versions[most], least = version, most + 1
     return one_of(versions, stop) if greatest in versions else []

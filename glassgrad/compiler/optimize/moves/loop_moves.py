@@ -121,8 +121,11 @@ def _merged_rows(outer: For, inner: For, whole: UOp) -> For | None:
 
 
 def _copies_rows(body: list[Statement], rows: UOp) -> bool:
-    """Whether tiles of a product could copy the factor with these rows: it is computed, or does not lie along a sum."""
+    """Whether tiles of a product could copy all of the factor with these rows: it is computed, or neither lies along a
+    sum nor has columns of the result in place of rows, of which a task copies its own."""
     loops = [s.range for s in walk(body) if isinstance(s, For)]
+    if all([linear(s.index)[1].get(rows) == 1 for s in walk(body) if isinstance(s, Store)]):
+        loops.append(rows)
     values = [s.value for s in walk(body) if isinstance(s, Accumulate)]
     factors = [f for value in values if any(n.op is o.MUL for n in toposort([value]))
                for f in (value.src if value.op is o.MUL else (value,)) if rows in ranges_of(f)]

@@ -14,12 +14,13 @@ The same serves a sum over positions whose results are taps: the gradient of a c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, bounds, build, divide, divide_up,
-                                                    index, less, multiply, operation)
+from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, bounds, build, close_bounds, divide,
+                                                    divide_up, index, less, multiply, operation)
 from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.recognize import usual_stride
@@ -36,19 +37,35 @@ class Half:
     k_step: int
     limit: UOp                  # a constant, or known at run time
 
-    def holds(self, k: UOp) -> UOp:
-        """The condition, at an iteration of the loop of K."""
-        along_m = index(0) if self.m is None else multiply(self.m, self.m_step)
+    def holds(self, k: UOp, place: UOp | None = None) -> UOp:
+        """The condition, at an iteration of the loop of K and an index of the loop of M (None: its counter)."""
+        place = place or self.m
+        along_m = index(0) if place is None else multiply(place, self.m_step)
         return less(add(along_m, multiply(k, self.k_step)), self.limit)
+
+
+class Used(NamedTuple):
+    """The iterations of a loop of K that an index of M uses: from `low` up to `high`, of which those from `surely_low`
+    up to `surely_high` are used whatever the sizes are."""
+    low: int
+    high: int
+    surely_low: int
+    surely_high: int
+
+    @staticmethod
+    def always(low: int, high: int) -> Used:
+        return Used(low, high, low, high)
 
 
 @dataclass(frozen=True)
 class Run:
-    """Iterations low <= k < high, which the positions first <= t < last of a register tile use."""
+    """Iterations low <= k < high, which the positions first <= t < last of a register tile use; with `asked`, if they
+    are inside the image, which is known only at run time."""
     low: int
     high: int
     first: int
     last: int
+    asked: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,8 +154,13 @@ class Edges:
         """A loop of K as regions (begin, end, condition): one for a single index of its loop of M; or, where several
         indices of that loop share a register tile, one for each of the `runs`, used by some of them only."""
         if inside is not None:
-            return [(index(run.low), index(run.high), between(index(run.first), inside, index(run.last)))
-                    for run in runs]
+            found = list[Region]()
+            for run in runs:
+                wanted = between(index(run.first), inside, index(run.last))
+                for h in [h for h in self.halves if run.asked and h.k is k]:
+                    wanted = both(wanted, h.holds(k, place))
+                found.append((index(run.low), index(run.high), wanted))
+            return found
         return [(*(self.interval(k, place) if k in self.bound else (index(0), self.end(k))), None)]
 
     def share(self, k: UOp) -> float:
@@ -170,61 +192,73 @@ class Edges:
         return out
 
     def run_time_pieces(self, m: UOp, tile: int) -> list[RunTimePiece]:
-        """The tiles of `tile` indices along a loop of M with a run-time bound: one at each edge, whose runs are known
-        from that edge on, and those between them, which no edge cuts. The last tiles begin early, so that they end
-        where the loop does. Empty where they are too few for that, or an edge is at a distance not known."""
-        stop, k = self.stops[m], next((k for k, by in self.bound.items() if by is m), None)
-        all_taps = (0, 0 if k is None else k.arg.size)
-        from_start = [] if k is None else self._at_edge(k, tile, index(0), 1)
-        from_end = [] if k is None else self._at_edge(k, tile + 1, add(stop, index(-1)), -1)
-        if from_start is None or from_end is None:
+        """The tiles of `tile` indices along a loop of M with a run-time bound: one at each edge, and those between
+        them, which no edge cuts. The last tiles begin early, so that they end where the loop does. Empty where they are
+        too few for that, or an edge is at a distance not known."""
+        stop, zero = self.stops[m], index(0)
+        near_start, near_end = self._reach(m, zero, 1, tile), self._reach(m, add(stop, index(-1)), -1, tile + 1)
+        if near_start is None or near_end is None:
             return []
-        last = 1 if len(from_end) < 2 else 2                # tiles that may reach the edge at the end
-        if bounds(stop)[0] < max(last * tile + len(from_start), tile + len(from_end)):
-            return []                                       # then a tile may reach both edges
-        starts = [*from_start, *[all_taps] * (tile - len(from_start))]
-        ends = [*[all_taps] * (last * tile - len(from_end)), *reversed(from_end)]
-        first = 1 if from_start else 0
-        whole = divide(add(stop, index(-len(from_end))), tile)          # tiles from the start on that do not reach it
-        rest, zero = add(stop, multiply(whole, -tile)), index(0)
-        pieces = [RunTimePiece(zero, 1, index(1), zero, zero, self._runs_of(starts))] if first else []
-        pieces.append(RunTimePiece(index(first), bounds(whole)[1] - first, add(whole, index(-first)),
-                                   index(first * tile), index(first * tile), self._runs_of([all_taps] * tile)))
+        last = 1 if near_end < 2 else 2                     # tiles that may reach the edge at the end
+        if close_bounds(stop)[0] < (tile if last == 1 else max(2 * tile + near_start, tile + near_end)):
+            return []
+        first = 1 if near_start else 0
+        whole = divide(add(stop, index(-near_end)), tile)          # tiles from the start on that do not reach it,
+        whole = operation(o.MAX, whole, index(first))              # but the first one, which may
+        rest = add(stop, multiply(whole, -tile))
+        pieces = [self._piece(m, tile, zero, 1, index(1), zero, zero)] if first else []
+        begin, all_taps = index(first * tile), self._runs_of([self._used(m)] * tile)
+        pieces.append(RunTimePiece(index(first), bounds(whole)[1] - first, add(whole, index(-first)), begin, begin,
+                                   all_taps))
         for number in range(last):
             after = (last - number) * tile
             used = operation(o.MIN, add(rest, index(tile - after)), index(1))
-            pieces.append(RunTimePiece(add(whole, index(number)), 1, used, add(stop, index(-after)),
-                                       multiply(whole, tile), self._runs_of(ends[number * tile:][:tile])))
+            pieces.append(self._piece(m, tile, add(whole, index(number)), 1, used, add(stop, index(-after)),
+                                      multiply(whole, tile)))
         return [piece for piece in pieces if piece.most > 0]
 
-    def _at_edge(self, k: UOp, most: int, edge: UOp, step: int) -> list[tuple[int, int]] | None:
-        """The iterations that multiply no zeros at the indices from an edge of M inwards, up to where all do; None
-        where they are not known, or that is further than `most` indices away."""
-        found: list[tuple[int, int]] = []
-        for distance in range(most + 1):
-            low, high = self.interval(k, add(edge, index(step * distance)))
-            if low.op is not o.CONST or high.op is not o.CONST:
-                return None
-            if (low.arg, high.arg) == (0, k.arg.size):
-                return found
-            found.append((low.arg, max(low.arg, high.arg)))
-        return None
+    def _piece(self, m: UOp, tile: int, start: UOp, most: int, stop: UOp, begin: UOp, done: UOp) -> RunTimePiece:
+        """A piece with the runs of a tile that begins there."""
+        runs = self._runs_of([self._used(m, add(begin, index(t))) for t in range(tile)])
+        return RunTimePiece(start, most, stop, begin, done, runs)
+
+    def _used(self, m: UOp, place: UOp | None = None) -> Used:
+        """The iterations that multiply no zeros at an index of a loop of M; all, where that is near no edge (None)."""
+        k = next((k for k, by in self.bound.items() if by is m), None)
+        if k is None or place is None:
+            return Used.always(0, 0 if k is None else k.arg.size)
+        (low, surely_low), (surely_high, high) = (0, 0), (k.arg.size, k.arg.size)
+        for h in [h for h in self.halves if h.k is k]:
+            least, most = close_bounds(add(h.limit, multiply(place, -h.m_step)))        # k_step * k is below
+            if h.k_step > 0:
+                surely_high, high = min(surely_high, -(-least // h.k_step)), min(high, -(-most // h.k_step))
+            else:
+                low, surely_low = max(low, most // h.k_step + 1), max(surely_low, least // h.k_step + 1)
+        return Used(low, max(low, high), surely_low, surely_high)
+
+    def _reach(self, m: UOp, edge: UOp, step: int, most: int) -> int | None:
+        """How many indices from an edge of M inwards may not use all taps because of it; None for more than `most`."""
+        own = [h for h in self.halves if h.m is m and (h.limit.op is o.CONST) == (step > 0)]
+        ends = Edges(own, self.stops)
+        found = (n for n in range(most + 1) if ends._used(m, add(edge, index(step * n))) == self._used(m))
+        return next(found, None)
 
     def _runs(self, k: UOp, start: int, tile: int) -> tuple[Run, ...]:
-        return self._runs_of(self._intervals(k)[start:start + tile])
+        return self._runs_of([Used.always(*ends) for ends in self._intervals(k)[start:start + tile]])
 
     @staticmethod
-    def _runs_of(places: list[tuple[int, int]]) -> tuple[Run, ...]:
+    def _runs_of(places: list[Used]) -> tuple[Run, ...]:
         """The runs of a tile, by the iterations that each of its indices uses."""
         marks = sorted({mark for place in places for mark in place})
         out: list[Run] = []
         for low, high in zip(marks, marks[1:]):
-            wanted = [t for t, (first, last) in enumerate(places) if first <= low < last]
+            wanted = [t for t, used in enumerate(places) if used.low <= low < used.high]
             if not wanted:
                 continue
-            run = Run(low, high, wanted[0], wanted[-1] + 1)
-            if out and (out[-1].high, out[-1].first, out[-1].last) == (low, run.first, run.last):
-                run = Run(out.pop().low, high, run.first, run.last)
+            asked = not all([places[t].surely_low <= low < places[t].surely_high for t in wanted])
+            run = Run(low, high, wanted[0], wanted[-1] + 1, asked)
+            if out and out[-1] == replace(run, low=out[-1].low, high=low):
+                run = replace(run, low=out.pop().low)
             out.append(run)
         return tuple(out)
 

@@ -164,7 +164,7 @@ class ImageTile(PanelBlocks):
         """A loop of K split into regions by the rows of the tile that use them."""
         if k in runs:
             row, used = runs[k]
-            return self.edges.regions(k, index(0), row.inside, used)
+            return self.edges.regions(k, row.index_of(one(row.inside)), row.inside, used)
         bound_by = self.edges.bound.get(k) or index(0)
         return self.edges.regions(k, next((r.index_of(index(0)) for r in self.rows if r.loop is bound_by), bound_by))
 

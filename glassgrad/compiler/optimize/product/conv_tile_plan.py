@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from glassgrad.compiler.graph import UOp
-from glassgrad.compiler.graph.index_algebra import add, bounds, index, less, multiply
+from glassgrad.compiler.graph.index_algebra import add, close_bounds, index, less, multiply
 from glassgrad.compiler.lower.loops import counter, one, ranges_of
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, RunTimePiece, read_in_place
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis
@@ -55,7 +55,7 @@ def cuts(p: Product, edges: Edges, most: int) -> list[Cut]:
     apart = {r: abs(usual_stride(p.store.index, r) or 0) for r in (*p.m, *p.n) if r.arg.size > 1}
     out: list[Cut] = []
     whole = {m for k, m in edges.bound.items() if not edges.is_known(k)}         # along these, a tile has one row,
-    known = {r: [tile for tile in range(2, min(most, bounds(stop)[0]) + 1) if edges.run_time_pieces(r, tile)]
+    known = {r: [tile for tile in range(1, min(most, close_bounds(stop)[0]) + 1) if edges.run_time_pieces(r, tile)]
              for r, stop in edges.stops.items() if r in p.m}                     # or so many, up to a run-time bound
     sizes = [max(known[r], default=1) if r in known else 1 if r in whole or known else r.arg.size for r in p.m]
     for tiles in tilings(sizes, most):
@@ -70,7 +70,7 @@ def cuts(p: Product, edges: Edges, most: int) -> list[Cut]:
 def tiles_along(edges: Edges, loop: UOp, tile: int) -> int:
     """The number of tiles along a loop. With a run-time bound, for its greatest value, if as much of each is used as on
     the average of usual ones."""
-    low, high = bounds(edges.stops.get(loop, index(loop.arg.size)))
+    low, high = close_bounds(edges.stops.get(loop, index(loop.arg.size)))
     usual = [n for n in cpu.USUAL_POSITIONS if low <= n <= high] if low < high else []
     usual = usual or [high]
     return math.ceil(high * sum([-(-n // tile) / n for n in usual]) / len(usual))
@@ -188,7 +188,7 @@ class ImagePlan:
         lanes = target.lanes(p.total.dtype.itemsize)
         if depth < limits.least_k or depth * wide * tall < limits.least_work:
             return None
-        if any(r in p.n or r in p.m and bounds(stop)[0] <= cpu.POSITIONS[0] for r, stop in p.stops.items()):
+        if any(r in p.n for r in p.stops):
             return None
         if p.stops and depth * wide > cpu.MOST_PACKED:
             return None
@@ -232,7 +232,8 @@ class ImagePlan:
                     cost += panels * cut.count * depth * cut.lines(step) * cpu.LINE_CYCLES
                 ways.append((cost, vectors, cut.tiles))
         ways.sort(key=lambda tile: tile[0])
-        if not ways or ideal < cpu.LEAST_USE * ways[0][0] or not (window or along) and packed < ways[0][0]:
+        least_use = 0 if any(r in p.m for r in p.stops) else cpu.LEAST_USE       # else blocks, with masks
+        if not ways or ideal < least_use * ways[0][0] or not (window or along) and packed < ways[0][0]:
             return None
         cost, vectors, tiles = ways[0]
         return ImagePlan(p, edges, rows_of(p, edges, tiles), vectors, lanes, cost, target.vector_registers,

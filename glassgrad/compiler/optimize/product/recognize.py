@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, linear, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, linear, multiply, substitute_index, times
 from glassgrad.compiler.lower.loops import (TASK, Accumulate, Assign, For, Statement, Store, around, counter,
                                             loops_around, nodes_in, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -45,9 +46,9 @@ class Product:
 
     @property
     def k_stop(self) -> UOp | None:
-        """How many products a sum adds up at run time, if one of its loops has a run-time bound."""
-        loop = next((r for r in self.k if r in self.stops), None)
-        return None if loop is None else multiply(self.stops[loop], self.depth // loop.arg.size)
+        """How many products a sum adds up at run time, if some of its loops have a run-time bound."""
+        stops = [self.stops[r] for r in self.k if r in self.stops]
+        return reduce(times, stops, index(count([r for r in self.k if r not in self.stops]))) if stops else None
 
     def set_run_time_bounds(self, phases: list[list[Statement]]) -> list[list[Statement]]:
         """Set the product's run-time bounds on the loops of a tiling's phases, which are returned."""
@@ -226,7 +227,7 @@ def _sum_in(body: list[Statement]) -> _SumNest | None:
         inner = inner.body[0]
         summed.append(inner)
     k, ends = [f.range for f in summed], {f.range: f.stop for f in summed if f.stop is not None}
-    if len(ends) > 1 or any(not ranges_of(stop).isdisjoint(loops + k) for stop in ends.values()):
+    if any(not ranges_of(stop).isdisjoint(loops + k) for stop in ends.values()):
         return None
     stops.update(ends)
     if len(inner.body) != 1 or not isinstance(inner.body[0], Accumulate):

@@ -102,7 +102,7 @@ def fit_sets(lines: int, step: int, ways: int) -> bool:
 # -- direct: an image read in place ----------------------------------------------------------------------------------
 LEAST_USE = 0.37         # share of the multiply-adds that must be useful: else the lanes belong along another axis
 LEAST_LANES = 4          # of vectors along few channels
-POSITIONS = 7, 13, 63    # up to which a run-time number of them has a version of the code each,
+POSITIONS = 3, 7, 13, 63    # up to which a run-time number of them has a version of the code each,
 USUAL_POSITIONS = 8, 10, 12, 17, 24, 33, 50, 64, 100, 250     # and typical numbers of them
 FEW_WINDOW_PANELS = 8    # of N, up to which a factor that is no window is read in place too
 MOST_VECTORS = 4         # of a tile
