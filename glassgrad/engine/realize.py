@@ -240,8 +240,8 @@ class _ScheduleVariants:
         return self.general
 
 
-# Settings that decide about kernels, a device, and the version of the table of devices: a plan runs on the device it was
-# made for, within its limits of fusion, which an open device does not change
+# Settings that decide about kernels, a device, and the version of the table of devices: a plan runs on the device it
+# was made for, within its limits of fusion, which an open device does not change
 _Mode = tuple[Any, str, int]
 
 
