@@ -75,14 +75,16 @@ def user_place(inner: int = 2) -> Place | None:
     `inner` innermost frames are in this package: each that is not looked at saves a tenth of a microsecond."""
     if _held and (thread := get_ident()) in _held:
         return _held[thread]
-    frame: FrameType | None = sys._getframe(inner)
-    while frame is not None and _is_ours[frame.f_code.co_filename]:
+    frame = sys._getframe(inner)
+    code = frame.f_code
+    while _is_ours[code.co_filename]:
+        if frame.f_back is None:
+            return None
         frame = frame.f_back
-    if frame is None:
-        return None
+        code = frame.f_code
     if _note_calls is not None:
-        return (frame.f_code, frame.f_lasti, _note_calls(sys._getframe(1)))
-    return (frame.f_code, frame.f_lasti)
+        return (code, frame.f_lasti, _note_calls(sys._getframe(1)))
+    return (code, frame.f_lasti)
 
 
 class one_place:

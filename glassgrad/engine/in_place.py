@@ -21,18 +21,19 @@ from glassgrad.engine.capture import recording
 from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 
+_WHERE = o.WHERE
 _ALIGNED = 64                 # bytes: non-temporal stores need it,
 _LARGE = 256 * 1024           # and only results larger than this are stored so
 _FEW = 64                     # nodes of one operation
 _WHOLE = frozenset((o.DETACH, o.GRADIENT))       # whose sources stay
 
 
-def free_sources(updated: Collection[UOp], sinks: Sequence[UOp]) -> Collection[UOp]:
-    """The buffers that a sink replaces a part of, and that nothing but this sink still reads; `updated` are the WHEREs
-    among the sinks, as which a partial update is written."""
+def free_sources(sinks: Sequence[UOp]) -> Collection[UOp]:
+    """The buffers that a sink replaces a part of, and that nothing but this sink still reads. A partial update is
+    written as a WHERE."""
     found = []
-    for sink in updated:
-        if sink.symbolic or sink.src[2].op is not o.BUFFER:
+    for sink in sinks:
+        if sink.op is not _WHERE or sink.symbolic or sink.src[2].op is not o.BUFFER:
             continue
         source: UOp = sink.src[2]
         buffer: Buffer = source.arg                # a tensor's, in our memory, of which kernels can write a part?

@@ -48,7 +48,7 @@ from glassgrad.runtime.schedule_cache import can_be_kept, keep_schedule, kept_sc
 _VIEWS = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH))
 _RESHAPES = frozenset((o.RESHAPE, o.DETACH))
 _IN_MEMORY = frozenset((*o.MOVEMENT, o.BUFFER))       # what may be no more than memory
-_BUFFER, _PERMUTE, _WHERE = o.BUFFER, o.PERMUTE, o.WHERE
+_BUFFER, _PERMUTE = o.BUFFER, o.PERMUTE
 _NONE: Collection[UOp] = ()
 _REDUCING = frozenset((*o.REDUCE, o.FORMULA))         # a formula may have a reduction inside
 _MOST_SCHEDULES = 1024
@@ -60,34 +60,33 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
     """Compute all of these nodes together, and return each as a view of a BUFFER. `state` are the current settings,
     if the caller has them. Values that are known are not computed again, unless `recompute`."""
     device, state, trace = device or Device.DEFAULT, state or current_state(), recording()
+    mode = state.kernel_mode, device, Device.registered
     original: dict[UOp, UOp] = {}           # where the graph is rebuilt: the node that each of its nodes stands for
     if recompute:
         normal = normalize(_sinks(nodes))
     else:
         nodes, normal = _graph_to_compute(nodes, device, trace, original)
     stored: dict[UOp, UOp] = {}
-    updated = [s for s in normal.sinks if s.op is _WHERE] if trace is None else _NONE      # parts of values, perhaps
-    free = free_sources(updated, normal.sinks) if updated else _NONE
+    free = free_sources(normal.sinks) if trace is None else _NONE
     if free:
-        stored = _write_pieces(updated, free, device, state)
+        stored = _write_pieces(normal.sinks, free, mode, state)
         normal = normalize([s for s in normal.sinks if s not in stored])
     sinks = normal.sinks
     if sinks:
-        results = _run(nodes, normal, device, state, trace, free, None if free or recompute else original)
+        results = _run(nodes, normal, mode, state, trace, free, None if free or recompute else original)
         if sinks == nodes:
             return results
         stored.update(zip(sinks, results))
     return [_rebased(n, stored) for n in nodes]
 
 
-def _run(nodes: Sequence[UOp], normal: NormalizedGraph, device: str, state: State, trace: Trace | None,
+def _run(nodes: Sequence[UOp], normal: NormalizedGraph, mode: _Mode, state: State, trace: Trace | None,
          free: Collection[UOp], original: dict[UOp, UOp] | None) -> list[UOp]:
     """Find a graph's schedule, run it, and return the values of its sinks, of which the nodes are views. With
     `original` (as for `_find_schedule`), values that are likely to be needed again are kept."""
     sinks = normal.sinks
     normal, compiled, values, kept, served = _find_schedule(
-        normal, _mode(device, state), state.dynamic and (trace is None or trace.any_size),
-        original if trace is None else None)
+        normal, mode, state.dynamic and (trace is None or trace.any_size), original if trace is None else None)
     # the buffer of a value that is only reshaped gets that shape, so that the node is a BUFFER
     shapes = None if sinks == nodes or normal.symbols else {
         below_reshapes(node): node.shape for node in reversed(nodes) if not node.symbolic}
@@ -119,14 +118,14 @@ def _graph_to_compute(nodes: Sequence[UOp], device: str, trace: Trace | None,
     return nodes, normalize(_sinks(nodes))
 
 
-def _write_pieces(sinks: Collection[UOp], free: Collection[UOp], device: str, state: State) -> dict[UOp, UOp]:
+def _write_pieces(sinks: Collection[UOp], free: Collection[UOp], mode: _Mode, state: State) -> dict[UOp, UOp]:
     """Compute the sinks that are a `free` buffer with one contiguous piece replaced, in place; return each with its
     BUFFER."""
     stored: dict[UOp, UOp] = {}
     for sink in sinks:
-        piece = piece_of(sink) if sink.src[2] in free else None
+        piece = piece_of(sink) if sink.op is o.WHERE and sink.src[2] in free else None
         if piece is not None:
-            normal, compiled, values, _, _ = _find_schedule(normalize([piece[0]]), _mode(device, state), state.dynamic)
+            normal, compiled, values, _, _ = _find_schedule(normalize([piece[0]]), mode, state.dynamic)
             with _running:
                 compiled.run(normal, state, values, into=piece[1])
             stored[sink] = registry.rewritten(sink.src[2])
@@ -149,7 +148,7 @@ def memory_of(nodes: Sequence[UOp], device: str) -> MemoryUse:
     sinks = _sinks(nodes)
     if not sinks:
         return MemoryUse(0, 0, 0, 0)
-    return _find_schedule(normalize(sinks), _mode(device, current_state())).compiled.memory
+    return _find_schedule(normalize(sinks), (kernel_mode(), device, Device.registered)).compiled.memory
 
 
 def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
@@ -232,10 +231,8 @@ class _ScheduleVariants:
     varying: tuple[int, ...] = ()
     general: CompiledSchedule | None = None
 
-    def fitting(self, normal: NormalizedGraph, device: str) -> CompiledSchedule:
-        """The schedule for the numbers of this graph."""
-        if normal.constants == self.constants:
-            return self.first
+    def for_constants(self, normal: NormalizedGraph, device: str) -> CompiledSchedule:
+        """The schedule for the numbers of this graph, others than those of the first."""
         changed = tuple(i for i, (new, old) in enumerate(zip(normal.constants, self.constants))
                         if i in self.varying or scalar_bytes(new.arg, new.dtype) != scalar_bytes(old.arg, new.dtype))
         if self.general is None or changed != self.varying:
@@ -243,7 +240,9 @@ class _ScheduleVariants:
         return self.general
 
 
-_Mode = tuple[Any, str, int]     # settings that decide about kernels, a device, the version of the table of devices
+# Settings that decide about kernels, a device, and the version of the table of devices: a plan runs on the device it
+# was made for, within its limits of fusion, which an open device does not change
+_Mode = tuple[Any, str, int]
 
 
 class _KnownGraphs:
@@ -279,12 +278,6 @@ class _Found(NamedTuple):
     served: ServedGraph | None = None       # if it has kernels for all sizes, those
 
 
-def _mode(device: str, state: State) -> _Mode:
-    # what the names of devices mean is a part: a plan runs on the device it was made for, within its limits of fusion,
-    # which an open device does not change
-    return state.kernel_mode, device, Device.registered
-
-
 def _find_schedule(normal: NormalizedGraph, mode: _Mode, any_size: bool = False,
                    original: Mapping[UOp, UOp] | None = None) -> _Found:
     """The compiled schedule of a graph, made once for its structure and constants. With `any_size`, it may be one that
@@ -302,7 +295,9 @@ def _find_schedule(normal: NormalizedGraph, mode: _Mode, any_size: bool = False,
             normal = normal.with_sinks(kept.kept)
             variants = _known.schedules.get((mode, normal.key))
     if type(variants) is _ScheduleVariants:
-        return _Found(normal, variants.fitting(normal, mode[1]), normal.values if normal.symbols else (), kept)
+        same = normal.constants == variants.constants
+        compiled = variants.first if same else variants.for_constants(normal, mode[1])
+        return _Found(normal, compiled, normal.values if normal.symbols else (), kept)
     return _new_schedule(normal, mode, any_size, original)._replace(kept=kept)
 
 

@@ -49,6 +49,7 @@ _NONE: Any = ()
 _NOTHING: dict[Any, Any] = {}
 _DEEP = 200                 # nested calls; Python allows 1000
 _IN_ORDER = -1              # each node comes after those under it already
+_SPECIAL = frozenset((o.DETACH, o.GRADIENT, o.SHRINK))       # ops whose row is not just their fields and sources
 
 
 def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
@@ -62,29 +63,24 @@ def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
 class _Walk(NormalizedGraph):
     """One walk over a graph, depth first: a node's row comes after those of its sources, which it refers to by number.
     Slices of the nodes in `whole` are not taken for buffers."""
-    special = frozenset((o.DETACH, o.GRADIENT, o.SHRINK))    # ops whose row is not just their fields and sources
-    # most graphs have none of these: they are empty until `special_row` finds one
-    pieces: dict[UOp, int] = _NOTHING        # slices that are one piece, and where each begins
-    targets: set[UOp] = _NONE                # of gradients
-    whole: Collection[UOp] = _NONE
 
     def __init__(self, sinks: Sequence[UOp], whole: Collection[UOp] = _NONE):
-        self.sinks = sinks
-        self.rows: list[Any] = []
-        places: dict[UOp, int] = {}
-        self.order = self.places = places        # the number of each node's row
+        self.sinks, self.whole, self.special = sinks, whole, _SPECIAL
+        self.rows: list[tuple[Any, ...]] = []
+        self.order: dict[UOp, int] = {}          # the number of each node's row
         self.buffers, self.addresses, self.constants = [], [], []
+        # most graphs have none of these: they are empty until `special_row` finds one
         self.cells = _NONE
         self.symbols: dict[Symbol, Symbol] = _NOTHING      # variables, renamed by the order in which they occur
-        if whole:
-            self.whole = whole
+        self.pieces: dict[UOp, int] = _NOTHING   # slices that are one piece, and where each begins
+        self.targets: set[UOp] = _NONE           # of gradients
         self.add(sinks, _DEEP)
-        self.key = (*self.rows, *map(places.__getitem__, sinks))
+        self.key = (*self.rows, *map(self.order.__getitem__, sinks))
 
     def add(self, nodes: Sequence[UOp], depth: int) -> None:
         """Add the nodes that are not there yet, each after those under it; `depth` is how many more calls may nest,
         or `_IN_ORDER`."""
-        places = self.places
+        places, rows = self.order, self.rows
         for node in nodes:
             if node in places:
                 continue
@@ -105,18 +101,18 @@ class _Walk(NormalizedGraph):
                 elif len(src) == 1:
                     row = (op, dtype, node.arg, places[src[0]])
                 else:
-                    row = (op, dtype, node.arg, *[places[s] for s in src])
+                    row = (op, dtype, node.arg, *map(places.__getitem__, src))
             elif op is _CONST and dtype.kind == "f" and dtype.bits >= 32:        # a cell holds no narrower float
                 self.constants.append(node)
                 row = (op, dtype)
             else:
                 row = self.special_row(node)
-            self.rows.append(row)
-            places[node] = len(places)
+            places[node] = len(rows)
+            rows.append(row)
 
     def add_deep(self, nodes: Sequence[UOp]) -> None:
         """The same without recursion, for a graph of any depth."""
-        self.add(toposort(nodes, lambda n: [s for s in n.src if s not in self.places]), _IN_ORDER)
+        self.add(toposort(nodes, lambda n: [s for s in n.src if s not in self.order]), _IN_ORDER)
 
     def special_row(self, node: UOp) -> tuple[Any, ...]:
         """The row of a node whose row is not just its fields."""
@@ -143,7 +139,7 @@ class _Walk(NormalizedGraph):
         if node.symbolic and op is not _DETACH:
             self.symbols = self.symbols or {}
             arg = _renamed(arg, self.symbols)
-        return (op, dtype, arg, *[self.places[s] for s in src])
+        return (op, dtype, arg, *[self.order[s] for s in src])
 
 
 def _renamed(arg: Any, symbols: dict[Symbol, Symbol]) -> Any:

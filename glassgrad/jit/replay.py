@@ -34,6 +34,8 @@ from glassgrad.tensor.memory.storage import is_shared, is_view, leave, shares_wi
 from glassgrad.tensor.realize_and_read import computed_bytes
 from glassgrad.tensor.tensor import Tensor, class_of_results
 
+_BUFFER = o.BUFFER
+
 
 class CapturedCall:
     """A trace as a replay: what to compare before it, what to bind after it.
@@ -279,7 +281,7 @@ class CapturedCall:
         if settings is not self.settings:
             self.settings = settings
             self.replay.prepare()
-        arguments = self._bind_arguments(found)
+        self._bind_arguments(found)
         for result in self.results:
             result.begin()
         in_place = self.in_place
@@ -288,9 +290,9 @@ class CapturedCall:
         if self.numbers or self.drawn:
             self._write_numbers()
         if not self.replay.is_long:
-            return self._run(arguments, found, holders)
+            return self._run(found, holders)
         with interrupts_deferred():               # until a kernel ends before which nothing was written in place
-            return self._run(arguments, found, holders)
+            return self._run(found, holders)
 
     def _count_run(self) -> None:
         """Raise `Stale` where this size came so often that kernels of its own pay."""
@@ -307,33 +309,30 @@ class CapturedCall:
             ctypes.memmove(address, scalar_bytes(value, dtype), 8)
         streams.count += self.drawn
 
-    def _bind_arguments(self, found: list[Tensor]) -> list[UOp]:
-        """Bind the launches to the addresses of the arguments that are not its own; return the arguments' buffers."""
-        arguments, addresses, passing, written = [], self.addresses, self.passing, self.written
-        for i, tensor in enumerate(found[self.own:]):
+    def _bind_arguments(self, found: list[Tensor]) -> None:
+        """Bind the launches to the addresses of the arguments that are not its own."""
+        addresses, written = self.addresses, self.written
+        for i, passing in enumerate(self.passing):
+            tensor = found[self.own + i]
             node = tensor.uop
             if written and storage_of(tensor) is not None:
                 changed = {id(found[number]) for number in written}
                 if shares_with(tensor, changed) or id(tensor) in changed and is_view(tensor):
                     raise Stale("it changes a tensor that it is handed a view of")
-            if passes_gradients(tensor, node) is not passing[i]:
+            if passes_gradients(tensor, node) is not passing:
                 raise Stale("which arguments are computed from what is trained is no longer the same")
-            if node.op is not o.BUFFER:
-                node = as_buffer(tensor)
-            arguments.append(node)
-            address = node.arg.address
-            if address != addresses[i]:
-                addresses[i] = address
-                self.replay.bind(self.inputs[i], address)
-        return arguments
+            buffer = node.arg if node.op is _BUFFER else as_buffer(tensor).arg
+            if buffer.address != addresses[i]:
+                addresses[i] = buffer.address
+                self.replay.bind(self.inputs[i], buffer.address)
 
-    def _run(self, arguments: list[UOp], found: list[Any], holders: list[Any]) -> Any:
+    def _run(self, found: list[Any], holders: list[Any]) -> Any:
         """Run the kernels, assign what the function assigns, and return its results."""
         if self.late:
-            self._run_unwaited(arguments)
+            self._run_unwaited(found)
         elif self.replay.run() or self.verifies:
-            self._verify(arguments)
-        bases = self._bases(arguments, self.viewed) if self.viewed else {}
+            self._verify(found)
+        bases = self._bases(found, self.viewed) if self.viewed else {}
         for number in self.replaced:
             leave(found[number])
         if self.in_place.disturbed or self.in_place.counted:
@@ -361,25 +360,25 @@ class CapturedCall:
         nest = self.returned
         return found[nest] if nest.__class__ is TensorNumber else mapped(nest, found.__getitem__, TensorNumber)
 
-    def _bases(self, arguments: list[UOp], symbols: Collection[UOp]) -> dict[UOp, UOp]:
+    def _bases(self, found: list[Tensor], symbols: Collection[UOp]) -> dict[UOp, UOp]:
         """The buffers of this call for some symbols."""
-        inputs = zip(self.inputs, arguments)
+        inputs = zip(self.inputs, map(as_buffer, found[self.own:]))
         return {**{symbol: node.reshape(symbol.shape) for symbol, node in inputs if symbol in symbols},
                 **{symbol: self.bound_to[symbol].node.base for symbol in symbols if symbol in self.bound_to}}
 
-    def _verify(self, arguments: list[UOp]) -> None:
+    def _verify(self, found: list[Tensor]) -> None:
         """Raise if the run met an index out of range, or (under SANITIZE) made a NaN, naming it."""
-        present = self._bases(arguments, [*self.inputs, *self.bound_to])
+        present = self._bases(found, [*self.inputs, *self.bound_to])
         for flag in self.flags:
             flag.verify(partial(_values, present, self.names))
 
-    def _run_unwaited(self, arguments: list[UOp]) -> None:
+    def _run_unwaited(self, found: list[Tensor]) -> None:
         """Run the kernels, and let checks raise later. What they read lives until then; weights may have new values."""
         taken = [numbers.take() for _, numbers, _ in self.late]
         for number, (symbol, _, _) in zip(taken, self.late):
             self.replay.bind(symbol, ctypes.addressof(number))
         self.replay.run()
-        read = partial(_values, self._bases(arguments, self.checked), self.names)
+        read = partial(_values, self._bases(found, self.checked), self.names)
         for number, (_, numbers, flag) in zip(taken, self.late):
             numbers.expect(number, partial(flag.settle, read=read, late=True))
 

@@ -102,7 +102,7 @@ def is_held(tensor: Any) -> bool:
     node = tensor.uop
     if node.op is not _BUFFER and id(node) not in registry.leaves.rows:          # most nodes are computed
         return False
-    return any([r() is tensor for r in registry.leaves_of(node) or ()])
+    return id(tensor) in map(id, _alive(registry.leaves_of(node)))
 
 
 def is_only_leaf(tensor: Any) -> bool:
