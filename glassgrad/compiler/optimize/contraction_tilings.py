@@ -122,14 +122,16 @@ def with_run_time_rows(body: list[Statement], target: Target) -> Product | None:
 
 def with_run_time_columns(body: list[Statement], target: Target) -> Product | None:
     """The same where N has the run-time bound, or both M and K: a CPU's register tiles take any number of rows, and
-    have code for each number of vectors that are left over. Not for windows: images are read in place."""
+    have code for each number of vectors that are left over. Not for several loops of N of which the innermost has a
+    fixed number, and windows: images are read in place."""
     product = with_run_time_axes(body, target)
     if product is None or len(product.k) > 1 or target.groups or unit_for(product, target) is not None:
         return None
     if product.n[0] not in product.stops and not {product.m[0], *product.k} <= product.stops.keys():
         return None
     plan = RegisterPlan.of(product, target)
-    if plan is None:
+    fixed = {r for r in product.batch if r not in product.stops}
+    if plan is None or fixed & ranges_of(product.right) - ranges_of(product.left):
         return None
     if product.k_stop is None:
         return product
