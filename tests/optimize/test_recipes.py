@@ -27,18 +27,28 @@ from glassgrad.compiler.optimize.plain import gpu_loops, lanes_and_tasks, plain_
 from glassgrad.compiler.optimize.recipes import optimize, unoptimized
 
 FLOAT = dtypes.float32
+NARROW = replace(AVX512, narrow_steps=64 << 10)
 quick = hypothesis_settings(max_examples=12, deadline=None, derandomize=True,
                             suppress_health_check=[HealthCheck.too_slow])
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", [*TARGETS, "narrow"])
 @quick
 @given(st.integers(0, 1 << 20))
 def test_random_graphs(name: str, seed: int) -> None:
     maker = Maker(seed)
     sinks = [s for s in dict.fromkeys(maker.graph(6)) if s not in maker.leaves]
     if sinks:
-        check(sinks, maker.leaves, compiler(TARGETS[name]), f"seed {seed} for {name}")
+        check(sinks, maker.leaves, compiler({**TARGETS, "narrow": NARROW}[name]), f"seed {seed} for {name}")
+
+
+@pytest.mark.parametrize("shape, lanes", [((100,), 8), ((60, 60), 8), ((400, 400), 16)])
+def test_little_kernels_have_narrow_vectors_where_wide_ones_lower_the_clock(shape: tuple[int, ...], lanes: int) -> None:
+    values, log = Inputs(), []
+    x = values.leaf(np.ones(shape, "float32"))
+    for sink in (x * 2.0 + 1.0, (x * 2.0).sum([len(shape) - 1])):
+        check([sink], values, compiler(NARROW, log), f"{shape}")
+    assert {move[move.index("lanes="):] for move in log if "lanes=" in move} == {f"lanes={lanes})"}
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 100), (100, 3), (17, 31), (2, 400), (400, 2), (1, 700), (700, 1)])

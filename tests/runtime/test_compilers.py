@@ -18,6 +18,7 @@ from glassgrad import Tensor
 from glassgrad.base.errors import Bug, DeviceError, InputError
 from glassgrad.base.settings import Context, settings
 from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.runtime.compiled_kernels import SWITCH_INTERVAL, CompileQueue
 from glassgrad.runtime.cpu import c_compiler as ccompiler, llvm_compiler as llvm, processor as host
 from glassgrad.runtime.cpu.elf_loader import Image
@@ -208,6 +209,15 @@ def test_gathers_are_used_where_they_are_fast(cpu, features, fast, monkeypatch) 
     monkeypatch.setattr(llvm, "host_description", lambda: target)
     assert target.fast_gathers == fast
     assert ("+prefer-no-gather" in llvm._feature_text().split(",")) == (not fast)
+
+
+@pytest.mark.parametrize("cpu, features, steps", [
+    ("GenuineIntel a Cascade Lake", {"avx512f", "avx512vnni"}, 64 << 10),
+    ("GenuineIntel an Ice Lake", {"avx512f", "avx512vbmi"}, 0),
+    ("AuthenticAMD a Zen 4", {"avx512f", "avx512vbmi"}, 0), ("GenuineIntel a Haswell", {"avx2"}, 0)])
+def test_little_kernels_have_narrow_vectors_on_the_first_processors_with_avx512(cpu, features, steps) -> None:
+    target = host.HostTarget("x86_64", cpu, frozenset(features), "x86_64-unknown-linux-gnu")
+    assert target.narrow_steps == Target.of(target).narrow_steps == steps
 
 
 @pytest.mark.parametrize("files, own, expected", [

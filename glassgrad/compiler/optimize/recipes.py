@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.symbolic import least
@@ -20,6 +20,7 @@ from glassgrad.compiler.optimize.contraction_tilings import contraction, contrac
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.split_by_remainder import by_remainder, in_one_nest, split_where_divided
+from glassgrad.compiler.optimize.plain.access_order import work
 from glassgrad.compiler.optimize.plain.gpu_loops import group_loops
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.plain.rows_in_registers import rows_by_length
@@ -41,6 +42,8 @@ def optimize(kernel: Kernel, target: Target, given: Sequence[str] | None = None)
 
 def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
     """As `optimize`, with the caller's `Decisions`; all decisions that these were given must be used."""
+    if target.narrow_steps and work([s for phase in kernel.phases for s in phase.body]) <= target.narrow_steps:
+        target = replace(target, vector_bytes=target.vector_bytes // 2)
     phases = [made for phase in kernel.phases if is_nests(phase.body)
               for made in _several_nests(phase.body, target, decisions)]
     any_tiled = bool(phases)

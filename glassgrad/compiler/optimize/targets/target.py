@@ -31,6 +31,7 @@ class Target:
     group_bytes: int = 40 << 10               # of this size; what does not fit goes to the device's memory
     most_threads: int = 0                     # of a group, where it may have more than a vector has lanes
     most_rounds: int = 1 << 62                # iterations of all loops of a thread, after which its driver ends it
+    narrow_steps: int = 0                     # element steps of a kernel that is better with half as wide vectors
     masks: bool = True                        # whether kernels are written with masked accesses, where there are any
     units: tuple[MatrixUnit, ...] = ()        # products of small matrices in one instruction
     tiled_products: bool = True               # contractions get tiles and packed panels, else plain loops
@@ -47,7 +48,7 @@ class Target:
         """The target of a more detailed description of a machine, such as the runtime's."""
         return host if isinstance(host, Target) else Target(
             host.arch, host.vector_bytes, host.vector_registers, host.features, host.l1_bytes, host.l2_bytes,
-            units=units_of(host.features))
+            narrow_steps=host.narrow_steps, units=units_of(host.features))
 
     @property
     def free_tasks(self) -> bool:
