@@ -284,6 +284,18 @@ def test_rows_are_sorted_by_index_and_summed(shims: None, monkeypatch: pytest.Mo
     np.testing.assert_allclose(x.index_add(0, i, v).numpy(), base, rtol=1e-5, atol=1e-5)
 
 
+def test_sums_over_two_numbers_known_at_run_time_are_in_no_blocks(shims: None) -> None:
+    """The gradient of a weight by rows of a changing number of texts: found by random programs on a GPU, where blocks
+    were cut along the first of the two and went past the second."""
+    weight = x_of(33, 25)
+    for texts, rows in ((17, 2), (17, 3), (3, 15), (5, 7), (9, 16)):
+        x = x_of(texts, rows, 33)
+        w = Tensor(weight, device="HIP_SHIM", requires_grad=True).realize()
+        (Tensor(x, device="HIP_SHIM").realize() @ w).square().sum().backward()
+        flat = x.reshape(-1, 33)
+        np.testing.assert_allclose(w.grad.numpy(), 2 * flat.T @ (flat @ weight), rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("shape", [(5, 3, 8), (13, 17, 16), (5, 8)])
 def test_a_thread_without_a_row_loads_none(shape: tuple[int, ...], shims: None) -> None:
     """Running totals of fewer rows than a group has threads, whose numbers are loaded four at a time: found by random

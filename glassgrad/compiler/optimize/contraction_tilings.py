@@ -85,7 +85,7 @@ def contraction_by_groups(body: list[Statement], target: Target, decisions: Deci
     K the sum of the parts, else empty. `is_version`: as for `contraction`. Refuses (None) what no family accepts."""
     bounded_axes = with_run_time_axes(body, target)
     product = bounded_axes or recognize(body) or recognize_pairs(body)
-    if product is None:
+    if product is None or len([r for r in product.k if r in product.stops]) > 1:       # blocks are cut along one loop
         return None
     stops = product.stops
     product = replace(product, k=sorted(product.k, key=lambda r: r not in stops))     # a run-time bound is of the first
