@@ -267,7 +267,7 @@ from hour to hour.
 The first run installs the peers (the `bench` extra). tinygrad compiles with `clang` (Debian, Ubuntu: `sudo apt install
 clang`). A peer that is missing is left out. Nothing else should be running meanwhile.
 
-What an H200 reaches, with date and commit, stands on [a page of its own](performance-gpu.md).
+What an H200 reaches, with date and commit, is on [a page of its own](performance-gpu.md).
 """
 
 

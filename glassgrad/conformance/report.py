@@ -21,9 +21,9 @@ MOST_SHOWN = 12            # failures in full; the others by name
 TABLE_HEAD = f"{'grade':<6} {'group':<14} {'passed':>6} {'failed':>6} {'refused':>7} {'seconds':>8}"
 PAGE = """# Conformance
 
-For readers who want to know what each device does rightly. A section is written by
-`glassgrad conformance NAME --write docs/devices/conformance.md`, on the machine and at the commit that it names; a
-section with fewer than nine groups is of a run with `--only`. [Devices](index.md) without a section were not run.
+For readers who want to know which checks each device passes. `glassgrad conformance NAME --write
+docs/devices/conformance.md` writes a section, on the machine and at the commit that it names. A section with fewer than
+nine groups is from a run with `--only`. [Devices](index.md) without a section were not run.
 `MY` is the device of [project 7](../guide/07_custom_backend.md).
 [Adding a backend](../extending/backend.md) says what the grades are.
 """
