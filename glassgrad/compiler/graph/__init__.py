@@ -1,4 +1,4 @@
-"""The graph's names for the stages after it. The files of this folder import each other directly."""
+"""The names of the graph package that later stages use. Files of this folder import each other directly."""
 
 from glassgrad.compiler.graph import ops as ops
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes, promote

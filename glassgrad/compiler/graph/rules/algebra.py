@@ -1,10 +1,11 @@
-"""The algebra: what may be written shorter. In: nothing. Out: `ALGEBRA`, rules as data for `rewrite`.
+"""The rules of algebra. In: nothing. Out: `ALGEBRA`, rules as data for `rewrite`, each giving a cheaper equal
+expression.
 
-A rule keeps every bit of the result, NaN, infinities and -0.0 included, or is tagged `Inexact` with the domain inside
-which it changes only the last places. One property test fills every rule's holes at random and compares both sides by
-the interpreter. Each rule has a name, by which DISABLE_RULES leaves it out, and a reason. First the rules of numbers,
-which hold element by element; then those of shapes: views compose, constants need no views, and values are computed
-before they are broadcast.
+A rule preserves every bit of the result, including NaN, infinities and -0.0, or is tagged `Inexact` with the domain in
+which it changes only the last places. One property test fills every rule's holes with random values and compares both
+sides in the interpreter. Each rule has a reason and a name, by which DISABLE_RULES turns it off. First come rules about
+numbers, which hold element by element; then rules about shapes: views compose, constants need no views, and values are
+computed before they are broadcast.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ c, d = holes("c d", constant=True)                    # constants: the rules' fu
 
 
 def negative(number: float) -> bool:
-    """Whether a number has a minus sign, as -0.0 has."""
+    """Whether a number has its sign bit set, as -0.0 has."""
     return math.copysign(1, number) < 0
 
 
@@ -38,7 +39,7 @@ def _is_power_of_two(number: float) -> bool:
 
 
 def is_wide(f: UOp) -> bool:
-    """Whether the type has range to spare: rules that change intermediate results leave float16 and fp8 alone."""
+    """Whether the type has exponent range to spare. Rules that change intermediate results skip float16 and fp8."""
     return f.dtype.exponent >= 8
 
 
@@ -46,14 +47,15 @@ ANYWHERE = Inexact("everywhere but at the limits of the type", lambda a: (abs(a)
 
 # -- constants -----------------------------------------------------------------------------------------------
 _FOLDED = [op for op in Ops if op in ELEMENTWISE and op.constant is not None]
-ROUNDED = tuple(op for op in _FOLDED if op.approximate)     # every device approximates these in its own way
+ROUNDED = tuple(op for op in _FOLDED if op.approximate)     # each device has its own approximation of these
 EXACT = (*(op for op in _FOLDED if not op.approximate), o.CAST)
 
 
 def fold(node: UOp) -> UOp | None:
-    """The constant that an elementwise node of constants equals, or None where it has no single exact result. Computed
-    by the op's declaration on Python floats: float64 holds sums, products, quotients and square roots of float32 so
-    exactly that rounding them once more gives float32's own result.
+    """The constant that an elementwise node of constants equals; None where it has no single exact result.
+
+    Computed on Python floats by the op's declaration: a float64 holds sums, products, quotients and square roots of
+    float32 values so precisely that rounding it to float32 gives the same result as float32 arithmetic.
 
     >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> fold(const(0.1) + 0.2).arg, fold(const(7, dtypes.int8) * 100).arg, fold(const(1.0) / 0.0).arg
@@ -140,7 +142,7 @@ CHOICE = [
 
 # -- conversion ----------------------------------------------------------------------------------------------
 def holds_all(wide: DType, narrow: DType) -> bool:
-    """Whether every value of `narrow` is one of `wide`, so that converting there loses nothing.
+    """Whether every value of `narrow` is also a value of `wide`, so that the conversion loses nothing.
 
     >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> holds_all(dtypes.float32, dtypes.int16), holds_all(dtypes.float32, dtypes.int32)
@@ -182,7 +184,7 @@ INVERSES = [
 
 # -- movement ------------------------------------------------------------------------------------------------
 def _uniform(source: UOp) -> UOp | None:
-    """The constant that a node broadcasts, or None."""
+    """The constant that a node broadcasts, or None for other nodes."""
     source = source.below((o.EXPAND, o.RESHAPE))
     return source if source.op is o.CONST else None
 
@@ -196,9 +198,9 @@ def _pad_pad(root: UOp, inner: UOp, x: UOp) -> UOp:
 
 
 def _shrink_pad(root: UOp, inner: UOp, x: UOp) -> UOp | None:
-    """Shrink first, then pad with what remains of the padding."""
+    """shrink(pad(x))  ->  pad(shrink(x)), with the part of the padding that is left."""
     if any(True for _ in lengths_in((x.shape, inner.arg, root.arg))):
-        return None                                   # known only at run time
+        return None                                   # a size or padding known only at run time
     cuts, padding = [], []
     for size, (before, _), (start, stop) in zip(x.shape, inner.arg.padding, root.arg.bounds):
         first, last = min(max(start - before, 0), size), min(max(stop - before, 0), size)
@@ -214,7 +216,8 @@ def _shrink_expand(root: UOp, inner: UOp, x: UOp) -> UOp:
 
 
 def _reshape_expand(root: UOp, x: UOp) -> UOp | None:
-    """Each run of axes that a reshape joins or splits must repeat as a whole, or not at all."""
+    """Move a reshape below an expand. Each run of axes that the reshape joins or splits must be repeated as a whole, or
+    not at all."""
     inner = root.src[0]
     shape: list[int] = []
     if 0 in root.shape:
@@ -230,7 +233,8 @@ def _reshape_expand(root: UOp, x: UOp) -> UOp | None:
 
 
 def _constant_operand(root: UOp) -> UOp:
-    """Constants mix with any shape: no need to broadcast them, unless all operands are constants."""
+    """Use the scalar constant in place of its broadcast: scalars combine with any shape. If all operands are constants,
+    one keeps the shape."""
     return UOp(root.op, root.dtype, tuple(_uniform(s) or s for s in root.src), root.arg)
 
 
@@ -256,12 +260,12 @@ def _unwindow_one(root: UOp, x: UOp) -> UOp:
 
 
 def _rounds_transposed(root: UOp, inner: UOp, moved: UOp) -> bool:
-    """Whether a value is rounded to fewer bytes after its last two axes were swapped."""
+    """Whether a value is converted to a smaller type after its last two axes were swapped."""
     last = len(moved.shape) - 1
     return root.dtype.itemsize < moved.dtype.itemsize and inner.arg.order == (*range(last - 1), last, last - 1)
 
 
-_keep_constants = tuple(MOVEMENT - {o.EXPAND, o.PAD, o.UNWINDOW})      # of a constant these give the same constant
+_keep_constants = tuple(MOVEMENT - {o.EXPAND, o.PAD, o.UNWINDOW})      # applied to a constant, these give it again
 _compute = tuple(ELEMENTWISE - {o.BITCAST})
 _broadcast = node(o.EXPAND, node(o.RESHAPE, c))               # a constant broadcast to a shape
 
