@@ -1,7 +1,7 @@
-"""Turn one kernel's graph into loops. In: a SINK of STOREs over PARAMs. Out: a loop tree (`Kernel`), not yet optimized.
+"""Lower one kernel's graph to loops. In: a SINK of STOREs over PARAMs. Out: a loop tree (`Kernel`), not optimized.
 
-Each output axis becomes a counter, and each result is computed at the counters (element_expressions.py). Values that
-cost much and are read by several loops of one row are kept in LOCAL memory (`choose_kept`).
+Each output axis becomes a counter, and each result is computed at these counters (element_expressions.py). A costly
+value that several loops of one row read is kept in LOCAL memory (`choose_kept`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from glassgrad.compiler.lower.steps_of_items import ScheduleStep, StepsOfItems
 from glassgrad.compiler.schedule.attention_backward import FactorProduct, in_kernel
 from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
 
-KEEP_COST = 12            # a value at least this expensive (in vector instructions) is kept rather than computed again
-KEEP_BYTES = 256 * 1024   # the longest row that is kept: on a CPU it should stay in the second-level cache
+KEEP_COST = 12            # a value of at least this cost (in vector instructions) is kept, not computed again
+KEEP_BYTES = 256 * 1024   # the longest row that is kept: on a CPU, it should stay in the second-level cache
 
 
 def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_BLOCKS,
           schedule: ScheduleStep | None = None) -> Kernel:
-    """The plain loop tree of a kernel's graph; a task keeps rows of up to `keep_bytes`, and computes softmax(scores)
-    times values in these blocks. `schedule` makes the kernels of one step of a recurrence.
+    """Lower a kernel's graph to a plain loop tree. A task keeps rows of up to `keep_bytes`, and computes
+    softmax(scores) times values in these blocks. `schedule` makes the kernels of one step of a recurrence.
 
-    Lowered again for each value that is worth keeping in LOCAL memory; a matmul has none, and is lowered once.
+    The graph is lowered again for each value that is worth keeping in LOCAL memory; a matmul has none.
     """
     if sink.src[0].op is o.STORE and sink.src[0].src[1].op is o.RECURRENCE:
         assert schedule is not None
@@ -52,7 +52,8 @@ def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_B
 
 
 def _online_softmax(sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks) -> Kernel:
-    """Its loops. On a CPU, a run-time number of rows is cut into blocks of several sizes."""
+    """The loops of softmax(scores) times values. On a CPU, a run-time number of rows is cut into blocks of several
+    sizes."""
     size = chain.weights.shape[chain.row_axis]
     if blocks.even or not isinstance(size, Length):
         return OnlineSoftmax(sink, chain, blocks).kernel()
@@ -66,10 +67,11 @@ class _Lowering(ScatterAndScan):
     """One attempt at lowering a kernel, with the given values kept in LOCAL memory."""
 
     def run(self) -> Kernel:
-        """The kernel's loops: one for each axis of the results, around their values and the stores of these."""
+        """Build the kernel: loops over the axes of the results, around the computation and the stores of their
+        values."""
         stores = [s for s in self.sink.src if s.op is o.STORE]
         root = stores[0].src[1]
-        while root.op is o.RESHAPE and root.src[0].op in (o.RESHAPE, o.SCATTER):     # the same memory
+        while root.op is o.RESHAPE and root.src[0].op in (o.RESHAPE, o.SCATTER):     # these share memory
             root = root.src[0]
         if root.op in (o.SCATTER, o.SCAN):
             phases = (self.scatter if root.op is o.SCATTER else self.scan)(stores[0].src[0], root)
@@ -87,7 +89,7 @@ class _Lowering(ScatterAndScan):
                 at = tuple(index(0) if n == 1 else c for c, n in zip(counters, value.shape))
                 result = self.value_at(value, at, None)
                 depth = self.depth(at, None)
-                if target.op is o.SHRINK:                # a part of an existing buffer
+                if target.op is o.SHRINK:                # the target is a part of an existing buffer
                     at, _ = source_index(target, at, self.size)
                 blocks[depth].statements.append(Store(target.base, flatten(at, target.base.shape, self.size), result))
             phases = [Phase(self.nested(blocks))]
@@ -97,7 +99,8 @@ class _Lowering(ScatterAndScan):
         return Kernel(f"{kind}_{sizes or 1}", self.params, phases, written)
 
     def row_order(self, counters: list[UOp]) -> list[UOp]:
-        """Output counters, those that reductions depend on outermost, so that a row's reductions run once per row."""
+        """Order the output counters: those that reductions depend on go outermost, so that a row's reductions run once
+        per row."""
         loops = [c for c in counters if c.op is o.RANGE]
         if not self.reductions:
             return loops
@@ -110,7 +113,8 @@ class _Lowering(ScatterAndScan):
         return sorted(loops, key=lambda c: -votes[c])
 
     def choose_kept(self, keep_bytes: int) -> tuple[UOp, tuple[int, ...]] | None:
-        """A costly value that several loops of one row read, each over the whole row; the outermost such node."""
+        """Choose a costly value that several loops of one row read, each over the whole row; the outermost such node,
+        or None."""
         if not self.reductions:
             return None
         for node in reversed(toposort([self.sink])):
@@ -130,6 +134,6 @@ class _Lowering(ScatterAndScan):
 
 
 def _work(node: UOp) -> int:
-    """The cost of computing one element, down to the loads and reductions below."""
+    """The cost of computing one element, down to the loads and reductions below it."""
     inside = toposort([node], lambda n: [s for s in n.src if s.op not in o.REDUCE])
     return sum([n.op.cost for n in inside if n.op in o.ELEMENTWISE or n.op is o.RANDOM])

@@ -107,8 +107,8 @@ def _new_group(roots: list[UOp], bit: int, group_of: dict[UOp, KernelGroup], rea
 
 
 def _runs_alone(roots: list[UOp], reasons: dict[UOp, str], outputs: set[UOp]) -> bool:
-    """Whether no other result may join the kernel of these: copies, writes by index or to a part, recurrences, and
-    weighted sums computed in one pass."""
+    """Whether no other result may join the kernel of these: copies, scans, recurrences, writes by index or to a part,
+    and kernels that compute several weighted sums together."""
     node = roots[-1]
     return _writer(node, reasons).op in (o.COPY, o.SCATTER, o.SCAN, o.RECURRENCE) or \
         (node.op is o.WHERE and node in outputs and part_of(node) is not None) or \

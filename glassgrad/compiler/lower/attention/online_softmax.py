@@ -1,4 +1,4 @@
-"""softmax(scores) times values as loops over blocks. In: a kernel's graph that holds one. Out: its loop tree.
+"""Lower softmax(scores) times values to loops over blocks. In: a kernel's graph that contains it. Out: its loop tree.
 
     task batch, heads, blocks of rows (queries):
       queries[d][q] = ..                                    the row factor of the scores, once
@@ -11,10 +11,10 @@
         out[d][q] = out[d][q] * shrink[q] + sum over k of values[k][d] * tile[k][q]
       result = out / sums
 
-Where heads and rows are few, parts of the keys are tasks too: block b belongs to part b % parts. Each stores its top,
-sums and out, and a second phase joins them in order. Where the gradient is in the same graph, its passes compute the
-scores again: for them, the maximum and the sum of each row are stored too. For groups of threads, scores of keys past
-the end are -inf.
+If heads and rows are few, parts of the keys are tasks too: block b belongs to part b % parts. Each part stores its top,
+sums and out, and a second phase joins the parts in order. If the gradient is in the same graph, its passes compute the
+scores again, and need the maximum and the sum of each row, which are stored too. For groups of threads, scores of keys
+past the end are -inf.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class OnlineSoftmax(BlockLoops):
 
     def __init__(self, sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks, larger: int = 0, rows: int = 0):
         self.scores, self.factor = chain.scores, 1.0
-        if blocks.even:                    # not rounded anywhere, a constant factor left to the exponential
+        if blocks.even:                    # not rounded in between; a constant factor is left to the exponential
             self.scores, self.factor = without_factor(in_full_precision(chain.scores, chain.inside, chain.exps.dtype))
         width = math.prod(chain.weights.shape[a] for a in chain.columns)
         rows = rows or blocks.rows_of(chain.weights.shape[chain.row_axis], width, self.scores_read_memory(chain),
@@ -53,18 +53,20 @@ class OnlineSoftmax(BlockLoops):
         for n in toposort([self.scores]):
             if n not in self.nesting:
                 self.nesting[n] = max([self.nesting[s] for s in n.src], default=0)
-        self.row_masks: dict[UOp, Index] = {}        # conditions on the row alone; where false, its weights are 0
+        # condition on the row alone, outside of which its weights are 0 -> its index
+        self.row_masks: dict[UOp, Index] = {}
         self.tile = local("tile", self.dtype, self.keys * self.rows)
         self.top, self.sums, self.shrink, self.scale = (
             local(name, self.dtype, self.rows) for name in ("top", "sums", "shrink", "scale"))
 
     def scores_read_memory(self, chain: SoftmaxProduct) -> bool:
-        """Whether scores read memory besides the product of rows and keys."""
+        """Whether scores read memory other than the factors of the product of rows and keys."""
         return any(n.op is o.PARAM for n in toposort([self.scores], lambda n: () if n in chain.products else n.src))
 
     # -- values ----------------------------------------------------------------------------------------------
     def weigh(self, node: UOp, at: Index, value: UOp) -> UOp:
-        """A weight, given the value of its exponential; factors that all keys share are applied at the end (1 here)."""
+        """A weight, computed from the value of its exponential; factors that all keys share are applied at the end
+        (here 1)."""
         if node is self.chain.exps or any(node is n for n, _ in self.chain.shared):
             self.asked[node] = at
             return value if node is self.chain.exps else const(1, self.dtype)
@@ -78,27 +80,28 @@ class OnlineSoftmax(BlockLoops):
         if node not in self.chain.inside:
             return self.value_at(node, at if node.shape else (), edge).cast(self.dtype)
         if node.op is o.WHERE:
-            if self.is_of_rows(node.src[0], at):             # left to the result
+            if self.is_of_rows(node.src[0], at):             # applied to the result
                 self.row_masks[node.src[0]] = at
                 return self.weigh(node.src[1], at, value)
             chosen = self.value_at(node.src[0], at if node.src[0].shape else (), edge)
             return chosen.where(self.weigh(node.src[1], at, value), const(0, self.dtype))
-        left, right = (self.weigh(s, at, value) for s in node.src)           # MUL, or DIV by what all keys share
+        left, right = (self.weigh(s, at, value) for s in node.src)  # MUL, or DIV by a value that all keys share
         if left.op is o.CONST or right.op is o.CONST:
             left, right = (left, right) if right.op is o.CONST else (right, left)
             return left if right.arg == 1 else left * right
         return left * right
 
     def is_of_rows(self, condition: UOp, at: Index) -> bool:
-        """Whether a condition depends on the row alone; for groups of threads, where no per-row value is stored."""
+        """Whether a condition depends on the row alone; only for groups of threads, where no per-row value is
+        stored."""
         if not self.even or not condition.shape or self.of_rows():
             return False
         keys = {r for r in self.chosen_key if r not in (self.row, self.block)}
         return keys.isdisjoint(ranges_of(self.value_at(condition, at, self.row_gate)))
 
     def exponential(self, score: UOp, top: UOp) -> UOp:
-        """exp2((score - top) * rate), and 0 for a score of -inf even where the top is -inf: the row has seen no key
-        yet. (On CPUs, the exponent of a masked score is set to 0: results that underflow are slow.)"""
+        """exp2((score - top) * rate); and 0 for a score of -inf, even if the top is -inf because the row has seen no
+        key yet. (On CPUs, the exponent of a masked score is set to 0: results that underflow are slow.)"""
         zero, least, rate = const(0, self.dtype), identity(o.MAX, self.dtype), self.rate
         if self.even:                     # exp2(-inf) is 0, and cheap
             seen = top.eq(least).where(zero, top)
@@ -115,7 +118,7 @@ class OnlineSoftmax(BlockLoops):
                                                 Store(self.sums, self.row, zero)]), *super().begin()]
 
     def over_keys(self, first: UOp, size: int) -> tuple[list[Statement], UOp]:
-        """One block of keys, and the scores' expression."""
+        """Compute one block of keys; also return the scores' expression."""
         chain, key = self.chain, self.key(size)
         at = self.at_key("k_at", first, key)
         self.chosen_key = ranges_of(at[chain.axis])
@@ -129,7 +132,7 @@ class OnlineSoftmax(BlockLoops):
             value, least, gate = found[-1], identity(o.MAX, self.dtype), self.key_gate
             if value.op is o.WHERE and any(value.src[0] is self.value_at(condition, mask_at, self.row_gate)
                                            for condition, mask_at in self.row_masks.items()):
-                value = value.src[1]                         # weights of the other rows are not used
+                value = value.src[1]                         # the mask is applied to the result instead
             value = fused(value) if self.even else value
             if gate is not None and value.op is o.WHERE and value.src[2] is least:         # merge both masks
                 gate, value = gate & value.src[0], value.src[1]
@@ -159,7 +162,7 @@ class OnlineSoftmax(BlockLoops):
             substitute_index(found[-1], self.stands_for, {})
 
     def finish(self) -> list[Statement]:
-        """Store the shared factor, per-row values and the result; or, where keys are split, the result of a part."""
+        """Store the shared factor, per-row values and the result; or, if keys are split, the result of a part."""
         chain = self.chain
         if self.part.arg.size > 1:
             return self.kept_parts()
@@ -193,7 +196,7 @@ class OnlineSoftmax(BlockLoops):
 
     # -- parts of keys, each of which is a task ----------------------------------------------------------------
     def part_memory(self, name: str, row: UOp, wide: list[UOp]) -> UOp:
-        """A load from memory shared by all tasks: a value of one part, for one row."""
+        """A load of one part's value for one row, from memory shared by all tasks."""
         sizes = [self.shape[self.chain.row_axis], *[c.arg.size for c in wide]]
         outer = [self.part, *[c for c in self.counters if c.arg.size > 1]]
         shape = (*[c.arg.size for c in outer], *sizes)
@@ -242,7 +245,7 @@ class OnlineSoftmax(BlockLoops):
 
 
 def fused(value: UOp) -> UOp:
-    """x * constant + y as one MULACC; other values as they are."""
+    """Write x * constant + y as one MULACC; return other values unchanged."""
     if value.op is not o.ADD:
         return value
     product, other = value.src if value.src[0].op is o.MUL else value.src[::-1]
