@@ -1,9 +1,9 @@
-"""Which moves make a kernel fast. In: a plain loop tree and a `Target`. Out: the optimized tree.
+"""Choose and apply the moves that make a kernel fast. In: a plain loop tree and a `Target`. Out: the optimized tree.
 
-Every loop nest is a contraction (contraction_tilings.py), tiled by one of the families of product/tiling_parameters.py,
-or it gets lanes and tasks (plain/plain_loops.py; on a GPU plain/gpu_loops.py). Choices depend on shapes, dtypes and the
-target alone, never on threads or timing; each is data (decisions.py), so that a search can try others
-(runtime/search/beam.py).
+Each loop nest is either a contraction (contraction_tilings.py), tiled by one of the families of
+product/tiling_parameters.py, or it gets lanes and tasks (plain/plain_loops.py; on a GPU plain/gpu_loops.py). Choices
+depend on shapes, dtypes and the target alone, never on threads or timing. Each is data (decisions.py), so that a search
+can try others (runtime/search/beam.py).
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.tasks_of_several_nests import nests
 from glassgrad.compiler.optimize.versions_by_size import for_any_value, run_only_if
 
-# importing this module registers all choices
+# importing this module registers every kind of choice
 __all__ = ["STREAM_FROM", "Refused", "decide", "optimize", "read", "unoptimized"]
 
 
 def optimize(kernel: Kernel, target: Target, given: Sequence[str] | None = None) -> Kernel:
-    """The kernel with the recipe's moves applied, or the moves `given` (some kernel's `moves`; raises `Refused` where
-    they do not fit). What it computes stays the same up to the order of sums, which the recipe alone decides."""
+    """Apply the recipe's moves to a kernel, or the `given` ones (some kernel's `moves`; raises `Refused` if they do not
+    fit). The results stay the same up to the order of sums, which the recipe alone decides."""
     return decide(kernel, target, Decisions(given))
 
 
 def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
-    """As `optimize`, with the caller's `Decisions`; all decisions that these were given must be used."""
+    """As `optimize`, with the caller's `Decisions`; all decisions given to these must be used."""
     if target.narrow_steps and work([s for phase in kernel.phases for s in phase.body]) <= target.narrow_steps:
         target = replace(target, vector_bytes=target.vector_bytes // 2)
     phases = [made for phase in kernel.phases if is_nests(phase.body)
@@ -79,7 +79,7 @@ def _on_cpu(nest: list[Statement], kernel: Kernel, target: Target, decisions: De
 
 
 def _merged(part: list[Statement], target: Target) -> list[list[Statement]]:
-    """A loop nest with its loops merged where they can be; several, where a length is known only at run time."""
+    """Merge the loops of a nest where possible. With a length known only at run time, this may give several nests."""
     body = moves.merge_all(part)
     if any(f.stop is not None for f in task_loops(body)[0]):
         return in_blocks(body, target)
@@ -88,8 +88,8 @@ def _merged(part: list[Statement], target: Target) -> list[list[Statement]]:
 
 
 def _on_groups(parts: list[list[Statement]], target: Target, decisions: Decisions) -> list[Phase]:
-    """The phases of loop nests on groups of threads; nests that are no contractions, or add up parts of one, are merged
-    where they have the same loops."""
+    """The phases of loop nests on groups of threads. Nests that are not contractions, or that add up the parts of one,
+    are merged if they have the same loops."""
     phases: list[Phase] = []
     waiting: list[list[Statement]] = []
     for part in parts:
@@ -122,8 +122,8 @@ def is_nests(body: list[Statement]) -> bool:
 
 
 def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[list[Statement]]]:
-    """The loop nests of each phase, split by remainders. On groups of threads, sums over the same loops are first fused
-    into one loop."""
+    """Yield the loop nests of each phase, split by remainders. For groups of threads, sums over the same loops are
+    fused first."""
     for phase in [p for p in kernel.phases if not is_nests(p.body)]:
         body = moves.without_known_gates(phase.body)
         if target.groups:
@@ -132,17 +132,17 @@ def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[list[Statement]
 
 
 def unoptimized(kernel: Kernel) -> Kernel:
-    """The kernel as plain loops, each phase one task (the setting NOOPT)."""
+    """Keep plain loops and make each phase one task (the setting NOOPT)."""
     return Kernel(kernel.name, kernel.params, [Phase(moves.serial(p.body)) for p in kernel.phases], kernel.written)
 
 
 # -- streaming (non-temporal) stores of large results --------------------------------------------------------
-# An ordinary store first fetches the cache line it writes to. A streaming store writes full lines straight to memory:
-# that saves a third of the traffic of `y = f(x)`, and the caches keep their contents. A result that fits a cache is
-# better left there. On a Xeon with 2 MB of second-level cache, y = 1.5 x and a sum of y, together: 8 MB 11% faster,
-# 16 MB 16%, 64 MB 27%; 4 MB is 30% slower.
+# An ordinary store first fetches the cache line that it writes to. A streaming store writes full lines straight to
+# memory: this saves a third of the traffic of `y = f(x)`, and keeps the contents of the caches. But a result that fits
+# a cache is better left there. Measured on a Xeon with 2 MB of second-level cache, y = 1.5 x and a sum of y together
+# are faster by 11% for 8 MB, 16% for 16 MB and 27% for 64 MB, but slower by 30% for 4 MB.
 
-STREAM_FROM = 8        # times the second-level cache: a result of that size is evicted before it is read
+STREAM_FROM = 8        # times the second-level cache: so large a result is evicted before it is read
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Stream(Choice):
 
 
 def streamed_slots(bodies: Sequence[list[Statement]], target: Target, decisions: Decisions) -> tuple[int, ...]:
-    """The slots of large results that these statements write and never read."""
+    """The slots of large results that these statements write and do not read."""
     statements = [s for body in bodies for s in walk(body)]
     stores = [s for s in statements if isinstance(s, Store) and s.memory.op is o.PARAM]
     large = {s.memory for s in stores if _bytes(s.memory) >= STREAM_FROM * target.l2_bytes}
@@ -165,5 +165,5 @@ def streamed_slots(bodies: Sequence[list[Statement]], target: Target, decisions:
 
 
 def _bytes(memory: UOp) -> int:
-    """The least size of a result in bytes."""
+    """A lower bound of a result's size in bytes."""
     return math.prod(map(least, memory.shape)) * memory.dtype.itemsize

@@ -1,11 +1,12 @@
-"""Versions of a loop nest by a run-time bound. In: a nest, its bound, ranges of it. Out: nests, one of which runs.
+"""Make versions of a loop nest for ranges of a run-time bound. In: a nest, its bound, ranges. Out: nests; one of them
+runs.
 
     TASK i below stop: S  ->  if stop <= 16: TASK i in 16 below stop: S
                               if 16 < stop <= 64: TASK i in 64 below stop: S
                               if stop > 64: TASK i below stop: S
 
-Each `if` is a TASK loop over `once` whose trip count is 1 or 0; an optimized version gets it as the bound of its own
-tasks (`run_only_if`). Does not know what is faster for which range.
+Each `if` is a TASK loop over `once` whose trip count is 1 or 0. When a version has been optimized, this trip count
+becomes a factor of the bound of its own tasks (`run_only_if`). Does not know which version is faster for which range.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves
 
 
 def bounded(body: list[Statement], stop: UOp, most: int, now: UOp | None) -> list[Statement]:
-    """The nest with each loop that ends at `stop` over `most` iterations, or as many of them as `now` says."""
+    """Rebuild each loop that ends at `stop` as a loop of at most `most` iterations that ends at `now` (None: without a
+    bound)."""
     loops, inner = task_loops(body)
     ends = {f.range: counter(f.range.arg.name, most) for f in (*loops, *walk(inner))
             if isinstance(f, For) and f.stop is stop}
@@ -34,8 +36,9 @@ def bounded(body: list[Statement], stop: UOp, most: int, now: UOp | None) -> lis
 
 
 def in_range(body: list[Statement], stop: UOp, least: int, most: int) -> list[Statement]:
-    """The nest as a version that runs only where `stop` is from `least` to `most`: its value is known to be such that
-    it is, which decides conditions. Once the version is optimized, `for_any_value` makes the value the usual one."""
+    """Make the version of a nest that runs only where `stop` is from `least` to `most`. The variable that `stop`
+    depends on is replaced by one with these bounds, so that conditions on it are decided at compile time. Once the
+    version is optimized, `for_any_value` puts the original variable back."""
     [value] = [n for n in stop.toposort() if isinstance(n.arg, Measure)]
     low, high = bounds(value)
 
@@ -51,14 +54,15 @@ def in_range(body: list[Statement], stop: UOp, least: int, most: int) -> list[St
 
 
 def for_any_value(phase: list[Statement], kernel: Kernel) -> list[Statement]:
-    """The phase of a version with the kernel's own arguments in place of values known to be in a range."""
+    """Put the kernel's own arguments back in place of variables with narrower bounds."""
     known = [n for n in nodes_in(phase) if isinstance(n.arg, Measure)]
     return moves.rebuild(phase, {n: kernel.params[n.arg.slot] for n in known if n is not kernel.params[n.arg.slot]})
 
 
 def one_of(versions: dict[int, list[Statement]], stop: UOp, least: int = 0) -> list[list[Statement]]:
-    """The versions, by the largest bound of each, in order: each runs if that is the first that `stop` is not above.
-    None runs where it is not above `least`; with -1, the first one does for a bound of 0 too: a sum of nothing is 0."""
+    """Guard versions, given as {largest bound: nest} in increasing order, so that exactly one runs: the first whose
+    largest bound is not below `stop`. None runs for `stop` <= `least`; with `least` = -1, the first also runs for 0,
+    since the sum of nothing is 0."""
     out = list[list[Statement]]()
     for most, version in versions.items():
         above, beyond = (index(1) if n < 0 else operation(o.MIN, divide(stop, n + 1), index(1)) for n in (least, most))
@@ -68,7 +72,8 @@ def one_of(versions: dict[int, list[Statement]], stop: UOp, least: int = 0) -> l
 
 
 def run_only_if(runs: UOp | None, phase: list[Statement]) -> list[Statement]:
-    """The phase, run only where `runs` is 1: else the loop that bounds the number of its tasks has trip count 0."""
+    """Run the phase only where `runs` is 1; where it is 0, the loop that bounds the number of tasks has trip count
+    0."""
     if runs is None:
         return phase
     loops, inner = task_loops(phase)

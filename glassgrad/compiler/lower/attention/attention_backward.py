@@ -1,6 +1,6 @@
-"""The backward pass of attention: a contraction with a factor that is computed from other contractions, as loops.
+"""Lower the backward pass of attention: contractions with a factor that is computed from other contractions.
 
-In: a kernel's graph that holds one. Out: its loop tree.
+In: a kernel's graph that contains one. Out: its loop tree.
 
     task batch, heads, blocks of rows:
       queries[d][q], gradients[d][q] = ..                   the row factors of the products, once
@@ -9,12 +9,12 @@ In: a kernel's graph that holds one. Out: its loop tree.
         tile[k][q] = the factor, of both                    for a softmax's gradient: exp(tile - top) / sums * (..)
         out[d][q] = out[d][q] + sum over k of values[k][d] * tile[k][q]
 
-"Rows" are those of the result: of the gradient of the keys, these are keys, and the loop is over blocks of queries. A
-causal mask then leaves the last blocks, which are done from the last to the first. Several results may share the
+"Rows" are those of the result. For the gradient of the keys, rows are keys, and the loop is over blocks of queries; a
+causal mask then leaves the last blocks, which are computed from the last to the first. Several results may share the
 loops: each has its own factor, values and sums, and all use the same tiles.
 
-For groups of threads, what is added to a contraction is the initial value of its accumulator, masks are applied to its
-tile, and a constant factor of the weights is applied to the result.
+For groups of threads, values added to a contraction become the initial value of its accumulator, masks are applied to
+its tile, and a constant factor of the weights is applied to the result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from glassgrad.compiler.schedule.attention_backward import FactorProduct
 
 
 class ComputedFactor(BlockLoops):
-    """Builds the loops of one kernel: of its first chain, which owns all products, and of the chains sharing them."""
+    """Builds the loops of one kernel: those of its first chain, which has all products, and of the chains that share
+    them."""
     any_order = True
 
     def __init__(self, sink: UOp, chains: list[FactorProduct], blocks: ScoreBlocks, number: int = 0,
@@ -57,14 +58,14 @@ class ComputedFactor(BlockLoops):
         self.tiles = {p: local(f"tile{i or ''}", self.dtype, self.keys * self.rows)
                       for i, p in enumerate(chain.products)}
         self.tops = {p: self.top(p) if self.even else p for p in chain.products}
-        self.factors: dict[UOp, float] = {}           # product: the constant factor left out of its tile
+        self.factors: dict[UOp, float] = {}           # product -> the constant factor left out of its tile
         self.sharing = [ComputedFactor(sink, [other], blocks, i, self.rows) for i, other in enumerate(others, 1)]
         for other in self.sharing:
             other.tiles, other.factors = self.tiles, self.factors
             self.stands_for.update(other.stands_for)
 
     def top(self, product: UOp) -> UOp:
-        """The last value above a product that derives from it by views, additions, constant factors and masks alone."""
+        """The last value computed from a product by views, additions, constant factors and masks alone."""
         readers: dict[UOp, list[UOp]] = {}
         for n in toposort([self.factor]):
             for s in set(n.src):
@@ -104,7 +105,7 @@ class ComputedFactor(BlockLoops):
         key, out = self.key(size), list[Statement]()
         spot = add(multiply(key, self.rows), self.row)
         parts = [*self.sharing, self]
-        for part in parts:                    # a dry run: finds the index at which each product is read
+        for part in parts:                    # a dry run, which records the index at which each product is read
             part.known = {top: part.loaded(p, spot) for p, top in part.tops.items()}
             part.nest([key, self.row], list)
             part.made(first, key)
@@ -124,7 +125,7 @@ class ComputedFactor(BlockLoops):
         return out, substitute_index(kept, self.stands_for, {})
 
     def loaded(self, product: UOp, spot: UOp) -> Callable[[Index], UOp]:
-        """A function that loads an element of a product's tile and multiplies it by the product's factor."""
+        """Return a function that loads an element of a product's tile and multiplies it by the product's factor."""
         def value(at: Index) -> UOp:
             tile, factor = load(self.tiles[product], spot), self.factors.get(product, 1.0)
             return tile if factor == 1 else tile * factor
@@ -137,7 +138,7 @@ class ComputedFactor(BlockLoops):
         return self.value_at(self.factor, at, both(self.row_gate, self.key_gate))
 
     def weights(self, parts: list[ComputedFactor], first: UOp, key: UOp, spot: UOp) -> list[Statement]:
-        """The factors of all parts, each in a tile; what they share is computed once."""
+        """Compute the factors of all parts, each into a tile; shared values are computed once."""
         out, known = list[Statement](), dict[UOp, UOp]()
         for number, part in enumerate(parts):
             part.open_blocks, part.memo = self.open_blocks, {}
@@ -149,7 +150,7 @@ class ComputedFactor(BlockLoops):
         return out
 
     def product(self, node: UOp, tile: UOp, spot: UOp, gate: UOp | None) -> list[Statement]:
-        """Store a contraction, and what is added to it, in its tile; keys past the end are masked there."""
+        """Store a contraction, with the values added to it, in its tile; keys past the end are masked there."""
         top = self.tops[node]
         value = self.value_at(top, self.asked[top], gate).cast(self.dtype)
         if not self.even:
@@ -165,7 +166,7 @@ class ComputedFactor(BlockLoops):
         return [Store(tile, spot, found.over(total))]
 
     def without_other_gates(self, value: UOp | None, gate: UOp | None) -> UOp | None:
-        """The value with each load gated only by what its index depends on, rows or keys: results past either end are
+        """Keep only those gates of loads that the load's index depends on, rows or keys: results past the other end are
         discarded anyway."""
         if value is None or gate is None:
             return value
@@ -173,13 +174,13 @@ class ComputedFactor(BlockLoops):
         return substitute_index(value, {n: load(n.src[0], n.src[1], both(*self.gates_of(n.src[1]))) for n in reads}, {})
 
     def gates_of(self, at: UOp) -> list[UOp | None]:
-        """The gate of rows and that of keys, where an index depends on their counters."""
+        """The gate of rows and that of keys, if an index depends on their counters."""
         counters = frozenset[UOp]().union(*[ranges_of(self.stands_for.get(r, r)) for r in ranges_of(at)])
         return [None if gate is None or counters.isdisjoint(ranges_of(gate)) else gate
                 for gate in (self.row_gate, self.key_gate)]
 
     def is_exponent(self, top: UOp) -> bool:
-        """Whether a value is read by an exponential alone."""
+        """Whether a value is read by an exponential only."""
         readers = [n for n in toposort([self.factor]) if top in n.src]
         return len(readers) == 1 and readers[0].op is o.EXP2
 
@@ -197,12 +198,13 @@ class ComputedFactor(BlockLoops):
 
     # -- masks -----------------------------------------------------------------------------------------------
     def in_sight(self, at: Index) -> list[UOp]:
-        """Conditions: where any of them is false, the factor is 0."""
+        """Conditions for the factor to be nonzero: where any of them is false, it is 0."""
         self.nest([self.row], list)
         return self.conditions(self.factor, at, 0)
 
     def conditions(self, node: UOp, at: Index, gone: float) -> list[UOp]:
-        """Conditions: where any of them is false, a node has the value `gone` (0, or -inf for an exponent)."""
+        """Conditions outside of which a node has the value `gone` (0, or -inf for an exponent): where any of them is
+        false."""
         if node.op in (o.RESHAPE, o.PERMUTE, o.EXPAND):
             return self.conditions(node.src[0], source_index(node, at)[0], gone)
         if node.op is o.WHERE and node.src[2].op is o.CONST and node.src[2].arg == gone:
