@@ -1,5 +1,5 @@
-"""Tasks of chained matmuls with bulk copies: a thread group for each, or persistent groups. In: tasks of products and
-the nests between them, a block at a time. Out: the same for thread groups, or None.
+"""Split chained matmuls with bulk copies into tasks: one thread group each, or persistent groups. In: tasks of products
+and the nests between them, a block at a time. Out: the same for thread groups, or None.
 
     TASK tasks: first copies; blocks; results         TASK groups: first copies of the first task
                                                         for the tasks of a group:
@@ -53,7 +53,7 @@ def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> lis
 
 
 def refuses(nests: BoxedNests, c: Tiling, stops: dict[UOp, UOp]) -> str | None:
-    """Why tasks cannot be done with this choice; None where they can."""
+    """Why tasks cannot be done with this choice; None if they can."""
     if not c.ahead:
         return "copies run ahead of the steps here"
     if c.stay and stops:
@@ -66,7 +66,8 @@ def refuses(nests: BoxedNests, c: Tiling, stops: dict[UOp, UOp]) -> str | None:
 
 
 def longest_first(nests: BoxedNests, tasks: FlatAxis, stops: dict[UOp, UOp]) -> dict[UOp, UOp]:
-    """The substitution that reverses counters of tasks along which tasks get longer."""
+    """Substitute reversed counters for those task counters along which tasks get longer, so that long tasks start
+    first."""
     return {r: add(add(stops.get(r, index(r.arg.size)), index(-1)), multiply(r, -1)) for r in tasks.parts
             if grows(nests.parts.count, r)}
 
@@ -80,14 +81,14 @@ def grows(count: UOp, task: UOp) -> bool:
 def staying(nests: BoxedNests, tasks: FlatAxis, processors: int) -> list[Statement]:
     """TASK groups: copies of the first task; for the tasks of a group: the task, and copies of the next one
 
-    Where tasks differ in length, every other round of tasks is dealt from the last group to the first. A task has at
-    least as many blocks as are in flight: those that are masked entirely add nothing."""
+    If tasks differ in length, every other round of tasks is dealt from the last group to the first. A task has at least
+    as many blocks as are in flight: those that are masked entirely add nothing."""
     differ, groups = longest_first(nests, tasks, {}), min(tasks.size, processors)
     group, task = counter("g", groups), counter("t", -(-tasks.size // groups))
     parts = nests.parts
     parts.count = operation(o.MAX, parts.count, index(nests.blocks))
-    begun, begins = (register(name, dtypes.int32) for name in ("begun", "begins"))    # this task, the next one
-    repeat = 2 * nests.blocks                  # blocks after which stages and the parities of their barriers repeat
+    begun, begins = (register(name, dtypes.int32) for name in ("begun", "begins"))    # of this task, of the next one
+    repeat = 2 * nests.blocks                  # blocks after which stages, and the parities of their barriers, repeat
 
     def place(round_: UOp) -> UOp:
         """The index of this group's task within a round."""
@@ -109,6 +110,7 @@ def staying(nests: BoxedNests, tasks: FlatAxis, processors: int) -> list[Stateme
     after = modulo(add(nests.first, parts.count), repeat).cast(dtypes.int32)
     body = [Assign(begins, after), *nests.statements_of_task(), Assign(begun, begins)]
     whole, rest = divmod(tasks.size, groups)
-    last = divide(add(index(groups + rest - 1), multiply(place(index(whole)), -1)), groups)      # 1: one more round
+    # 1 if there is one more round
+    last = divide(add(index(groups + rest - 1), multiply(place(index(whole)), -1)), groups)
     loop = For(task, LOOP, moves.rebuild(body, numbered(one(task))[1]), add(index(whole), last) if rest else None)
     return nested([group], [Assign(begun, const(0, dtypes.int32)), *copies, loop], TASK)

@@ -196,8 +196,8 @@ def on_images(product: Product, target: Target, decisions: Decisions) -> Phases 
 
 
 def with_images_apart(product: Product, target: Target) -> RegisterPlan | None:
-    """The register tiles of a product with a run-time number of images, if tiles do not cross images. Each task then
-    copies padded images with their zeros. None for any other product."""
+    """The register tiles of a product with a run-time number of images, if N is one image with its own row pitch. Each
+    task then copies padded images with their zeros. None for any other product."""
     if not product.n or not product.stops or product.pair is not None:
         return None
     product = product.with_lanes_right()

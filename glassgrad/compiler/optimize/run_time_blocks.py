@@ -1,7 +1,7 @@
-"""Contractions with an axis whose length is known only at run time. In: a loop nest. Out: nests of constant sizes.
+"""Tile contractions with an axis of run-time length. In: a loop nest. Out: nests of constant sizes.
 
-Register tiles need sizes known at compile time. So a loop of N is cut into blocks of a constant size, with smaller ones
-for the rest, and the loops of M get versions of the code by their number (versions_by_size.py).
+Register tiles need sizes known at compile time. So a loop of N is cut into blocks of a constant size, with smaller
+blocks for the rest, and loops of M get versions of the code for ranges of their length (versions_by_size.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.versions_by_size import bounded, in_range, one_of
 
 BLOCK = 64         # rows or columns in a block of a loop with a run-time bound: a few register tiles
-SMALL = 16         # columns in a block of the remainder: lanes of vectors
+SMALL = 16         # columns in a block of the remainder: the lanes of vectors
 
 
 @move(lambda body, *_: [body])
@@ -42,10 +42,11 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
                                                                                                if stop < 16
 
     For a loop of N with a run-time bound: tiles need sizes known at compile time. The blocks are contractions with one
-    more loop around them. The last small block begins 16 before the end, so that no column lies past it; columns it
-    shares with the block before it are stored once. Where several loops have run-time bounds, all are split into blocks
-    of 16 only: each case is more code to compile. The rows M of a result are specialized by their number (`_by_rows`).
-    refuses (returns the body): there is no such loop; groups of threads, whose tiles may go past the end
+    more loop around them. The last small block begins 16 before the end, so that no column lies past it; columns that
+    it shares with the block before it are stored once. If several loops have run-time bounds, all are split into blocks
+    of 16 only: each case is more code to compile. For the rows M of a result, there are versions by their number
+    (`_by_rows`).
+    refuses (returns the body): no such loop; groups of threads, whose tiles may go past the end
     """
     loops, inner = task_loops(body)
     ends = [f for f in loops if f.stop is not None and f.range.arg.size >= 2 * BLOCK]
@@ -79,10 +80,10 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
 def by_terms(body: list[Statement], target: Target) -> list[list[Statement]]:
     """for k below stop: r += f  ->  if stop <= 64: for k in 64 below stop: r += f;  if stop > 64: the same for all
 
-    For a sum of products with a run-time bound: few terms take less time than packing for many, or writing the result,
-    and up to 1,024 need no blocks of K, whose sums wait in memory.
-    refuses (returns the body): no such sum, or one with the same tiles; groups of threads, whose parts are equal at run
-    time
+    For a sum of products with a run-time bound: few terms take less time than packing for many, or than writing the
+    result; and up to 1,024 need no blocks of K, whose sums would wait in memory.
+    refuses (returns the body): no such sum, or the same tiles for all numbers of terms; groups of threads, whose parts
+    of K have equal lengths at run time
     """
     product = None if target.groups or not target.tiled_products else recognize(body)
     loop = None if product is None or not product.n else next((r for r in product.k if r in product.stops), None)
@@ -101,21 +102,22 @@ def by_terms(body: list[Statement], target: Target) -> list[list[Statement]]:
 
 
 def _in_place(body: list[Statement], target: Target) -> bool:
-    """Whether an image is read in place, one of its rows or images after the other: as many as there are."""
+    """Whether an image is read in place, with its rows or images one after the other: then their number does not
+    matter."""
     product = None if target.groups else recognize(body)
     ways = (ImagePlan.cheapest, TapsPlan.of_channels, with_images_apart)
     return product is not None and bool(product.n) and any(way(product, target) is not None for way in ways)
 
 
 def _around_tiles(product: Product, ends: list[For], target: Target) -> bool:
-    """Whether loops with a run-time bound would be around the register tiles if their numbers were known, too."""
+    """Whether loops with a run-time bound would be around the register tiles even if their sizes were known."""
     plan = None if target.groups else RegisterPlan.of(product.with_lanes_right(), target)
     return plan is not None and {f.range for f in ends} <= {*plan.outer}
 
 
 def _by_positions(body: list[Statement], target: Target) -> list[list[Statement]]:
-    """Versions by the number of positions along a row of an image, where it is read in place; else none. Those of few
-    positions are computed as if these were images."""
+    """Versions for ranges of the number of positions along a row of an image, if it is read in place; otherwise none.
+    The version for few positions treats the rows as images."""
     product = None if target.groups else with_run_time_positions(body)
     stop = None if product is None else product.stops[[r for r in product.stops if r not in product.batch][-1]]
     if stop is None or value_in(stop) is None:
@@ -131,8 +133,8 @@ def _by_positions(body: list[Statement], target: Target) -> list[list[Statement]
 
 
 def _by_rows(body: list[Statement], product: Product, target: Target) -> list[list[Statement]]:
-    """Versions by the number of rows. The ranges are data of the target. Where plain loops do few rows faster than
-    tiles (`few_rows`), each number of these has a version: if stop == 3: TASK i in 3: S."""
+    """Versions for ranges of the number of rows; the ranges are data of the target. If plain loops do few rows faster
+    than tiles (`few_rows`), there is a version for each number of these: if stop == 3: TASK i in 3: S."""
     loop = product.m[0]
     stop = product.stops[loop]
     few_of = recognize(bounded(body, stop, cpu.FEW_ROWS, None))
@@ -152,7 +154,7 @@ def _by_rows(body: list[Statement], product: Product, target: Target) -> list[li
 
 def _with_other_tiles(versions: dict[int, list[Statement]], tile_of: Callable[[list[Statement]], object]) \
         -> dict[int, list[Statement]]:
-    """The versions without those whose tiles are those of the next one: that serves for both."""
+    """Drop versions with the same tiles as the next one, which then serves both."""
     tiles = {most: tile_of(body) for most, body in versions.items()}
     return {most: body for (most, body), more in zip(versions.items(), [*[*versions][1:], 0])
             if tiles[most] != tiles.get(more)}
@@ -169,13 +171,13 @@ def _large_blocks(loops: list[For], loop: For, inner: list[Statement]) -> list[S
 
 def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], rest_of: int, target: Target) \
         -> list[list[Statement]]:
-    """The loops of small blocks, over all positions or over the remainder of blocks of `rest_of`; and for sizes below
-    one block, blocks that go past the end, where nothing is read or stored; or the loops as they were, where that would
-    be one more condition on a padded image, if they are tiled as they are or masks cost much."""
+    """The loops of small blocks: over all positions, or over the remainder of blocks of `rest_of`. For sizes below one
+    block, add blocks that go past the end, where nothing is read or stored. Or keep the loops as they were, if such
+    blocks would add a condition on a padded image, and the loops are tiled as they are, or masks cost much."""
     enough, gate, size = index(1), None, SMALL
     places: dict[UOp, UOp] = {}
     past_the_end: dict[UOp, UOp] = {}
-    counts: dict[UOp, UOp] = {}                 # of small blocks, by their counter
+    counts: dict[UOp, UOp] = {}                 # counter of small blocks -> their number
     rows: dict[UOp, UOp] = {}
     for f in ends:
         name, n, stop = f.range.arg.name, f.range.arg.size, f.stop
@@ -185,10 +187,10 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], res
         begin = add(add(stop, multiply(left, -1)), multiply(small, size))
         at = add(begin.minimum(add(stop, index(-size))), row)
         gate = both(gate, less(begin, add(at, index(1))))
-        enough = times(enough, divide(stop, size).minimum(1))                # 0 where there is no whole block
+        enough = times(enough, divide(stop, size).minimum(1))                # 0 if there is no whole block
         counts[small] = divide_up(left, size)
         places[f.range], past_the_end[f.range], rows[f.range] = at, add(begin, row), row
-    # `enough` bounds each of them: the loops that pack a factor run over the blocks of one of them only
+    # every loop gets `enough` as a factor: the loops that pack a factor run over the blocks of one of them only
     cut = moves.rebuild(inner, places)
     for store in [s for s in cut if isinstance(s, Store)]:
         store.gate = both(gate, store.gate)

@@ -1,9 +1,9 @@
-"""Loops that are no contraction, on groups of GPU threads. In: a plain loop nest. Out: loop nests.
+"""Optimize GPU loops that are not contractions. In: a plain loop nest. Out: loop nests for groups of threads.
 
-A vector is a group of 256 threads. What is copied across goes through shared memory (transposed_copies.py); loops that
-are shorter than a group are flattened (short_gpu_loops.py). Else lanes run along the rows or along the columns,
-whichever is contiguous in memory (access_order.py), and a thread takes consecutive elements, which it loads together. A
-group is a task: where they would be few, rows and sums are split.
+A vector is a group of 256 threads. Transposing copies go through shared memory (transposed_copies.py); loops shorter
+than a group are flattened (short_gpu_loops.py). Otherwise lanes run along the rows or along the columns, whichever is
+contiguous in memory (access_order.py), and a thread takes consecutive elements, which it loads together. A group is a
+task: if there would be few, rows and sums are split.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from glassgrad.compiler.optimize.product.recognize import count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
-AHEAD_TASKS = 16        # times `few_tasks` groups, from which a thread loads what comes next before it computes
-FEWEST_LANES = 64       # of a group, however few there are
-LONG_ROW = 4            # a row of this many times a group's width has a negligible remainder
+AHEAD_TASKS = 16        # times `few_tasks` groups, from which a thread loads its next elements before it computes
+FEWEST_LANES = 64       # threads of a group
+LONG_ROW = 4            # times a group's width: a row this long has a negligible remainder
 AT_ONCE = 4             # strided elements that a thread loads before it computes
 
 
 def group_loops(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
-    """The phases of a loop nest that is no contraction."""
+    """The phases of a loop nest that is not a contraction."""
     across = across_group(body, target, decisions)
     short = in_threads(body, target, decisions) if across is None else [across]
     return _long_loops(body, target, decisions) if short is None else short
@@ -65,17 +65,17 @@ def _long_loops(body: list[Statement], target: Target, decisions: Decisions) -> 
 
 
 class GroupColumns(NamedTuple):
-    """Threads along one of the outer loops, each with a few elements of it."""
+    """A way to put threads along one of the outer loops, each with a few elements of it."""
     free: list[For]               # the loops that threads may go along,
-    at: int                       # and which of them they do
-    consecutive: int              # elements that a thread takes; 0: neighbouring threads have neighbouring elements
-    tile: int                     # elements of a thread
-    lanes: int                    # threads of a group
-    tasks: int                    # the most groups that there can be
+    at: int                       # and which of them they go along
+    consecutive: int  # consecutive elements that a thread takes; 0: neighbouring threads have neighbouring elements
+    tile: int                     # elements per thread
+    lanes: int                    # threads per group
+    tasks: int                    # the most groups possible
 
     @staticmethod
     def of(loops: list[For], inner: list[Statement], lanes: int, target: Target) -> GroupColumns | None:
-        """The best of these loops; None where threads along rows cost less."""
+        """Choose the best of these loops; None if threads along rows cost less."""
         free, tasks, tile = lane_loops(loops, inner), count(f.range for f in loops), vectors_in_flight(inner)
         if not free or columns_cost(free, inner, lanes) > rows_cost(inner, lanes):
             return None
@@ -91,7 +91,7 @@ class GroupColumns(NamedTuple):
 
 def _along_columns(columns: GroupColumns, loops: list[For], inner: list[Statement], total: int, target: Target,
                    decisions: Decisions) -> list[Statement]:
-    """The nest with threads along one of its outer loops."""
+    """Put threads along one of the nest's outer loops."""
     free, at, consecutive, tile, lanes, tasks = columns
     if consecutive:
         tile, lanes = _more_groups(tasks, min(target.few_tasks // 2, total // target.task_steps), tile, lanes)
@@ -107,7 +107,7 @@ def _along_columns(columns: GroupColumns, loops: list[For], inner: list[Statemen
 
 def _rows(loops: list[For], inner: list[Statement], row: Row | None, tasks: int, total: int, lanes: int,
           target: Target, decisions: Decisions) -> list[Statement]:
-    """The nest with threads along the loops of a row; of several rows at once, where enough groups are left."""
+    """Put threads along the loops of a row, with several rows at once if enough groups are left."""
     rows = rows_at_once(loops, inner, target)
     if rows is not None:
         size, groups = rows.row.range.arg.size, tasks // (rows.count * rows.width)
@@ -123,14 +123,14 @@ def _rows(loops: list[For], inner: list[Statement], row: Row | None, tasks: int,
 
 def _parts(loops: list[For], inner: list[Statement], tasks: int, lanes: int, columns: GroupColumns | None,
            target: Target, decisions: Decisions) -> tuple[list[Statement], list[Statement]] | None:
-    """A sum in parts, short enough that all processors are busy with so many groups (`tasks`) for each part."""
+    """Split a sum into parts so short that all processors are busy, given `tasks` groups for each part."""
     reduced = divisible_sum(loops, inner)
     if reduced is None:
         return None
     read = gpu.LEAST_FOLDED * lanes
     if columns is not None:
         lanes, read = columns.lanes, LEAST_READ
-    if _steps(reduced.body) > target.least_chunk:        # one iteration of the outermost loop would be too long
+    if _steps(reduced.body) > target.least_chunk:        # one iteration of the outermost loop would take too long
         whole = one_loop(reduced)
         inner, reduced = [whole if s is reduced else s for s in inner], whole
     n, inside = reduced.range.arg.size, _steps(reduced.body)
@@ -170,8 +170,8 @@ def _scatter_or_scan(loops: list[For], inner: list[Statement], total: int, lanes
 
 
 def _whole_groups(size: int, tile: int, lanes: int) -> tuple[int, int]:
-    """Elements per thread and threads per group that divide a short loop, so that there is no remainder with fewer
-    elements per thread; unchanged where none divide it."""
+    """The elements per thread and threads per group that divide a short loop, so that no remainder has fewer elements
+    per thread; unchanged if none divide it."""
     if size >= LONG_ROW * tile * lanes:
         return tile, lanes
     found = [(t, v) for t in (tile, tile // 2, tile // 4) for v in (lanes, lanes // 2, lanes // 4)
@@ -180,8 +180,8 @@ def _whole_groups(size: int, tile: int, lanes: int) -> tuple[int, int]:
 
 
 def _more_groups(groups: int, most: int, tile: int, lanes: int) -> tuple[int, int]:
-    """Fewer elements per thread, then fewer threads per group, until there are about `most` groups: with fewer, most of
-    a GPU would be idle."""
+    """Reduce the elements per thread, then the threads per group, until there are about `most` groups: with fewer, most
+    of a GPU would be idle."""
     while 2 * groups <= most and tile * lanes > FEWEST_LANES:
         groups, tile, lanes = 2 * groups, max(1, tile // 2), lanes if tile > 1 else lanes // 2
     return tile, lanes

@@ -1,7 +1,7 @@
-"""Loops that are no contraction, on a CPU: lanes, partial sums and tasks. In: a plain loop nest. Out: loop nests.
+"""Optimize CPU loops that are not contractions: lanes, partial sums and tasks. In: a plain loop nest. Out: loop nests.
 
 Lanes run along the rows or along the columns, whichever is contiguous in memory (access_order.py); then the outer loops
-become tasks. Few rows with a long reduction are first split into partial sums. (On a GPU: gpu_loops.py.)
+become tasks. Few rows with a long reduction are first split into partial sums. (For a GPU: gpu_loops.py.)
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.versions_by_size import bounded, one_of, run_only_if
 
-MOST_CUTS = 8           # of a row at its conditions: `pad` has two, `cat` of nine has eight
-MOST_BRANCHES = 1       # conditions that are the same for a whole row, for which it has two versions
+MOST_CUTS = 8           # cuts of a row at its conditions: `pad` has two, `cat` of nine tensors has eight
+MOST_BRANCHES = 1       # conditions that are the same for a whole row, for which there are two versions of it
 
 
 def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
-    """The loop nest with lanes and tasks, and short sums written out."""
+    """Give a loop nest lanes and tasks, and unroll its short sums."""
     return [unrolled(phase, cpu.SHORT_LOOP) for phase in _phases(body, target, decisions)]
 
 
 def _phases(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
-    """Its phases: one, or two where a long sum is split into partial sums."""
+    """The phases of a nest: one, or two if a long sum is split into partial sums."""
     loops, inner = task_loops(body)
     total, lanes = work(body), target.lanes(itemsize(body))
     if stores_in_order(inner):
@@ -62,7 +62,8 @@ def _phases(body: list[Statement], target: Target, decisions: Decisions) -> list
 
 def _whole_if_short(body: list[Statement], reduced: For, parts: tuple[list[Statement], list[Statement]], target: Target,
                     decisions: Decisions) -> list[list[Statement]]:
-    """The phases of a sum in parts; before them, one for a run-time length that has one part only: the whole sum."""
+    """The phases of a sum in parts. For a run-time length, they are preceded by a phase that computes the whole sum if
+    it is so short that it has one part only."""
     in_parts = [phase for part in parts for phase in plain(part, target, decisions)]
     if reduced.stop is None:
         return in_parts
@@ -74,17 +75,17 @@ def _whole_if_short(body: list[Statement], reduced: For, parts: tuple[list[State
 
 
 class Columns(NamedTuple):
-    """Lanes along one of the outer loops."""
+    """A way to put lanes along one of the outer loops."""
     free: list[For]               # the loops that lanes may go along,
-    at: int                       # and which of them they do
+    at: int                       # and which of them they go along
     tile: int                     # vectors in flight
-    tasks: int                    # the most that there can be
-    least_part: int               # elements of a column that are worth a part of its sum
-    in_slices: bool               # whether long columns are summed along rows (columns.py)
+    tasks: int                    # the most tasks possible
+    least_part: int               # elements of a column from which a part of its sum is worthwhile
+    in_slices: bool               # whether long columns are summed row by row (columns.py)
 
     @staticmethod
     def of(loops: list[For], inner: list[Statement], total: int, lanes: int, target: Target) -> Columns | None:
-        """The best of these loops; None where lanes along rows cost less."""
+        """Choose the best of these loops; None if lanes along rows cost less."""
         free = lane_loops(loops, inner)
         if not free or columns_cost(free, inner, lanes) > rows_cost(inner, lanes):
             return None
@@ -98,7 +99,7 @@ class Columns(NamedTuple):
 
 def _along_columns(columns: Columns, loops: list[For], inner: list[Statement], total: int, lanes: int, target: Target,
                    decisions: Decisions) -> list[Statement]:
-    """The nest with lanes along one of its outer loops."""
+    """Put the nest's lanes along one of its outer loops."""
     lanes = 1 if not target.has_gathers and only_gathers(inner, columns.free[columns.at].range) else lanes
     chosen = ask_lanes(decisions, columns.free, columns.at, columns.tile, lanes)
     loop = next(f for f in columns.free if f.range.arg.name == chosen.loop)
@@ -123,11 +124,11 @@ def _along_columns(columns: Columns, loops: list[For], inner: list[Statement], t
 
 def _rows(loops: list[For], inner: list[Statement], tasks: int, total: int, lanes: int, target: Target,
           decisions: Decisions) -> list[Statement]:
-    """The nest with lanes along the loops of a row; of several rows at once, where enough tasks are left."""
+    """Put the nest's lanes along the loops of a row, with several rows at once if enough tasks are left."""
     rows = rows_at_once(loops, inner, target)
     if rows is not None and rows.row.range.arg.size < FEW_ROWS and \
             tasks // (rows.count * rows.width) < min(target.few_tasks, total // target.task_steps):
-        rows = None                                      # tasks would be few
+        rows = None                                      # there would be few tasks
     if rows is None:
         return nest(loops, along_rows(inner, lanes, decisions, by_threads=False), total, target, decisions)
     wide = along_rows(inner, lanes, decisions, by_threads=False, most=rows.most_vectors(target))
@@ -137,7 +138,7 @@ def _rows(loops: list[For], inner: list[Statement], tasks: int, total: int, lane
 
 def _scatter_or_scan(loops: list[For], inner: list[Statement], total: int, lanes: int, target: Target,
                      decisions: Decisions) -> list[list[Statement]]:
-    """The phases of a nest whose stores must stay in order; lanes along its last loop, where that pays."""
+    """The phases of a nest whose stores must stay in order; lanes go along its last loop if that pays."""
     rows = rows_among_tasks(loops, inner, min(target.workers, total // target.task_steps), lanes)
     if rows is not None:
         nested = nest(rows.loops, rows.body, total, target, decisions, independent=False)

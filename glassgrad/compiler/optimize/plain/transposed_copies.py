@@ -1,7 +1,7 @@
-"""Transposed copies on thread groups. In: loops that read along one axis and store along another. Out: square blocks.
+"""Transpose copies with thread groups. In: loops that read along one axis and store along another. Out: square blocks.
 
 Loads and stores of consecutive threads must be contiguous. So a group reads a block along the axis that is contiguous
-in the source, keeps it in shared memory, and stores it along the other one.
+in the source, keeps it in shared memory, and stores it along the other axis.
 
     for i: for j: y[i, j] = f(x[j, i], z[i, j])
     ->  TASK blocks: block[j, i] = x[j, i], threads along i; y[i, j] = f(block[j, i], z[i, j]), threads along j
@@ -28,7 +28,8 @@ LEAST_SIDE = 16          # of a copied axis: shorter ones leave most of a block 
 
 
 def across_group(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement] | None:
-    """The blocks of a loop nest; refuses (None) nests that read and store along the same axis, or do not only store."""
+    """The blocks of a loop nest; refuses (None) nests that read and store along the same axis, or do more than
+    store."""
     copy = CopyAcross.of(body)
     if copy is None or sum(SIDE * (SIDE + 1) * n.dtype.itemsize for n in copy.crossed) > target.group_bytes:
         return None
@@ -48,7 +49,7 @@ class CopyAcross:
 
     @staticmethod
     def of(body: list[Statement]) -> CopyAcross | None:
-        """A nest of this form; None for anything else."""
+        """Recognize a nest of this form; None for others."""
         loops, inner = task_loops(body)
         ranges = [f.range for f in loops if f.range.arg.size >= LEAST_SIDE]
         stores = [s for s in inner if isinstance(s, Store) and s.combine is None]
@@ -67,7 +68,7 @@ class CopyAcross:
         return None
 
     def blocks(self) -> list[Statement]:
-        """The loops over blocks, and a group's statements for one."""
+        """The loops over blocks, and a group's statements for one block."""
         block_read, block_stored = (counter(r.arg.name + "b", -(-r.arg.size // SIDE)) for r in (self.read, self.stored))
         widest = min(SIDE, gpu.COPY_BYTES // min(n.dtype.itemsize for n in self.crossed))
         line, place, axes = self.shared_out(widest)
@@ -94,7 +95,8 @@ class CopyAcross:
 
     @staticmethod
     def shared_out(widest: int) -> tuple[UOp, UOp, list[UOp]]:
-        """The line of a block and the position in it, by (round, element, thread): a thread has `widest` elements."""
+        """The line of a block and the position in it, from (round, element, thread); a thread has `widest` elements per
+        round."""
         rounds, each = counter("r", SIDE * SIDE // (widest * gpu.THREADS)), counter("u", widest)
         lane = counter("l", gpu.THREADS)
         at = add(multiply(one(rounds), gpu.THREADS), lane)
@@ -102,7 +104,7 @@ class CopyAcross:
             [rounds, each, lane]
 
     def inside(self, at: dict[UOp, UOp], widest: int) -> UOp | None:
-        """The condition that an element exists; one for all elements of a thread where possible."""
+        """The condition that an element exists; if possible, the same for all elements of a thread."""
         gate = None
         for r, place in at.items():
             if r.arg.size % SIDE:

@@ -1,7 +1,7 @@
-"""A contraction over an image, which is read in place. In: a product. Out: phases, or None.
+"""Tile a contraction over an image that is read in place. In: a product. Out: phases, or None.
 
-A convolution multiplies every channel of a pixel with a vector of weights. Done that way, the image needs no copy: its
-elements are read as scalars, from whatever address a tap, a stride or a dilation gives them. The lanes run along the
+A convolution multiplies every channel of a pixel by a vector of weights. Computed that way, the image needs no copy:
+its elements are loaded as scalars, from whatever address a tap, a stride or a dilation gives them. Lanes run along the
 channels of the result, so images may have any size and row length. Nor are zeros needed around an image: taps outside a
 padded one are skipped (moves/padding_bounds.py), by loop bounds, or by separate tiles along its edges.
 
@@ -10,7 +10,7 @@ padded one are skipped (moves/padding_bounds.py), by loop bounds, or by separate
               constant distances and a few vectors, and multiplies each with each (an outer product)
               then the sums are transposed in LOCAL memory and stored along the result's contiguous axis
 
-The gradient by the weight is the same with other names: its rows are taps and channels, its sum goes over pixels.
+The gradient by the weight is the same with other names: its rows are taps and channels, its sum is over pixels.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from glassgrad.compiler.optimize.product.recognize import Product
 from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks
 from glassgrad.compiler.optimize.targets.target import Target
 
-Runs = dict[UOp, tuple[CutLoop, tuple[Run, ...]]]    # of a loop of K: the loop of M whose tile bounds it, and its runs
+Runs = dict[UOp, tuple[CutLoop, tuple[Run, ...]]]    # loop of K -> the loop of M whose tile bounds it, and its runs
 
 
 def conv_tiles(given: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """The phases; refuses (None) what is no window, or has too few channels for the lanes, or too few products to repay
-    the transposition."""
+    """The phases; refuses (None) a product that is not over windows, too few channels for the lanes, and too few
+    products to repay the transposition."""
     plan = ImagePlan.cheapest(given, target)
     if plan is None:
         return None
@@ -78,21 +78,21 @@ class ImageTile(PanelBlocks):
                 moves.share_out([*self.p.batch, self.task_m, self.task_n], body, stops={**self.p.stops})]
 
     def at_once(self) -> list[Statement]:
-        """Each tile is summed, transposed and stored before the next one."""
+        """Sum, transpose and store each tile before the next one."""
         def tile(runs: Runs) -> list[Statement]:
             return [*self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)), *self.steps(self.p.k, runs),
                                  Store(self.sums, self.spot(index(0)), self.total)]), *self.finish(index(0))]
         return self.all_tiles(tile)
 
     def in_blocks(self) -> list[Statement]:
-        """Long sums: for a block of K at a time, all tiles of the task; between them the sums stay in LOCAL memory."""
+        """Long sums: all tiles of the task do one block of K at a time; in between, the sums stay in LOCAL memory."""
         loops, body = self.blocks_of_k(self.sums, self.spot(self.held))
         zero = Store(self.sums, self.spot(self.held), const(0, self.total.dtype))
         return [*self.all_tiles(lambda _: self.tiled([zero])), *around(loops, body),
                 *self.all_tiles(lambda _: self.finish(self.held))]
 
     def in_parts(self) -> list[Statement]:
-        """As `in_blocks`, with each part of K a task whose partial sums stay in memory."""
+        """As `in_blocks`, where each part of K is a task whose partial sums stay in memory."""
         part = counter("kt", self.plan.parts)
         spot = add(multiply(part, self.size), self.spot(self.held))
         (first, *rest), body = self.blocks_of_k(self.partial, spot)
@@ -109,13 +109,13 @@ class ImageTile(PanelBlocks):
                                stops={part: self.used_parts()})
 
     def used_parts(self) -> UOp | None:
-        """How many parts of K there are at run time; None where all are."""
+        """How many parts of K are used at run time; None if all are."""
         first, *rest = self.plan.k_loops
         stop = self.p.stops.get(first)
         return stop and operation(o.MIN, stop if rest else divide_up(stop, self.plan.k_chunk), index(self.plan.parts))
 
     def joined(self) -> list[Statement]:
-        """The partial sums of all parts of K, added up in order, and the stores of the results."""
+        """Add up the partial sums of all parts of K, in order, and store the results."""
         part = counter("kt", self.plan.parts)
         addend = load(self.partial, add(multiply(part, self.size), self.spot(self.held)))
         tile = [*self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)),
@@ -124,7 +124,8 @@ class ImageTile(PanelBlocks):
         return moves.spread(self.all_tiles(lambda _: tile), moves.PHASE_TASKS)
 
     def blocks_of_k(self, memory: UOp, spot: UOp) -> tuple[list[For], list[Statement]]:
-        """The loops over blocks of K, outermost first, and the body of one block: it adds to all tiles of the task."""
+        """The loops over blocks of K, outermost first, and the body of one block, which adds to all tiles of the
+        task."""
         *outer, cut = self.plan.k_loops
         rest = self.p.k[len(self.plan.k_loops):]
         size, chunk = cut.arg.size, self.plan.k_chunk
@@ -150,7 +151,7 @@ class ImageTile(PanelBlocks):
         return [*[For(r, LOOP, [], stops.get(r)) for r in outer], For(block, LOOP, [], blocks)], self.all_tiles(tile)
 
     def steps(self, loops: list[UOp], runs: Runs, wanted: UOp | None = None) -> list[Statement]:
-        """The products of these loops of K, for the whole tile, or for the rows where `wanted` holds."""
+        """The products of these loops of K, for the whole tile, or for the rows for which `wanted` holds."""
         if loops:                        # not unrolled: elements shared by consecutive taps would fill the registers
             first, *rest = loops
             return [s for low, high, part in self.regions(first, runs)
@@ -161,7 +162,7 @@ class ImageTile(PanelBlocks):
         return [step] if wanted is None else [If(wanted, [step])]
 
     def regions(self, k: UOp, runs: Runs) -> list[Region]:
-        """A loop of K split into regions by the rows of the tile that use them."""
+        """Split a loop of K into regions, by the rows of the tile that use them."""
         if k in runs:
             row, used = runs[k]
             return self.edges.regions(k, row.index_of(one(row.inside)), row.inside, used)
@@ -179,7 +180,7 @@ class ImageTile(PanelBlocks):
         return nested([*self.inside, self.over], nested([self.lane], body, LANE), TILE)
 
     def all_tiles(self, tile: Callable[[Runs], list[Statement]]) -> list[Statement]:
-        """The loops over a task's tiles of M and panels of N; tiles at an edge of the image have separate code."""
+        """The loops over a task's tiles of M and panels of N; tiles at an edge of the image have code of their own."""
         body: list[Statement] = []
         for pieces in product(*[pieces for _, pieces in self.plan.edged]):
             at = [(r, piece) for (r, _), piece in zip(self.plan.edged, pieces)]
@@ -196,7 +197,7 @@ class ImageTile(PanelBlocks):
         return moves.rebuild(self.over_m(self.over_n(body)), tiles.apart(self.panel_m))
 
     def finish(self, held: UOp) -> list[Statement]:
-        """The stores of a finished tile: a vector of columns after the other, each for all rows together: a renderer
+        """The stores of a finished tile: one vector of columns after another, each for all rows together. A renderer
         stores such a block by columns."""
         at_n = add(multiply(self.panel_n, self.columns), self.column)
         gate = below(at_n, self.plan.n.size)
@@ -207,18 +208,18 @@ class ImageTile(PanelBlocks):
         return nested([self.over], nested(self.inside, nested([self.lane], body, LANE), TILE))
 
     def reads_along(self, row: CutLoop) -> bool:
-        """Whether the epilogue reads memory along a loop of M: then what is stored twice might have been read between,
-        where it is stored. Else tiles that overlap store the same."""
+        """Whether the epilogue reads memory along a loop of M. Then a result must not be stored twice, since it might
+        be read in between; otherwise overlapping tiles may store the same results."""
         return any(row.loop in ranges_of(n) for n in loads_in(self.p.epilogue)) or \
             any(isinstance(s, Store) and s.combine is not None for s in self.p.epilogue)
 
 
 def run_time_tiles(row: CutLoop, piece: RunTimePiece, body: list[Statement]) -> list[Statement]:
-    """The body for the tiles of a piece of a loop with a run-time bound."""
+    """Do the body for the tiles of a piece of a loop with a run-time bound."""
     number = counter(row.over.arg.name, piece.most)
     before = multiply(one(number), row.tile)
     body = moves.rebuild(body, {row.over: add(piece.start, one(number)), row.begin: add(piece.begin, before),
                                 row.done: add(piece.done, before)})
     for store in [s for s in walk(body) if isinstance(s, Store)]:
-        store.gate = both(store.gate, None)                     # always true, where nothing is done before
+        store.gate = both(store.gate, None)                     # always true if no earlier piece overlaps
     return body if piece.stop is index(1) else [For(number, LOOP, body, piece.stop)]

@@ -1,13 +1,13 @@
-"""A contraction on a matrix unit of a group of threads. In: a product, a `Target` with units. Out: phases, or None.
+"""Build the loops of a contraction on a GPU's matrix unit. In: a product, a `Target` with units. Out: phases, or None.
 
     phases     store a factor that cannot be copied from where it is (computed, masked, with rows not aligned to 16
                bytes): [line][k or position], lines padded
     TASK tiles of M and N:
         start async copies of the first steps of both factors into stages of shared memory
-        for steps of K (or of a part of it, where tiles are few):
+        for steps of K (or of a part of it, if there are few tiles):
             wait for its copies; one step of the unit; wait for the step before it; refill the stage that it read
         store the sums to shared memory, line by line; the epilogue reads them there
-    for all results, where columns are not contiguous in memory or K is split: the epilogue of the stored sums
+    for all results, if columns are not contiguous in memory or K is split: the epilogue of the stored sums
 
 Copies fill in zeros past the edges of M, N and K; stores past those of M and N are masked off. All threads do the same
 (no warp specialization). Does not know which unit it is: shapes, layouts and limits come from targets/.
@@ -52,7 +52,8 @@ def on_gpu_matrix_unit(product: Product, target: Target, decisions: Decisions) \
 
 
 class GroupUnitTile:
-    """A product tiled as chosen: a tile is `rows` matrices of the unit, stacked along M, one per set of its threads."""
+    """A product tiled as chosen: a tile is `rows` matrices of the unit, stacked along M, each computed by one set of
+    its threads."""
 
     def __init__(self, plan: GroupUnitPlan, c: Tiling):
         self.plan, self.product, self.stages, self.unit = plan, plan.product, c.stages, plan.unit(c)
@@ -64,7 +65,7 @@ class GroupUnitTile:
                                  for name, of, factor in zip(("left", "right"), plan.factors(), plan.placed()))
         tiles_m = -(-self.m.size // self.height)
         together = -(-tiles_m // -(-tiles_m // gpu.TILES_TOGETHER))
-        if c.stay or c.cluster > 1:                               # tiles are numbered: bands of them must be equal
+        if c.stay or c.cluster > 1:  # tiles are numbered: bands of them must be of equal size
             together = next(n for n in range(together, 0, -1) if tiles_m % n == 0 and n % c.cluster == 0)
         if self.m.stop is not None and -(-self.n.size // self.width) <= plan.target.few_tasks // 2:
             together = tiles_m                      # all columns run at once: no group starts past the run-time bound
@@ -124,7 +125,7 @@ class GroupUnitTile:
         return [*nested([first], begin), *([For(step, LOOP, body, stop)] if self.steps > 1 else body)]
 
     def step(self, round_: UOp) -> list[Statement]:
-        """A step of the unit on the copies of a round; after it the stage of the previous step is free."""
+        """A step of the unit on the copies of a round; afterwards, the stage of the previous step is free."""
         depth = counter("k", self.line)
         begin = multiply(modulo(round_, self.stages), self.stage_size)
         left, right = (place_in_lines(self.line, self.line, *((depth, at) if factor.along_k else (at, depth)))

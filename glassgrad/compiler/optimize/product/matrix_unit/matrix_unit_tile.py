@@ -1,6 +1,6 @@
-"""A contraction on a matrix unit. In: a product, a `Target` with units. Out: phases, or None.
+"""Tile a contraction for a matrix unit. In: a product, a `Target` with units. Out: phases, or None.
 
-For factors of a type that a unit multiplies (bfloat16 into float32, bytes into int32), also where the loops first widen
+For factors of a type that a unit multiplies (bfloat16 into float32, bytes into int32), even if the loops first widen
 them to float32 or int32. As register_tile/, with a small matrix instead of a vector:
 
     phase 1   pack the left factor as the unit reads it       [panel of M][step of K][row][k]      unless read in place
@@ -8,7 +8,7 @@ them to float32 or int32. As register_tile/, with a small matrix instead of a ve
     phase 3   TASK blocks of M and N: for blocks of K: for panels of N: for panels of M: a few small matrices of sums,
               UNIT steps over both panels, then to LOCAL memory; the epilogue reads them there, in vectors
 
-Past the end of K both factors are zeros; what lies past the edges of M and N is dropped at the store. Does not know
+Past the end of K, both factors are zeros; results past the edges of M and N are dropped at the store. Does not know
 which unit it is: shapes, types and limits come from targets/matrix_units.py.
 """
 
@@ -48,7 +48,7 @@ def on_matrix_unit(product: Product, target: Target, decisions: Decisions) -> li
 class UnitPlan(FlatProduct):
     """A product in a unit's types on flat axes, and how it would be tiled."""
     unit: MatrixUnit
-    before: list[list[Statement]]       # phases that store a padded image with its zeros
+    before: list[list[Statement]]       # phases that copy a padded image with its zeros
 
     @staticmethod
     def of(p: Product, target: Target) -> UnitPlan | None:
@@ -96,9 +96,9 @@ class UnitPlan(FlatProduct):
         rows, columns = tiles_m * self.unit.rows, tiles_n * self.unit.columns
         panels_m, panels_n = self.panels(c)
         wanted = self.tasks_wanted(limits)
-        block_m, block_n = -(-panels_m // min(wanted, panels_m)), panels_n      # of an image: whole rows
+        block_m, block_n = -(-panels_m // min(wanted, panels_m)), panels_n      # for an image: whole rows
         if not c.pitch:
-            sums = rows * columns * self.unit.total.itemsize                      # that are kept between blocks of K
+            sums = rows * columns * self.unit.total.itemsize  # bytes that are kept between blocks of K
             fit = self.target.l2_bytes // 2 // sums if c.k_block else panels_m * panels_n
             block_m, block_n = blocks(panels_m, panels_n, wanted, square(rows, columns),
                                       lambda m: max(fit // m, int(m == 1)))
@@ -111,7 +111,7 @@ class UnitPlan(FlatProduct):
         return -(-self.m.size // (c.rows * self.unit.rows)), -(-self.n.size // (c.vectors * self.unit.columns))
 
     def refuses(self, c: Tiling) -> str | None:
-        """Why this product cannot be tiled like this; None where it can."""
+        """Why this product cannot be tiled like this; None if it can."""
         if c.rows * c.vectors + c.rows + c.vectors > self.unit.registers:
             return f"sums and operands take more than {self.unit.registers} registers"
         panels_m, panels_n = self.panels(c)
@@ -129,8 +129,8 @@ class UnitPlan(FlatProduct):
         return self.can_stay_in_place(c.rows * self.unit.rows) if c.left == "in_place" else None
 
     def can_stay_in_place(self, rows: int) -> str | None:
-        """Why the left factor must be packed; None where the unit can read it in place: rows contiguous along k in
-        whole steps, and whole panels of rows (the last one may overlap the one before)."""
+        """Why the left factor must be packed; None if the unit can read it in place: rows contiguous along k in whole
+        steps, and whole panels of rows (the last one may overlap the one before)."""
         if self.depth % self.unit.depth:
             return "the left factor is not a matrix of whole steps"
         return self.why_left_not_along_k(rows)
@@ -164,7 +164,7 @@ class UnitTile(PanelBlocks):
         return [*packed, self.as_tasks(self.outer, body, self.work >= units.LIMITS.task_work)]
 
     def in_blocks_of_k(self) -> list[Statement]:
-        """Long sums: for a block of K at a time, all tiles of the task; between them the sums stay in LOCAL memory."""
+        """Long sums: all tiles of the task do one block of K at a time; in between, the sums stay in LOCAL memory."""
         count = -(-self.steps // self.k_block)
         size = -(-self.steps // count)
         count = -(-self.steps // size)
@@ -178,7 +178,7 @@ class UnitTile(PanelBlocks):
                 *self.over_m(self.epilogue())]
 
     def index_of(self, row: UOp, column: UOp) -> UOp:
-        """The index of a sum in LOCAL memory: rows of a panel of M, each with all the task's columns."""
+        """The index of a sum in LOCAL memory: rows of a panel of M, each with all of the task's columns."""
         above = multiply(one(self.in_m), self.rows) if self.k_block else index(0)
         return add(multiply(add(above, row), self.width), column)
 
@@ -189,7 +189,7 @@ class UnitTile(PanelBlocks):
         return self.index_of(add(multiply(one(self.tile_m), unit.rows), inside.row), add(column, inside.column))
 
     def sums(self, begin: UOp, first: UOp, count: int, stop: UOp | None = None) -> list[Statement]:
-        """The sums of one panel of M and one of N over some steps of K, to LOCAL memory."""
+        """Compute the sums of one panel of M and one of N over some steps of K, and add them to LOCAL memory."""
         step = counter("ks", count)
         a, b = self.factors(add(first, one(step)))
         product = Accumulate(self.total, o.ADD, a.cast(self.unit.total) * b.cast(self.unit.total))
@@ -210,7 +210,8 @@ class UnitTile(PanelBlocks):
         return substitute_index(self.product.left, {**self.m.apart(at_m), self.product.k[0]: k}, {}), b
 
     def first_row(self) -> UOp:
-        """The first row of a panel of M. Read in place, the last panel starts early, so that no row is past the end."""
+        """The first row of a panel of M. If rows are read in place, the last panel starts early, so that no row is past
+        the end."""
         first = multiply(self.panel_m, self.rows)
         return first.minimum(self.m.size - self.rows) if self.left_in_place and self.m.size % self.rows else first
 

@@ -1,7 +1,7 @@
-"""The loops of a register tile. In: a `RegisterPlan` and the `Tiling` chosen of it. Out: the phases of the product.
+"""The loops of a register tile. In: a `RegisterPlan` and the `Tiling` chosen from it. Out: the phases of the product.
 
     phase 1   pack the left factor into panels  [panel of M][K][rows of the tile]     (any view, mask, cast or
-    phase 2   pack the right factor likewise    [panel of N][K][columns of the tile]   prologue is absorbed here)
+    phase 2   pack the right factor likewise    [panel of N][K][columns of the tile]   prologue is applied here)
     phase 3   TASK blocks of M and N: for panels of N: for panels of M: a register tile:
 
         TILE mi in rows: TILE ni in vectors: LANE l in lanes:
@@ -9,13 +9,13 @@
           for k: total[mi, ni, l] += left[panel of M, k, mi] * right[panel of N, k, ni * lanes + l]
           out[..] = epilogue(total[mi, ni, l])
 
-The first two are left out where a factor is read in place, and the second where each task packs the panels it uses
-(right=near), as in large products: tasks then share only the packed left factor.
+A factor that is read in place needs no packing phase; nor does the right factor if each task packs the panels it uses
+(right=near), as in large products, so that tasks share only the packed left factor.
 
-A register tile reads both panels from end to end, so every cache line and page is used whole. Edges are packed as
-zeros, or the last tile overlaps the one before it; stores of what is past an edge, or computed twice, are masked off.
+A register tile reads both panels from beginning to end, so every cache line and page is used whole. Edges are packed as
+zeros, or the last tile overlaps the one before it; stores of positions past an edge, or computed twice, are masked off.
 
-A run-time number of columns is whole panels, and one panel of as many vectors as are left over (`over_widths`).
+A run-time number of columns is whole panels, and one panel with as many vectors as are left over (`over_widths`).
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from glassgrad.compiler.optimize.product.register_tile.register_plan import Regi
 from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks, Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 
-STEPS_AHEAD = 48         # prefetch distance in steps of K of a packed left factor that each task reads as a whole
+STEPS_AHEAD = 48         # prefetch distance, in steps of K, for a packed left factor that each task reads whole
 
 
 class RegisterTile(PanelBlocks):
     """A product tiled as chosen: register tiles of rows x (vectors x lanes), panels of tiles, blocks of panels. `rows`
-    and `vectors`: the size of this tile where panels differ in height or width; 0: as chosen."""
+    and `vectors` give the size of this tile if panels differ in height or width; 0: as chosen."""
 
     def __init__(self, plan: RegisterPlan, c: Tiling, rows: int = 0, vectors: int = 0):
         usual, panels_n = plan.panels(c.rows, c.vectors, c.lanes)
         self.pitch, self.is_rest = c.vectors * c.lanes, vectors > 0          # columns of a whole panel
         panels_m, panels_n = max(usual, -(-plan.m.most // c.rows)), max(panels_n, -(-plan.n.most // self.pitch))
-        rests = 0 < c.k_block * c.k_blocks < plan.depth and plan.m.most > cpu.EVEN_ROWS      # sums wait in memory
+        rests = 0 < c.k_block * c.k_blocks < plan.depth and plan.m.most > cpu.EVEN_ROWS  # whether sums wait in memory
         block_m = panels_m if c.block_m >= usual and not rests and not plan.any_rows else c.block_m
         super().__init__(panels_m, panels_n, block_m, c.block_n, plan.m.pieces(c.rows), plan.n.pieces(self.pitch))
-        self.plan, self.least_rows = plan, -(-c.rows // 2)         # of panels of balanced height
+        self.plan, self.least_rows = plan, -(-c.rows // 2)         # for panels of balanced height
         self.product, self.m, self.n, self.outer = plan.product, plan.m, plan.n, plan.outer
         self.depth, self.work, self.left_along_m, self.choice = plan.depth, plan.work, plan.left_along_m, c
         self.rows, self.vectors, self.lanes = c.rows, vectors or c.vectors, c.lanes
@@ -67,7 +67,7 @@ class RegisterTile(PanelBlocks):
         self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1,
                                  self.block_m if own else self.panels_m, self.task_m if own else None, p.stops)
         self.right_panel, self.right_column, width = one(self.in_n) if near else self.panel_n, self.column, self.pitch
-        if self.end_n is not None:           # each vector of a panel is packed by itself: no more than there are
+        if self.end_n is not None:           # each vector of a panel is packed by itself: no more vectors than exist
             self.right_panel = add(multiply(self.right_panel, c.vectors), one(self.over))
             self.right_column, width = one(self.lane), c.lanes
         panels = (self.block_n if near else self.panels_n) * self.pitch // width
@@ -75,7 +75,7 @@ class RegisterTile(PanelBlocks):
                                   self.task_n if near else None, p.stops, plan.right_bytes > plan.target.l2_bytes)
 
     def set_rows(self, rows: int) -> None:
-        """The position of a tile's row on M (`at_m`), and the condition that it is stored (`gate_m`)."""
+        """Set the position of a tile's row on M (`at_m`), and the condition for storing it (`gate_m`)."""
         begin = add(multiply(self.panel_m, rows or self.rows), self.taller_panels(rows))
         self.at_m = add(begin, one(self.row))
         end = index(self.m.size) if self.m.stop is None else self.m.stop
@@ -83,17 +83,17 @@ class RegisterTile(PanelBlocks):
         self.gate_m = less(self.at_m, end) if ragged and (not self.m.balanced or rows == self.least_rows) else None
         if self.gate_m is None:
             return
-        if self.m.balanced or self.m.any_length and self.left_in_place:      # there may be fewer than one tile's
+        if self.m.balanced or self.m.any_length and self.left_in_place:      # there may be fewer rows than in one tile
             self.at_m = operation(o.MIN, self.at_m, add(end, index(-1)))
         elif self.left_in_place:
-            # the last panel starts early, so that no row is read past the end; overlapping rows are masked at the store
+            # the last panel starts early, so that no row past the end is read; overlapping rows are masked at the store
             nominal = multiply(self.panel_m, self.rows)
             self.at_m = add(nominal.minimum(add(end, index(-self.rows))), one(self.row))
             self.gate_m = less(nominal, add(self.at_m, index(1)))
 
     def set_columns(self) -> None:
-        """The position of a tile's column on N (`at_n`), the conditions that it is stored (`gate_n`) and read
-        (`read_gate`), and where the tile begins (`begin_n`)."""
+        """Set the position of a tile's column on N (`at_n`), the conditions for storing it (`gate_n`) and for reading
+        it (`read_gate`), and where the tile begins (`begin_n`)."""
         self.begin_n = multiply(self.panel_n, self.pitch)
         self.at_n = add(self.begin_n, self.column)
         if self.end_n is not None:
@@ -102,7 +102,7 @@ class RegisterTile(PanelBlocks):
         ragged = self.n.size % self.columns != 0
         self.gate_n = self.read_gate = below(self.at_n, self.n.size) if ragged else None
         if self.right_in_place and ragged and self.n.size >= self.columns:
-            # as for rows: every read is a whole vector then, and no mask is recomputed at each step of K
+            # as for rows: then every read is a whole vector, and no mask is computed at each step of K
             nominal = self.begin_n
             self.begin_n, self.read_gate = nominal.minimum(self.n.size - self.columns), None
             self.at_n = add(self.begin_n, self.column)
@@ -133,7 +133,8 @@ class RegisterTile(PanelBlocks):
 
     def over_k(self, size: int, stop: UOp | None, first: UOp,
                ahead: Callable[[UOp], list[Statement]]) -> list[Statement]:
-        """Steps of K from `first` on: for k in size / unroll: prefetches, `unroll` steps; then those left over."""
+        """The steps of K from `first` on: for k in size / unroll: prefetches, `unroll` steps; then the remaining
+        steps."""
         together = self.choice.unroll
         k, left = counter("k", size // together), counter("kr", together - 1)
         at = add(first, multiply(k, together))
@@ -170,7 +171,7 @@ class RegisterTile(PanelBlocks):
         return substitute_index(self.product.left, {**self.m.apart(m), self.product.k[0]: k}, {})
 
     def ahead(self, k: UOp) -> list[Statement]:
-        """The prefetches of `unroll` steps of K. The first case that applies:
+        """The prefetches for `unroll` steps of K. The first case that applies:
 
         case                                      what is prefetched                      distance
         right near, left in place along k         a line of one of the left's next rows   a panel of M
@@ -199,8 +200,8 @@ class RegisterTile(PanelBlocks):
         return []
 
     def next_block(self, passes: UOp, inner: UOp) -> list[Statement]:
-        """Prefetch the next block of K of a right factor that is read in place; in the last block, the first block of
-        the next panels. Each panel of M prefetches another cache line of a row."""
+        """Prefetch the next block of K of a right factor that is read in place; during the last block, the first block
+        of the next panels. Each panel of M prefetches another cache line of a row."""
         if not self.choice.ahead:
             return []
         after = add(passes, index(1))
@@ -213,7 +214,7 @@ class RegisterTile(PanelBlocks):
         return [Prefetch(read.src[0], read.src[1]) for read in reads]
 
     def over_image(self) -> list[Statement]:
-        """The sums over windows of an image: every tap is a vector read from the image itself, at a constant offset."""
+        """The sums over windows of an image: every tap is a vector load from the image itself, at a constant offset."""
         a = load(self.left.memory, self.left.index_of(self.panel_m, flat_index(self.product.k), one(self.row)))
         if self.left_in_place:
             a = substitute_index(self.product.left, self.m.apart(self.at_m), {})
@@ -223,7 +224,7 @@ class RegisterTile(PanelBlocks):
         value = value if gate is None else gate.where(value, const(0, value.dtype))
         body: list[Statement] = [Accumulate(self.total, o.ADD, value)]
         count, unrolled = 1, {*self.product.k}
-        if self.plan.reads_windows:             # masks are the same in a loop over what they do not depend on
+        if self.plan.reads_windows:             # masks are loop-invariant in loops that they do not depend on
             unrolled &= {*ranges_of(gate or (b.src[2] if len(b.src) == 3 else index(0))), self.product.k[-1]}
         for r in reversed(self.product.k):
             count *= r.arg.size if r in unrolled else 1
@@ -236,7 +237,7 @@ class RegisterTile(PanelBlocks):
     def in_blocks_of_k(self) -> list[Statement]:
         """Long sums: no register adds more than `k_block` products before its tile is added to LOCAL memory.
 
-        Where K is so long that panels would not stay in a cache, all tiles of the task do `k_blocks` blocks of K before
+        If K is so long that panels would not stay in a cache, all tiles of the task do `k_blocks` blocks of K before
         any does the next ones; meanwhile their sums are in LOCAL memory.
         """
         size, at_once = self.choice.k_block, self.choice.k_blocks
@@ -253,7 +254,7 @@ class RegisterTile(PanelBlocks):
         last = None if count % at_once == 0 or whole else add(index(count), multiply(passes, -at_once))
         rounds = None
         if self.product.k_stop is not None:
-            used = divide_up(self.product.k_stop, size)                 # blocks that are not empty
+            used = divide_up(self.product.k_stop, size)                 # the number of blocks that are not empty
             last, rounds = add(used, multiply(one(passes), -at_once)), divide_up(used, at_once)
 
         def clear(t: RegisterTile) -> list[Statement]:
@@ -274,11 +275,11 @@ class RegisterTile(PanelBlocks):
         return [*self.panels(clear), For(passes, LOOP, self.panels(part), rounds), *self.panels(finish)]
 
     def panels(self, body: Callable[[RegisterTile], list[Statement]]) -> list[Statement]:
-        """The body for all tiles of a task: panels of N outside, so that each is reused by every panel of M; those of M
-        outside where several of N stay in a cache, packed by the task, or of few steps and for rows longer than a page:
-        rows are written in order. Panels of M of balanced height (`FlatAxis.balanced`) are one loop per height. Two or
-        more panels have at least half a tile's rows each; a single one may have fewer, and rereads its last row instead
-        of rows past the end."""
+        """Do the body for all tiles of a task. Panels of N are the outer loop, so that each is reused by every panel of
+        M; panels of M are outside if several panels of N, packed by the task, stay in a cache, or if there are few
+        steps of K and rows longer than a page, so that rows are written in order. Panels of M of balanced height
+        (`FlatAxis.balanced`) are one loop per height. Two or more panels have at least half a tile's rows each; a
+        single one may have fewer, and then rereads its last row instead of rows past the end."""
         if self.end_n is not None:
             return self.over_m(self.over_widths(body))
         if not self.m.balanced or self.end_m is None:
@@ -298,8 +299,8 @@ class RegisterTile(PanelBlocks):
         return self.over_n(found)
 
     def over_widths(self, body: Callable[[RegisterTile], list[Statement]]) -> list[Statement]:
-        """The body for the whole panels of a task's columns, whose number is known at run time, then for one panel of
-        the vectors that are left over."""
+        """Do the body for the whole panels of a task's columns, whose number is known at run time, then for one panel
+        of the remaining vectors."""
         assert self.n.stop is not None
         first, most = multiply(one(self.task_n), self.block_n * self.pitch), self.block_n * self.pitch
         columns = operation(o.MIN, add(self.n.stop, multiply(first, -1)), index(most))
@@ -312,16 +313,16 @@ class RegisterTile(PanelBlocks):
         return found
 
     def rows_left_over(self, rows: int) -> UOp:
-        """How many rows of M are left over if each panel has `rows`: negative where there are fewer."""
+        """How many rows of M remain if each panel has `rows`; negative if there are fewer rows."""
         assert self.m.stop is not None and self.end_m is not None
         return add(self.m.stop, multiply(self.end_m, -rows))
 
     def taller_panels(self, rows: int) -> UOp:
-        """How many panels have `rows + 1` rows, where panels are of balanced height: these come first."""
+        """How many panels have `rows + 1` rows, if panels are of balanced height: these come first."""
         return operation(o.MAX, self.rows_left_over(rows), index(0)) if rows and self.m.balanced else index(0)
 
     def tile(self, body: list[Statement], rows: str = TILE) -> list[Statement]:
-        """The body for all elements of a tile; `rows`: its rows are unrolled (TILE) or a loop (LOOP)."""
+        """Do the body for all elements of a tile; its rows are unrolled (`rows`=TILE) or a loop (LOOP)."""
         return nested([self.row], nested([self.over], nested([self.lane], body, LANE), TILE), rows)
 
     def in_tile(self, tile: UOp) -> UOp:
@@ -335,7 +336,7 @@ class RegisterTile(PanelBlocks):
         return self.rows > 1 and sum(n.op in o.ELEMENTWISE for n in toposort(stored)) >= cpu.LONG_EPILOGUE
 
     def finished(self) -> list[Statement]:
-        """A tile: the sums, then the epilogue. A long epilogue reads the sums from LOCAL memory, row by row."""
+        """Compute a tile: the sums, then the epilogue. A long epilogue reads the sums from LOCAL memory, row by row."""
         if not self.long_epilogue:
             return self.tile([*self.sums(), *self.epilogue(self.total)])
         memory = local("tile", self.total.dtype, self.rows * self.pitch)
