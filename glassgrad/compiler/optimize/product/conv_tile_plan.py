@@ -68,8 +68,8 @@ def cuts(p: Product, edges: Edges, most: int) -> list[Cut]:
 
 
 def tiles_along(edges: Edges, loop: UOp, tile: int) -> int:
-    """The number of tiles along a loop; for a run-time bound, that for its greatest value, at an average share of
-    use."""
+    """The number of tiles along a loop. With a run-time bound, the number for its greatest value, with as many unused
+    positions per tile as on the average of typical values."""
     low, high = close_bounds(edges.stops.get(loop, index(loop.arg.size)))
     usual = [n for n in cpu.USUAL_POSITIONS if low <= n <= high] if low < high else []
     usual = usual or [high]

@@ -1,7 +1,7 @@
 """Unroll loops for drivers that end long ones. In: phases, and how many iterations a thread may run. Out: phases.
 
-Mesa's llvmpipe, which runs WebGPU on the processor, ends all loops of a thread after 65535 iterations in total,
-silently (`Target.most_rounds`). Where a thread has more, several iterations of its innermost loops become one:
+Mesa's llvmpipe, which runs WebGPU on the CPU, silently ends all loops of a thread after 65535 iterations in total
+(`Target.most_rounds`). For a thread with more iterations, several iterations of its innermost loops become one:
 
     loop k in 100:            loop k_first in 50:
         x += a[k]       ->        x += a[k_first * 2]
@@ -25,7 +25,7 @@ MOST_UNROLLED = 32          # the largest unroll factor
 
 
 def fewer_rounds(phases: list[Jammed], kernel: Kernel, target: Target) -> list[Jammed]:
-    """The phases of a kernel, unrolled so that no thread runs more iterations than its driver allows."""
+    """Unroll the phases of a kernel, so that no thread runs more iterations than its driver allows."""
     out, launch = [], gpu_launch(kernel, target.group_bytes).phases
     for jammed, (name, tasks), (_, groups, _, _) in zip(phases, launch_info(kernel).phases, launch):
         count = unroll_factor(jammed.body, target.most_rounds // -(-tasks // max(groups, 1)), f"the kernel {name}")
@@ -66,7 +66,7 @@ def _rounds(body: list[Statement]) -> tuple[int, int]:
 
 
 def _written_out(body: list[Statement], count: int) -> list[Statement]:
-    """The statements with each innermost loop unrolled by `count`."""
+    """Unroll each innermost loop in the statements by `count`."""
     out: list[Statement] = []
     for s in body:
         if isinstance(s, For) and _is_loop(s) and not any(_rounds(s.body)):
