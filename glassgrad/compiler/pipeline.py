@@ -1,5 +1,5 @@
-"""Run every compiler pass, from graph to source text, in order. In: the results of a graph, or one kernel's graph. Out:
-a `Schedule`, or source text.
+"""Run every compiler pass, from graph to text, in order. In: results of a graph, or one kernel's graph. Out: a
+`Schedule`, or source text.
 
 `PASSES` is the whole list: each function below decorated with `@compiler_pass` is one entry, and nothing else runs.
 
@@ -13,8 +13,7 @@ and sums needs about half of the passes.
 
 DEBUG=4 prints the result of each pass that has a label. CHECK=1 interprets the loop tree after each pass over a kernel
 and names the first pass that changes its results. docs/pipeline.md shows the list. A pass over kernels imports its code
-when it runs, so a process whose kernels are all cached on disk never loads that code. Imports no device, no compiler
-such as LLVM, and no NumPy.
+when it runs: a process whose kernels are all cached on disk never loads it. Imports no device, no LLVM and no NumPy.
 """
 
 from __future__ import annotations
@@ -177,8 +176,7 @@ OPTIMIZED = (Printout("optimized", _loops, lambda work: ", ".join(work.kernel.mo
 # -- graph: the results stay the same values -----------------------------------------------------------------
 @compiler_pass(GRAPH, "graph/gradient.py")
 def write_gradients(work: GraphWork) -> None:
-    """Expand each FORMULA, and each GRADIENT by the gradient table; then remove DETACH nodes, which have no further
-    effect."""
+    """Expand each FORMULA, and each GRADIENT by the gradient table; then remove DETACH nodes, now without effect."""
     work.sinks = without_detach(written_out(work.sinks, stored=work.sinks))
 
 
@@ -196,8 +194,7 @@ def fold(work: GraphWork) -> None:
 
 @compiler_pass(GRAPH, "graph/rules/reductions.py", OPTIMIZING.where("a window has a gradient", o.UNWINDOW), FOLDED)
 def conv_input_gradient(work: GraphWork) -> None:
-    """Merge nested sums of products into one contraction: the chain rule gives a convolution's input gradient as
-    nested sums."""
+    """Merge nested sums of products into one: the chain rule gives them for a convolution's input gradient."""
     work.sinks = join_sums(work.sinks)
 
 
@@ -213,16 +210,14 @@ def separate_results(work: GraphWork) -> None:
 @compiler_pass(SCHEDULE, "schedule/joined_remainders.py",
                STRIDED.where("a window with a stride has a gradient", o.UNWINDOW))
 def joined_remainders(work: GraphWork) -> None:
-    """Compute a strided transposed convolution as one contraction, where multiplying zeros costs less than several
-    loop nests."""
+    """Make one contraction of a strided transposed convolution, if zeros cost less than several loop nests."""
     from glassgrad.compiler.schedule.joined_remainders import with_joined_remainders
     work.sinks = with_joined_remainders(work.sinks, work.limits.products_of)
 
 
 @compiler_pass(SCHEDULE, "schedule/winograd.py", FEWER_PRODUCTS.where("there are windows", o.WINDOW))
 def fewer_products(work: GraphWork) -> None:
-    """Compute large float32 convolutions with fewer products (Winograd), on devices that store the transformed tiles
-    fast enough."""
+    """Compute large float32 convolutions with fewer products (Winograd), on devices that store tiles fast enough."""
     from glassgrad.compiler.schedule.winograd import with_fewer_products
     work.sinks = with_fewer_products(work.sinks, work.limits.products_per_byte)
 
@@ -236,16 +231,14 @@ def flat_scatters(work: GraphWork) -> None:
 
 @compiler_pass(SCHEDULE, "schedule/long_softmax.py", ON_A_GPU.where("there is an exponential", o.EXP2))
 def long_softmax(work: GraphWork) -> None:
-    """Compute the maximum and the sum of exponentials of few, long rows in parts, each read once, and combine the
-    parts."""
+    """Split few, long rows into parts, read once, to compute their maximum and sum of exponentials (softmax)."""
     from glassgrad.compiler.schedule.long_softmax import with_long_rows_in_parts
     work.sinks = with_long_rows_in_parts(work.sinks, work.limits, work.device, work.stores_scores)
 
 
 @compiler_pass(SCHEDULE, "schedule/attention_backward.py", ALWAYS.where("there is an exponential", o.EXP2))
 def softmax_log_sums(work: GraphWork) -> None:
-    """Let the gradient of a softmax read one value per row instead of two: exp2(x) / sum becomes exp2(x -
-    log2(sum))."""
+    """Let a softmax's gradient read one value per row, not two: exp2(x) / sum becomes exp2(x - log2(sum))."""
     work.sinks = with_log_sums(work.sinks, work.device, work.stores_scores, work.limits)
 
 

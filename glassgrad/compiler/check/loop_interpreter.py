@@ -45,8 +45,7 @@ def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
     """Run a kernel. `arguments[slot]` is a flat array of the PARAM's storage type, or a number for a scalar.
 
     Raises `Bug`, naming kernel, memory, index and iteration, if the tree is wrong: an access outside its memory, tasks
-    that use the same element, a register read before it is assigned. tasks that use one element, a register read before
-    it is assigned.
+    that use the same element, a register read before it is assigned.
     """
     memories: dict[UOp, CheckedMemory] = {}
     scalars: dict[UOp, Wide] = {}

@@ -80,15 +80,13 @@ def passes_to(node: UOp) -> tuple[UOp, ...]:
 
 
 def reached_from(roots: Sequence[UOp]) -> list[UOp]:
-    """The nodes that a gradient starting at the roots can reach, including those under a GRADIENT, which will be
-    expanded."""
+    """The nodes that a gradient starting at the roots can reach, also under a GRADIENT, which will be expanded."""
     return toposort(roots, lambda n: [s for s in passes_to(n) if s.dtype.kind == "f"]
                     if n.op in GRADIENTS or n.op is o.GRADIENT else [])
 
 
 def _fit(g: UOp, node: UOp) -> UOp:
-    """Bring a gradient to the shape of its node. A node of shape () was broadcast to its readers, so its gradient is
-    summed."""
+    """A gradient in its node's shape; a node of shape () was broadcast to its readers, so its gradient is summed."""
     if g.dtype is not node.dtype:
         raise Bug(f"the gradient of {node} came out as {g.dtype}")
     if g.shape == node.shape:

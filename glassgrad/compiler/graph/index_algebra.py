@@ -61,8 +61,7 @@ def size_index(n: Size, values: Mapping[Symbol, UOp]) -> UOp:
 
 
 def bounds(node: UOp) -> tuple[int, int]:
-    """The least and greatest value of an index expression (or bool); those of a sum assume that it does not wrap
-    around."""
+    """The least and greatest value of an index expression (or bool), assuming that sums do not wrap around."""
     try:
         return node.bounds
     except AttributeError:
@@ -246,8 +245,7 @@ def multiply(x: UOp, factor: int) -> UOp:
 
 
 def times(x: UOp, y: UOp) -> UOp:
-    """x * y, multiplied out: each product of two atoms is one atom, so that a run-time stride stays with its
-    counter."""
+    """x * y, multiplied out: a product of two atoms is one atom, so a run-time stride stays with its counter."""
     (c, terms), (d, more) = linear(x), linear(y)
     if not terms or not more:
         return multiply(y, c) if not terms else multiply(x, d)
@@ -277,8 +275,7 @@ def modulo(x: UOp, divisor: int) -> UOp:
 @lru_cache(maxsize=1024)             # splitting a number into digits needs both results
 def _divided(x: UOp, divisor: int) -> tuple[UOp, UOp]:
     """x // divisor and x % divisor. Move multiples of the divisor out of x: first none, then whole terms, then parts of
-    terms (5*i is 4*i + i), until the rest provably lies between two multiples of the divisor, or nothing more can be
-    moved."""
+    terms (5*i is 4*i + i), until the rest provably lies between two multiples, or nothing more can be moved."""
     if divisor == 1:
         return x, index(0)
     if not exact(x):
@@ -314,8 +311,7 @@ def _undecided(x: UOp, divisor: int) -> tuple[UOp, UOp]:
 
 
 def _common_step(divisor: int, constant: int, terms: Terms) -> int:
-    """The largest divisor g of `divisor` for which the terms not divisible by g stay within [0, g): 16*i + lane has
-    16."""
+    """The largest g dividing `divisor` such that terms it does not divide stay within [0, g): 16*i + lane has 16."""
     steps = {math.gcd(divisor, k) for k in terms.values()} | {math.gcd(divisor, *terms.values())}
     for g in sorted(steps, reverse=True):
         low, high = bounds(build(constant % g, {a: k for a, k in terms.items() if k % g}))
@@ -361,8 +357,7 @@ def all_of(gate: UOp) -> list[UOp]:
 
 
 def values_in(node: UOp) -> list[Measure]:
-    """The run-time values (`Measure`s) in an index that consists of those and constants only; empty for other
-    indices."""
+    """The run-time values (`Measure`s) in an index of those and constants only; empty for other indices."""
     leaves = [n.arg for n in node.toposort() if n.op not in (o.CONST, o.ADD, o.MUL, o.IDIV, o.MOD, o.MIN, o.MAX)]
     return leaves if all([isinstance(value, Measure) for value in leaves]) else []
 

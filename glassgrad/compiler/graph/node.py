@@ -52,9 +52,8 @@ class _Entry(ref):  # type: ignore[type-arg]
 
 _table: dict[Any, _Entry] = {}
 _create, _remove = object.__new__, _table.pop
-# Called when a node has been freed, thousands of times in a compile. Python discards exceptions raised in such a
-# callback, and a Ctrl-C may be raised at any line of Python: so the callback is pure C, which a Ctrl-C cannot
-# interrupt.
+# Called when a node has been freed, thousands of times in a compile. Python discards exceptions in such a callback, and a
+# Ctrl-C may be raised at any line of Python: so the callback is pure C, which a Ctrl-C cannot interrupt.
 _forget = methodcaller("remove")
 
 

@@ -1,5 +1,4 @@
-"""Infer the shape and the device of an op's result. In: an op, its sources, its argument. Out: a shape; a device's
-name.
+"""Infer shape and device of an op's result. In: an op, its sources, its argument. Out: a shape; a device's name.
 
 A source of shape () combines with any shape, and a source without a device with any device. A node is made only if its
 shape is valid, so shape errors are raised here, at the user's line.

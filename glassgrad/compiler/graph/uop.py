@@ -80,8 +80,7 @@ class UOp(Node, Operators["UOp"]):
 
     # -- elementwise -----------------------------------------------------------------------------------------
     def _wrap(self, value: Any) -> UOp:
-        """Convert a plain number to a constant of this node's type; a float combined with an integer node stays a
-        float."""
+        """A plain number as a constant of this node's type; but a float beside integers stays a float."""
         if isinstance(value, UOp):
             return value
         return const(value, self.dtype if type(value) is not float or self.dtype.kind == "f" else None)
@@ -183,8 +182,7 @@ class UOp(Node, Operators["UOp"]):
 
     @property
     def st(self) -> ShapeTracker:
-        """How this node's elements are laid out in the memory below its movement ops: a `ShapeTracker` (tinygrad's
-        name)."""
+        """The layout of this node's elements in the memory below its movement ops (tinygrad's `ShapeTracker`)."""
         return ShapeTracker.of(self)
 
     def _repr_svg_(self) -> str:
@@ -237,8 +235,7 @@ def promoted(x: UOp, y: UOp) -> tuple[UOp, UOp]:
 
 
 def broadcast_together(*nodes: UOp) -> tuple[UOp, ...]:
-    """Broadcast nodes to one shape: align right, repeat axes of size 1. A node of shape () stays: it combines with
-    any shape.
+    """Broadcast nodes to one shape: align right, repeat axes of size 1. A scalar stays: it combines with any shape.
 
     >>> [x.shape for x in broadcast_together(full((2, 1), 0), full((3,), 0), const(0))]
     [(2, 3), (2, 3), ()]
@@ -257,14 +254,12 @@ known_values: WeakNodeDict[UOp] = WeakNodeDict()      # values of computed nodes
 
 # -- making leaves -------------------------------------------------------------------------------------------
 def const(value: Any, dtype: DType | None = None) -> UOp:
-    """A constant of shape (), its value rounded or wrapped to the type as a cast would; a length becomes a LENGTH
-    node."""
+    """A constant of shape (), its value rounded or wrapped as a cast would; a length becomes a LENGTH node."""
     if isinstance(value, Length):
         return number_of(value, dtype or dtypes.default_int)
     if dtype is None:
         dtype = dtypes.from_py(value)
-    # 0.0 equals -0.0, but differs as text
-    return _constant(value, dtype) if value else _constant(value, dtype, str(value))
+    return _constant(value, dtype) if value else _constant(value, dtype, str(value))     # tells 0.0 from -0.0
 
 
 @lru_cache(maxsize=1024, typed=True)        # the same few constants are made again and again

@@ -69,8 +69,7 @@ def source_index(node: UOp, at: Index, size: Callable[[Size], UOp] = index) -> t
 
 
 def reshape_index(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp] = index) -> Index:
-    """The index in `source` at the row-major position of `at` in `shape`; matching runs of axes are mapped
-    separately."""
+    """The index in `source` at the row-major position of `at` in `shape`; matching runs of axes map separately."""
     out: list[UOp] = []
     for i, left, j, right in runs(shape, source):
         out += _regroup(at[i:left], shape[i:left], source[j:right], size)
@@ -100,7 +99,7 @@ def _regroup(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp]
 
 
 def flatten(at: Index, shape: Shape, size: Callable[[Size], UOp] = index) -> UOp:
-    """The row-major position of an index. Memory is sized for the upper bounds of symbolic sizes; for exact ones (given
+    """The row-major position of an index. Memory is sized for upper bounds of symbolic sizes; of exact ones (given
     `size`), for their values."""
     total: UOp = index(0)
     step: Size = 1
@@ -119,8 +118,7 @@ Computation = Generator[Request, UOp, UOp]        # yields requests, receives th
 
 @dataclass
 class Block:
-    """A loop under construction: its counter (None outside all loops) and statements; closed once it is in its
-    parent."""
+    """A loop being built: its counter (None outside all loops) and statements; closed once it is in its parent."""
     counter: UOp | None
     statements: list[Statement] = field(default_factory=list)
     closed: bool = False
@@ -134,16 +132,14 @@ class Values:
         self.votes: dict[UOp, int] | None = None     # output counter -> how many reductions depend on it, if counted
         self.memo: dict[Request, UOp] = {}
         self.requested: dict[UOp, list[tuple[Index, Any]]] = {}        # elementwise node -> its (index, gate)s
-        # node -> its LOCAL, the loops that fill it, its index
-        self.kept_at: dict[UOp, tuple[UOp, list[Block], Index]] = {}
+        self.kept_at: dict[UOp, tuple[UOp, list[Block], Index]] = {}   # node -> its LOCAL, loops that fill it, index
         self.open_blocks: list[Block] = [Block(None)]
         self.fresh = count().__next__         # numbers for fresh names
         self.reduced: list[int] = []          # sizes of reduced axes, which the kernel's name mentions
         nodes = toposort([sink])
         self.params = sorted((n for n in nodes if n.op is o.PARAM), key=lambda n: n.arg.slot)
         self.reductions = [n for n in nodes if n.op in o.REDUCE]
-        # variable -> the PARAM with its value
-        self.measures = {p.arg.symbol: p for p in self.params if isinstance(p.arg, Measure)}
+        self.measures = {p.arg.symbol: p for p in self.params if isinstance(p.arg, Measure)}     # by variable
         self.extents: dict[UOp, Size] = {}    # counter -> the size it counts to, if that is symbolic
         self.outputs: set[UOp | None] = {None}       # counters of the results' axes
         self.nesting: dict[UOp, int] = {}     # node -> how deep reductions are nested below it
@@ -333,8 +329,7 @@ def _load(memory: UOp, at: UOp, gate: UOp | None) -> UOp:
 
 
 def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:
-    """Apply an elementwise op to values: reduced-precision floats via float32, transcendental functions as
-    polynomials."""
+    """Apply an elementwise op: reduced-precision floats via float32, transcendental functions as polynomials."""
     op, dtype = node.op, node.dtype
     reduced: DType | None = next((s.dtype for s in src if s.dtype.kind == "f" and s.dtype.bits < 32), None)
     if reduced is not None and op not in _WITHOUT_WIDENING:

@@ -1,8 +1,7 @@
 """The loop tree: what a kernel does, in order. In: nothing. Out: the statement types and `Kernel`.
 
 Expressions are interned `UOp`s over RANGE counters, LOADs and REGISTERs. Statements form an explicit ordered tree and
-are not interned: two equal loads may see different values if a store lies between them. Moves (optimize/) edit the
-tree, renderers read it.
+are not interned: two equal loads may see different values if a store is between them. Moves edit it, renderers read it.
 
 The whole grammar:
     Kernel     = name, params, phases                       phases run one after another, each with all its tasks
@@ -15,18 +14,17 @@ The whole grammar:
 The statements of the last line are for groups of GPU threads: group_statements.py.
 
 Kinds of loop:
-        TASK    iterations are independent and run in any order; only perfectly nested TASK loops, outermost in a phase,
-        are
-                spread over threads
-        LOOP    iterations run in order
-        TILE    independent iterations, jammed: every statement inside runs for all of them before the next one runs.
-                A loop inside a TILE runs once, its body for all iterations. Values that depend on a TILE range live in
-                registers, one per iteration. (unroll-and-jam; the register tile of a matrix multiplication)
-        LANE    as TILE, but the iterations are the lanes of one vector; at most one LANE range is open at a time
-        UNIT    as TILE, but all iterations of the UNIT loops around a statement are one instruction of a matrix unit
-                (compiler/optimize/targets/matrix_units.py), which clears, loads or stores a small matrix, or adds the
-                product of two others to it. An Accumulate over UNIT ranges that its register does not have is summed in
-                the unit's own order. On an asynchronous unit, each Accumulate is one step, which AwaitSteps counts
+    TASK    iterations are independent and run in any order; only the perfectly nested, outermost TASK loops of a
+            phase are spread over threads
+    LOOP    iterations run in order
+    TILE    independent iterations, jammed: every statement inside runs for all of them before the next one runs.
+            A loop inside a TILE runs once, its body for all iterations. Values that depend on a TILE range live in
+            registers, one per iteration. (unroll-and-jam; the register tile of a matrix multiplication)
+    LANE    as TILE, but the iterations are the lanes of one vector; at most one LANE range is open at a time
+    UNIT    as TILE, but all iterations of the UNIT loops around a statement are one instruction of a matrix unit
+            (compiler/optimize/targets/matrix_units.py), which clears, loads or stores a small matrix, or adds the
+            product of two others to it. An Accumulate over UNIT ranges that its register does not have is summed in
+            the unit's own order. On an asynchronous unit, each Accumulate is one step, which AwaitSteps counts
 """
 
 from __future__ import annotations
@@ -78,8 +76,7 @@ class Accumulate:
 
 @dataclass(eq=False)
 class Store:
-    """memory[index] = value, or combine(memory[index], value); nothing where the gate (a bool, possibly wide) is
-    false."""
+    """memory[index] = value, or combine(memory[index], value); nothing where the gate (a bool, maybe wide) is false."""
     memory: UOp
     index: UOp
     value: UOp
@@ -89,8 +86,7 @@ class Store:
 
 @dataclass(eq=False)
 class Prefetch:
-    """A hint that memory[index] is read soon; for lanes, the first lane's index counts. It changes no value, and the
-    index may be out of bounds."""
+    """A hint that memory[index] is read soon (lanes: that of the first lane). The index may be out of bounds."""
     memory: UOp
     index: UOp
 
@@ -106,8 +102,7 @@ class Phase:
 
 @dataclass(eq=False)
 class Kernel:
-    """A lowered kernel. The param of slot i is args[i] of the launch; shared LOCALs follow the params as further
-    slots."""
+    """A lowered kernel. The param of slot i is args[i] of the launch; shared LOCALs follow the params as slots."""
     name: str
     params: list[UOp]                 # PARAM nodes by slot; one of shape () with a Cell's dtype is a scalar
     phases: list[Phase]
@@ -236,8 +231,7 @@ def version_of(body: list[Statement]) -> tuple[UOp | None, list[Statement]]:
 
 def numbered_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
     """As `task_loops`, in the order in which a launch numbers the iterations: loops with a run-time bound first, so
-    that tasks beyond the bound are the last ones. (Loops whose bound depends on another loop's counter stay in
-    place.)"""
+    that tasks beyond the bound are the last ones. (Not loops whose bound depends on another loop's counter.)"""
     loops, inner = task_loops(body)
     return sorted(loops, key=lambda loop: loop.stop is None or bool(ranges_of(loop.stop))), inner
 

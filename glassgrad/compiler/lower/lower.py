@@ -52,8 +52,7 @@ def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_B
 
 
 def _online_softmax(sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks) -> Kernel:
-    """The loops of softmax(scores) times values. On a CPU, a run-time number of rows is cut into blocks of several
-    sizes."""
+    """The loops of softmax(scores) times values; on a CPU, run-time rows are cut into blocks of several sizes."""
     size = chain.weights.shape[chain.row_axis]
     if blocks.even or not isinstance(size, Length):
         return OnlineSoftmax(sink, chain, blocks).kernel()
@@ -67,8 +66,7 @@ class _Lowering(ScatterAndScan):
     """One attempt at lowering a kernel, with the given values kept in LOCAL memory."""
 
     def run(self) -> Kernel:
-        """Build the kernel: loops over the axes of the results, around the computation and the stores of their
-        values."""
+        """Build the kernel: loops over the axes of the results, around the computation and stores of their values."""
         stores = [s for s in self.sink.src if s.op is o.STORE]
         root = stores[0].src[1]
         while root.op is o.RESHAPE and root.src[0].op in (o.RESHAPE, o.SCATTER):     # these share memory
@@ -99,8 +97,7 @@ class _Lowering(ScatterAndScan):
         return Kernel(f"{kind}_{sizes or 1}", self.params, phases, written)
 
     def row_order(self, counters: list[UOp]) -> list[UOp]:
-        """Order the output counters: those that reductions depend on go outermost, so that a row's reductions run once
-        per row."""
+        """Order output counters: those that reductions depend on outermost, so that these run once per row."""
         loops = [c for c in counters if c.op is o.RANGE]
         if not self.reductions:
             return loops
@@ -113,8 +110,7 @@ class _Lowering(ScatterAndScan):
         return sorted(loops, key=lambda c: -votes[c])
 
     def choose_kept(self, keep_bytes: int) -> tuple[UOp, tuple[int, ...]] | None:
-        """Choose a costly value that several loops of one row read, each over the whole row; the outermost such node,
-        or None."""
+        """The outermost costly value that several loops of one row read, each over the whole row; or None."""
         if not self.reductions:
             return None
         for node in reversed(toposort([self.sink])):

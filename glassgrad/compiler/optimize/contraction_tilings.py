@@ -88,8 +88,7 @@ def contraction_by_groups(body: list[Statement], target: Target, decisions: Deci
     if product is None or len([r for r in product.k if r in product.stops]) > 1:  # blocks are cut along one loop only
         return None
     stops = product.stops
-    # only the first loop may have a run-time bound
-    product = replace(product, k=sorted(product.k, key=lambda r: r not in stops))
+    product = replace(product, k=sorted(product.k, key=lambda r: r not in stops))     # the run-time bound first
     in_place = None if is_version or bounded_axes is None else recognize_with_run_time_bounds(body)
     return on_gpu_matrix_unit(in_place or product, target, decisions) or on_warps(product, target, decisions) or \
         group_tiles(product, target, decisions)
@@ -211,8 +210,7 @@ def with_images_apart(product: Product, target: Target) -> RegisterPlan | None:
 
 
 def skip_unused_packing(packing: list[Statement], product: Product) -> list[Statement]:
-    """TASK i in n: pack  ->  TASK i below n * min(1, stop): pack      for each run-time bound of a loop not in
-    `packing`
+    """TASK i in n: pack  ->  TASK i below n * min(1, stop): pack      for each run-time bound of a loop that it lacks
 
     A factor is packed for all blocks of the other one. If the other one has no blocks at run time, nothing is packed.
     """

@@ -4,10 +4,10 @@ A recipe asks wherever there is a choice, and passes its own:
 
     lanes = decisions.ask(Lanes("i1", tile=4, lanes=16), refuses)      its own choice; why another one is refused
 
-The choices, in order, are the kernel's description, printed as `kernel.moves`: ["lanes(loop=i1, tile=4, lanes=16)",
-..]. A description that is passed in replaces the recipe's own choices: all of them must fit, or it is refused with a
-reason. A neighbour is a description with one field changed. Neighbours compute the same bits: a field that decides the
-order of a sum is `fixed`, part of the description but never changed. Does not know loops or processors.
+The choices in order, `kernel.moves` as text, are the kernel's description: ["lanes(loop=i1, tile=4, lanes=16)", ..]. A
+description that is passed in replaces the recipe's own choices: all of them must fit, or it is refused with a reason. A
+neighbour is a description with one field changed. Neighbours compute the same bits: a field that decides the order of a
+sum is `fixed`, part of the description but never changed. Does not know loops or processors.
 """
 
 from __future__ import annotations
@@ -74,8 +74,7 @@ class Choice:
         return f"{self.kind}({', '.join(shown)})"
 
     def neighbours(self) -> list[Choice]:
-        """Choices with one free field changed: a number doubled, halved, plus or minus one; a boolean flipped; another
-        word."""
+        """Choices with one free field changed: a number doubled, halved, plus or minus one; a boolean flipped; other words."""
         found: list[Choice] = []
         for f in self.shown_fields():
             if not self.is_fixed(f):

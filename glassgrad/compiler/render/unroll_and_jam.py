@@ -57,8 +57,7 @@ class _Jam:
         self.lanes = {r for r in lanes if r.arg.size > 1}
         self.open: dict[UOp, int] = {}  # TILE ranges around the current statement -> iterations
         self.prepared: dict[UOp, UOp] = {}
-        # tile ranges with their values -> memo of bound expressions
-        self.bound: dict[tuple[tuple[UOp, UOp], ...], dict[UOp, UOp]] = {}
+        self.bound: dict[tuple[tuple[UOp, UOp], ...], dict[UOp, UOp]] = {}     # values of tile ranges -> memo
 
     # -- statements ----------------------------------------------------------------------------------------------
     def write(self, body: Iterable[Statement], binding: Binding, out: list[Statement]) -> None:
@@ -175,8 +174,7 @@ class _Jam:
             return root
         replace = dict(values)
 
-        # parts that depend on fewer tile ranges are bound once for all values of the others
-        def known(node: UOp) -> UOp | None:
+        def known(node: UOp) -> UOp | None:          # parts with fewer tile ranges are bound once for all others
             return None if replace.keys() <= ranges_of(node) else self.bind(node, replace)
         return ix.substitute_index(root, replace, self.bound.setdefault(values, {}), known)
 

@@ -4,8 +4,7 @@ Generated text gets no optimization passes, so a good order is chosen here. A va
 scope where everything that it reads is fixed: the ranges it depends on are open, and no loop or branch inside that
 scope changes a register or memory that it reads. The value is reused until one of those is written. A scope is a list
 of lines; while an inner loop is open, the end of the outer scope's list is right before that loop: that is where
-hoisted values go. Here the square root is computed in the outer loop, though only a statement of the inner loop reads
-it:
+hoisted values go. Here the square root is computed in the outer loop, though only the inner loop reads it:
 
 >>> from glassgrad.compiler.lower.printing import show
 >>> from glassgrad.compiler.optimize.targets.target import Target
@@ -59,8 +58,7 @@ class Scope:
         self.undo: dict[Any, int] = {}                    # the entries of `Walker.changing` that it replaced
         self.lines: list[Any] = []                        # text, or instructions
         self.values: dict[Any, Any] = {}
-        # register or memory -> keys of the values that its change invalidates
-        self.dependents: dict[Any, list[Any]] = {}
+        self.dependents: dict[Any, list[Any]] = {}        # register or memory -> keys of values that read it
         self.depths: dict[UOp, int] = {}                  # node -> depth of its scope, while this scope is innermost
 
 
@@ -115,8 +113,7 @@ class Walker:
         """Write what must come before a statement; usually nothing."""
 
     def together(self, body: list[Statement], at: int) -> list[Store]:
-        """The stores from body[at] on that are written as one instruction, if there are several; branches around them
-        become their gates."""
+        """The stores from body[at] on that are written as one instruction, if several; branches around them become gates."""
         return []
 
     def store_together(self, stores: list[Store]) -> None: raise NotImplementedError
@@ -134,8 +131,7 @@ class Walker:
         self.set_register(statement.register, self.operand(statement.value, lanes))
 
     def accumulate(self, statement: Accumulate) -> None:
-        """Combine a value into a register, for all its lanes; a product that is added is not rounded before, if the
-        target can."""
+        """Combine a value into a register, for all its lanes; a product is not rounded before it is added, if possible."""
         register, combine, value = statement.register, statement.combine, statement.value
         lanes, dtype = self.widths[register], register.dtype
         if combine is o.ADD and value.op is o.MUL and dtype.kind == "f":
@@ -198,8 +194,7 @@ class Walker:
                 self.changed(statement.memory)
 
     def enter(self, flow: Flow, block: str, range_: UOp | None = None, guard: bool = False) -> Scope:
-        """Open a scope; with `guard`, one that may run zero times. Values that it changes are invalid in the scopes
-        around it."""
+        """Open a scope; with `guard`, one that may run zero times. Values that it changes become invalid outside it."""
         around = self.scopes[-1]
         scope = Scope(around.depth + 1, block, range_)
         changes: Iterable[Any] = (*flow.writes, HAS_LOAD) if guard else flow.writes

@@ -4,10 +4,10 @@ All other nodes are computed where they are used. One pass over the graph tracks
 and the reductions inside, with the axes that they keep (`Inlined`). A node gets memory when one of the rules below
 applies; its words are kept as the reason, for DEBUG and the visualizer. (a @ b).relu().sum(), node by node:
 
-        SUM of a * b     a contraction; inlined, for now
-        MAX with 0       elementwise: the contraction is inlined in it
-        SUM of all       a reduction over a contraction: `cut` gives memory to the MAX, and this SUM reads it
-        RESHAPE to ()    an output: gets memory
+    SUM of a * b     a contraction; inlined, for now
+    MAX with 0       elementwise: the contraction is inlined in it
+    SUM of all       a reduction over a contraction: `cut` gives memory to the MAX, and this SUM reads it
+    RESHAPE to ()    an output: gets memory
 
     rule in            words                                                   example
     walk               an output                                               what is realized
@@ -56,8 +56,7 @@ OTHER_BUFFERS = 3      # arguments of a kernel besides its inputs: its result, p
 
 
 def scanned_constant(node: UOp) -> UOp | None:
-    """The constant that a SCAN adds up, or None. Element i of such a SCAN is (i + 1) times the constant, without a
-    loop."""
+    """The constant that a SCAN adds up, or None. Element i is then (i + 1) times the constant, without a loop."""
     if node.op is not o.SCAN or node.arg.combine is not o.ADD or node.dtype.kind == "b":
         return None
     source = node.src[0].below((o.RESHAPE, o.EXPAND))
@@ -125,8 +124,7 @@ class _Plan(InlinedValues):
         self.separate_shared(order)
 
     def stored_by_others(self) -> dict[UOp, UOp]:
-        """Map stored nodes to the node whose kernel stores them too; both are the nodes below views that have the
-        memory."""
+        """Map stored nodes to the node whose kernel stores them too; both are nodes with memory, below views."""
         def memory(node: UOp) -> UOp:
             while node not in self.reasons:
                 node = node.src[0]
@@ -144,8 +142,7 @@ class _Plan(InlinedValues):
 
     # -- for each kind of node, what becomes of the values inlined in its sources ----------------------------
     def visit(self, node: UOp) -> None:
-        """Record what is inlined in a node, according to its kind, and give memory to sources that it cannot compute
-        inline."""
+        """Record what is inlined in a node, by its kind, and give memory to sources that it cannot compute inline."""
         if node in self.inside or node in self.totals:
             self.inlined[node] = self.in_one_pass(node)
         elif node.op in LEAVES:
@@ -219,8 +216,7 @@ class _Plan(InlinedValues):
         contraction = False
         only: UOp | None = None
         inner = [s for s in node.src if self.inlined[s].kept_axes is not None]
-        # lightest last: it gets memory
-        for s in sorted(inner, key=self.weight, reverse=True) if len(inner) > 1 else inner:
+        for s in sorted(inner, key=self.weight, reverse=True) if len(inner) > 1 else inner:   # lightest: stored
             inside = self.inlined[s]
             if kept_axes is None:
                 kept_axes, contraction, only = inside.kept_axes, inside.contraction, inside.only_reduction
@@ -311,8 +307,7 @@ class _Plan(InlinedValues):
         return inside
 
     def _image(self, node: UOp) -> UOp | None:
-        """The value in pad(value), or in where(inside, pad(value), constant); None for other nodes or values that cost
-        nothing."""
+        """The value in pad(value) or where(inside, pad(value), constant); None for others, or if it costs nothing."""
         if node.op is o.WHERE and all(self.inlined[s].inputs == 0 for s in (node.src[0], node.src[2])):
             node = node.src[1]
         return node.src[0] if node.op is o.PAD and self.inlined[node.src[0]].cost > 0 else None

@@ -125,8 +125,7 @@ class InlinedValues:
             self.inlined[base] = NOTHING
 
     def is_piece(self, node: UOp) -> bool:
-        """Whether a node is one of several slices of a contraction: the contraction is stored, and the slices are
-        views."""
+        """Whether a node is one of several slices of a contraction, which is stored: the slices are views."""
         return node.op is o.SHRINK and self.inlined[node.src[0]].contraction and len(self.readers[node.src[0]]) > 1
 
     def mark_stored(self, node: UOp, reason: str) -> None:
@@ -143,8 +142,7 @@ class InlinedValues:
             self.store(node, reason)
 
     def exact_cost(self, node: UOp) -> int:
-        """The cost of what is inlined in a node, each operation counted once. (Adding costs of sources counts shared
-        ones twice.)"""
+        """The cost of what is inlined in a node. (Adding up the costs of sources counts shared operations twice.)"""
         return sum(n.op.cost for n in toposort([node], self.computed_sources))
 
     def computed_sources(self, node: UOp) -> list[UOp]:
@@ -205,14 +203,12 @@ class InlinedValues:
         return inside.elements * math.prod([most(node.shape[a]) for a in around])
 
     def weight(self, node: UOp) -> tuple[int, int]:
-        """How large the reductions inside a node are: the number of rows, then of elements read. Used to compare
-        them."""
+        """How large the reductions inside a node are: their rows, then the elements read. For comparing nodes."""
         inside = self.inlined[node]
         return math.prod(most(node.shape[a]) for a in inside.kept_axes or ()), inside.elements
 
     def reductions_under(self, node: UOp) -> tuple[list[UOp], list[UOp], set[UOp]]:
-        """Split the reductions inlined in a node into small values that it broadcasts, and others; also return the
-        nodes above them."""
+        """The reductions inlined in a node: small values that it broadcasts; others; and the nodes above these."""
         small_values: list[UOp] = []
         reductions: list[UOp] = []
         between: set[UOp] = set()
@@ -233,8 +229,7 @@ class InlinedValues:
         return small_values, reductions, between
 
     def first_shared(self, reduction: UOp, between: set[UOp]) -> UOp:
-        """The first value with several readers, upwards from a reduction; removes the values below it from
-        `between`."""
+        """The first value with several readers, upwards from a reduction; removes nodes below it from `between`."""
         node = reduction
         while len(self.readers[node]) == 1 and self.readers[node][0] in between:
             node = self.readers[node][0]
@@ -274,6 +269,5 @@ class InlinedValues:
             yield False
 
     def is_contraction(self, node: UOp) -> bool:
-        """Whether a node is a sum of products, each factor of which is reused along axes that only the other one
-        has."""
+        """Whether a node is a sum of products, with each factor reused along axes that only the other one has."""
         return sums_products(node, self.varies, 2)

@@ -1,8 +1,7 @@
 """Cut a graph into kernels. In: sinks over PARAM leaves, and which nodes live in memory. Out: `Schedule`.
 
-Each stored node becomes a kernel's result (kernel_groups.py decides which share a kernel). The kernel's body consists
-of the nodes between it and other stored nodes. A kernel's graph reads and writes numbered PARAMs, so that equal kernels
-are equal graphs.
+Each stored node is a kernel's result (kernel_groups.py decides which share a kernel). The kernel's body is the nodes
+between it and other stored nodes, over numbered PARAMs, so that equal kernels are equal graphs.
 
 Then each kernel gets a device. Values computed from buffers are computed where the buffers are. A value without inputs
 (random numbers, counts, constants) has no device: it is computed on a device that reads it, and copied to others.
@@ -86,8 +85,7 @@ class Schedule:
 
 def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str], groups: list[KernelGroup],
                      limits: FusionLimits = CPU_LIMITS) -> Schedule:
-    """Make one kernel for each group of stored nodes. `inputs` are the PARAM leaves by slot; `reasons` has the stored
-    nodes."""
+    """Make one kernel per group of stored nodes. `inputs` are the PARAM leaves by slot; `reasons` the stored nodes."""
     slots = [Slot(p.shape, p.dtype, p.device) for p in inputs]
     slot_of: dict[UOp, int] = {p: i for i, p in enumerate(inputs)}
     for node in reasons:
@@ -339,8 +337,7 @@ def cost(ast: UOp) -> tuple[Size, Size]:
 
 
 def _elements_read(order: list[UOp]) -> dict[UOp, Size]:
-    """Bound from above the elements of each node that are read: a SHRINK, a GATHER and windows with gaps read only a
-    part."""
+    """An upper bound of the elements read of each node: a SHRINK, a GATHER and windows with gaps read only a part."""
     sizes = {n: n.elements for n in order}
     found: dict[UOp, Size] = {order[-1]: sizes[order[-1]]}
     for n in reversed(order):
@@ -352,6 +349,5 @@ def _elements_read(order: list[UOp]) -> dict[UOp, Size]:
 
 
 def _lesser(one: Size, other: Size) -> Size:
-    """The size that is never greater than the other; if neither is, the one that is less at the variables' upper
-    bounds."""
+    """The size that is never greater than the other; if neither is, the lesser at the variables' upper bounds."""
     return other if least(one - other) >= 0 else min(one, other, key=most)

@@ -89,8 +89,7 @@ def pieces(size: int, piece: int) -> list[tuple[int, int, int]]:
 # -- moves ---------------------------------------------------------------------------------------------------
 @move(lambda outer: None)
 def merge(outer: For) -> For | None:
-    """for i in a: for j in b: ..i..j..  ->  for m in a*b: ..m//b..m%b..      refuses: an index that does not stay
-    linear; b = 0"""
+    """for i in a: for j in b: ..i..j..  ->  for m in a*b: ..m//b..m%b..      refuses: an index not staying linear; b = 0"""
     if len(outer.body) != 1 or not isinstance(outer.body[0], For):
         return None
     inner = outer.body[0]
@@ -169,8 +168,7 @@ def wide(loop: For, tile: int, lanes: int, copies: bool = True, consecutive: boo
 
 @dataclass
 class WideStep:
-    """Iterations of a loop, from `start` on, run as `count` (or `stop`) steps of `tile` vectors of `lanes`
-    iterations."""
+    """Iterations of a loop, from `start` on, as `count` (or `stop`) steps of `tile` vectors of `lanes`."""
     name: str                 # the loop's name
     start: UOp
     count: int
@@ -181,20 +179,17 @@ class WideStep:
     end: UOp | None = None    # the loop's end, if some lanes may be past it
 
     def __post_init__(self) -> None:
-        # a loop "r" may be inside "o"
-        self.outer = counter(self.name + ("o" if self.start.op is o.CONST else "r"), self.count)
+        self.outer = counter(self.name + ("o" if self.start.op is o.CONST else "r"), self.count)   # r may be inside o
         self.over, self.lane = counter(self.name + "u", self.tile), counter(self.name + "l", self.lanes)
         self.axes = [r for r in (self.over, self.lane) if r.arg.size > 1]
         self.width = self.tile * self.lanes
-        # number of the iteration within its step
-        self.number = add(multiply(one(self.over), self.lanes), one(self.lane))
+        self.number = add(multiply(one(self.over), self.lanes), one(self.lane))      # of an iteration in its step
         place = add(multiply(one(self.lane), self.tile), one(self.over)) if self.consecutive else self.number
         self.at = add(self.start, add(multiply(one(self.outer), self.width), place))
 
     @property
     def is_inside(self) -> UOp | None:
-        """The condition that a lane is not past the loop's end; if possible, the same for all consecutive iterations of
-        a lane."""
+        """The condition that a lane is not past the loop's end; if possible, the same for all its iterations."""
         if self.end is None:
             return None
         together = self.consecutive and self.end.op is o.CONST and self.end.arg % self.tile == 0
@@ -242,8 +237,7 @@ def within(stop: UOp, size: int) -> UOp:
 
 
 def _steps(n: int, tile: int, lanes: int) -> list[tuple[int, int, int, int]]:
-    """Cut n elements into (start, how many times, vectors, lanes): whole tiles, the remaining vectors as one tile, then
-    the remaining lanes.
+    """Cut n elements into (start, times, vectors, lanes): whole tiles, remaining vectors as one tile, remaining lanes.
 
     >>> _steps(1000, 4, 16)
     [(0, 15, 4, 16), (960, 1, 2, 16), (992, 1, 1, 8)]
@@ -258,8 +252,7 @@ def _steps(n: int, tile: int, lanes: int) -> list[tuple[int, int, int, int]]:
 def spread(body: list[Statement], count: int, interleaved: bool = True) -> list[Statement]:
     """for i in n: S; rest  ->  TASK t in count: { for i in n/count: S; if t is the last: rest }
 
-    With a run-time bound, the first task does the rest, because it exists however short the loop is. `interleaved`: as
-    in `tasks`."""
+    With a run-time bound, the first task does the rest: it exists for any length. `interleaved`: as in `tasks`."""
     loop = body[0]
     if not isinstance(loop, For) or count < 2 or loop.range.arg.size < 2 or loop.kind not in (LOOP, TASK):
         return body

@@ -24,8 +24,7 @@ from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThreshol
 
 @dataclass
 class FlatAxis:
-    """Several loops flattened into one axis of `size` positions; division and modulo recover the loop indices
-    (`apart`).
+    """Several loops flattened into one axis of `size` positions; `apart` recovers the loop indices.
 
     With a pitch, each row of the last loop (columns of an image) takes `pitch` positions: those past its last column
     are padding, which `gate` masks off. With a height, the loop before it is padded to that many rows, likewise.
@@ -64,8 +63,7 @@ class FlatAxis:
 
     @property
     def row(self) -> int:
-        """The length of a run of positions without padding: the size of the last loop if there is a pitch, otherwise
-        the whole axis."""
+        """The length of a run of positions without padding: the last loop's size if there is a pitch, else `size`."""
         return int(self.parts[-1].arg.size) if self.pitch else self.size
 
     def gate(self, at: UOp) -> UOp | None:
@@ -189,16 +187,14 @@ class FlatProduct:
         return not others and is_window and (along == [1, 1] and len(steps) > 1 or along == [2, 1] and len(steps) == 2)
 
     def lines_apart(self, rows: int, ways: int) -> bool:
-        """Whether one cache line from each of `rows` rows of the left factor fits a first-level cache without set
-        conflicts."""
+        """Whether one cache line from each of `rows` rows of the left factor fits a first-level cache without conflicts."""
         left = self.product.left
         step = stride_along(left.src[1], self.m.parts[0]) or 0
         return cpu.fit_sets(rows, step * left.dtype.itemsize, ways)
 
 
 def flat_axis(loops: list[UOp], epilogue: list[Statement], name: str) -> tuple[FlatAxis, list[UOp]]:
-    """Flatten the innermost loops into one axis in which the output index is linear; also return the loops left
-    outside."""
+    """Flatten the innermost loops into one axis in which the output index is linear; also return the other loops."""
     best = FlatAxis.of(loops[-1:])
     for start in range(len(loops) - 2, -1, -1):
         axis = FlatAxis.of(loops[start:])
@@ -216,8 +212,7 @@ def flat_axis(loops: list[UOp], epilogue: list[Statement], name: str) -> tuple[F
 def image_axis(p: Product, lanes: int = 1) -> tuple[FlatAxis, list[UOp]] | None:
     """Flatten the last two loops of N into one axis with the row pitch of the image that they go over, so that each tap
     of a window is a contiguous read at a constant offset. The pitch is whole vectors of `lanes` if the extra padding
-    costs less than stores of vectors that span two rows. For images that are read many times; refuses (None) other
-    products."""
+    costs less than stores of vectors that span two rows. For images that are read many times; refuses (None) others."""
     if len(p.n) < 2 or p.right.op is not o.LOAD or len(p.right.src) != 2:
         return None
     rows, columns = p.n[-2:]

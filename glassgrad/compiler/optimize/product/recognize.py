@@ -27,8 +27,7 @@ USUAL = 4            # a run-time size is assumed to be this part of its greates
 @dataclass
 class Product:
     """out[batch, m, n] = epilogue(sum over k of left[m, k] * right[k, n]). Without loops of N, it is a depthwise
-    window: `left` is an image, `right` its few weights. With a `pair`, another expression of the two is summed
-    (pairs.py)."""
+    window: `left` is an image, `right` its few weights. With a `pair`, another expression is summed (pairs.py)."""
     left: UOp
     right: UOp
     m: list[UOp]

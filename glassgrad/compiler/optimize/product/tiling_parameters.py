@@ -37,15 +37,13 @@ class Tiling(Choice, names=FAMILIES):
     right: str = one_of("packed", "in_place", "near", "shared")
     ahead: bool = True        # whether upcoming reads are prefetched
     k_blocks: int = 1         # consecutive blocks of K that one tile does before the next tile
-    # products that a register adds up before it is added to memory, or that are copied at once; 0: all
-    k_block: int = 0
+    k_block: int = 0          # products that a register adds up before they go to memory, or copied at once; 0: all
     unroll: int = 1           # steps of K per iteration of their loop
     k_parts: int = 1          # parts of K, each summed by a separate task; with run-time rows, times the blocks of rows
     pitch: int = 0            # positions between rows of an image; 0: not an image
     stages: int = 0           # steps of K whose copies are in memory or in flight
     cluster: int = 1          # groups of a cluster, with consecutive tiles of M, which share copies of the right factor
-    # whether groups are persistent: each does tile after tile, with copies for the next one in flight
-    stay: bool = False
+    stay: bool = False        # persistent groups: each does tile after tile, with copies for the next one in flight
 
     def is_fixed(self, field_: Field[Any]) -> bool:
         return field_.name not in FAMILIES[self.family]
@@ -108,8 +106,7 @@ class PanelBlocks:
 
     def as_tasks(self, outer: list[UOp], body: list[Statement], worth: bool,
                  most: int = moves.PHASE_TASKS) -> list[Statement]:
-        """for outer loops: TASK blocks: body      (the outer loops become tasks too if `worth`: there is enough
-        work)"""
+        """for outer loops: TASK blocks: body      (the outer loops become tasks too if `worth` it)"""
         if self.end_n is not None:
             tasks_m = index(self.task_m.arg.size) if self.end_m is None else \
                 operation(o.MAX, divide_up(self.end_m, self.block_m), index(1))

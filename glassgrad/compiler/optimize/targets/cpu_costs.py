@@ -130,8 +130,9 @@ FEW_ROWS = 8             # rows of the other factor that are multiplied with eac
 LEAST_ROW = 64           # elements of a row that are worth a stream
 LEAST_COLUMN = READ_ROWS          # elements of a column for which it is worth keeping a value in memory;
 LEAST_PART = 8 * READ_ROWS        # the same for a part of a column
-WHOLE_LINES = 128        # bytes of a row that vectors read at a time, from which several passes keep values in
-                         # registers: in memory they cost 10 to 25% with AVX-512; with NEON that is 2 to 5 times as fast
+# If vectors read at least this many bytes of a row at a time, several passes keep values in registers: in memory they
+# would cost 10 to 25% with AVX-512. With less, as with NEON, keeping them in memory is 2 to 5 times as fast.
+WHOLE_LINES = 128
 LONGEST_COLUMN = 1024    # sums of READ_ROWS products each that one element of memory adds up: more would be inaccurate
 SLICE = 1024             # elements of a row that one task reads: a page of float32
 LEAST_SLICE = 256

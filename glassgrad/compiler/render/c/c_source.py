@@ -1,8 +1,7 @@
 """Render a kernel as C. In: a `Kernel`, a `Target`. Out: C source for GCC or Clang, which people can read too.
 
 Loops are loops, registers are variables. An expression used once is written in place; one used several times gets a
-name in the scope that `Walker` chooses for it. `c_ops` spells arithmetic. The contract of `Walker`
-(value_placement.py):
+name in the scope that `Walker` chooses for it. `c_ops` spells arithmetic. `Walker` (value_placement.py) promises:
 
     run(body)        calls loop, branch, assign, accumulate, store or prefetch for each statement, in order
     value(node)      a node's value: the result of make(node), called once while nothing that the node reads changes
@@ -340,8 +339,7 @@ class CFunction(CArithmetic, Walker):
             self.line(f"{name}({pointer}, {self.operand(wide).text if step is None else step}, {value.text}{mask});")
 
     def _lane_index(self, step: int | None, lanes: int) -> tuple[str, str]:
-        """A helper's parameter for the lanes' positions, and the index of lane i: by a stride, or by an index per
-        lane."""
+        """A helper's parameter for the lanes' positions, and the index of lane i: by a stride, or an index per lane."""
         return (f"{self.type(dtypes.index, lanes)} at", "at[i]") if step is None else ("i64 step", "i * step")
 
     @staticmethod

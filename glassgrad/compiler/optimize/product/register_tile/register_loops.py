@@ -133,8 +133,7 @@ class RegisterTile(PanelBlocks):
 
     def over_k(self, size: int, stop: UOp | None, first: UOp,
                ahead: Callable[[UOp], list[Statement]]) -> list[Statement]:
-        """The steps of K from `first` on: for k in size / unroll: prefetches, `unroll` steps; then the remaining
-        steps."""
+        """The steps of K from `first` on: for k in size / unroll: prefetches, `unroll` steps; then the rest."""
         together = self.choice.unroll
         k, left = counter("k", size // together), counter("kr", together - 1)
         at = add(first, multiply(k, together))
@@ -299,8 +298,7 @@ class RegisterTile(PanelBlocks):
         return self.over_n(found)
 
     def over_widths(self, body: Callable[[RegisterTile], list[Statement]]) -> list[Statement]:
-        """Do the body for the whole panels of a task's columns, whose number is known at run time, then for one panel
-        of the remaining vectors."""
+        """Do the body for the whole panels of a task's columns, known at run time, then for one panel of the other vectors."""
         assert self.n.stop is not None
         first, most = multiply(one(self.task_n), self.block_n * self.pitch), self.block_n * self.pitch
         columns = operation(o.MIN, add(self.n.stop, multiply(first, -1)), index(most))

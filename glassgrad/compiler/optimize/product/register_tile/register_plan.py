@@ -1,5 +1,4 @@
-"""Choose the sizes of a register tile. In: a product and a processor. Out: the cheapest `Tiling`, and others for a
-search.
+"""Choose the sizes of a register tile. In: a product and a processor. Out: the cheapest `Tiling`, others for a search.
 
     384 x 384 x 384, float32, AVX2  ->  contract(rows=6, vectors=2, lanes=8, block_m=16, block_n=1,
                                                  left=in_place, right=near)
@@ -67,8 +66,8 @@ class RegisterPlan(TileCycles):
     def cheapest(product: Product, target: Target) -> RegisterPlan | None:
         """The plan with lanes along the contiguous axis of the result; or, if that axis is narrow and the other factor
         can be read in place, with lanes along the other axis if that is cheaper despite scalar stores. Costs are those
-        for one worker: the two may split sums into different blocks, and the bits should not depend on the number of
-        workers."""
+        for one worker: the two may split sums into different blocks, and the bits should not depend on how many there
+        are."""
         plan = RegisterPlan.of(product.with_lanes_right(), target)
         if plan is None or product.stops or plan.n.size >= cpu.NARROW_VECTORS * plan.lanes:
             return plan
@@ -155,8 +154,7 @@ class RegisterPlan(TileCycles):
         block_m, block_n = self.blocks(tile)
         in_l1 = 2 * self.right_bytes <= self.target.l1_bytes
         soon = self.m.size > cpu.MANY_PANELS * tile.rows or self.right_bytes <= cpu.FLOW_ROWS * cpu.FLOW_PITCH
-        # otherwise the hardware prefetches
-        ahead = tile.right != "in_place" or not (in_l1 or soon and self.right_flows)
+        ahead = tile.right != "in_place" or not (in_l1 or soon and self.right_flows)      # else the hardware does
         if tile.right == "in_place" and not self.right_streams:
             ahead = ahead and self.depth >= 4 * cpu.ROWS_AHEAD  # otherwise too much of it is past the last row
         if self.reads_windows:
@@ -213,14 +211,13 @@ class RegisterPlan(TileCycles):
         """The panels per task if each task packs its panels of the right factor: those blocks that take the least time,
         by what they multiply, pack and write, and by how long workers wait. Several panels stay in the first-level
         cache, or, if there are many, in half the second-level one. One task should have all of them, so that it writes
-        whole rows, if the result does not stay in a cache, or if its rows share cache lines, which two tasks would both
+        whole rows, if the result does not stay in a cache, or if its rows share cache lines, which two tasks would
         write."""
         (panels_m, panels_n), panel = self.panels(tile.rows, tile.vectors), self.panel_bytes(tile.vectors)
         each, packing = self.tile_cycles(tile, tile.rows, self.m.size), self.costs.pack_near * tile.vectors * self.lanes
         row = self.n.size * self.itemsize
         piece = cpu.SHARED_CYCLES if row % cpu.CACHE_LINE and self.workers > 1 else 0.0
-        # written while other workers multiply
-        if self.around * self.m.size * row > self.workers * self.target.l2_bytes:
+        if self.around * self.m.size * row > self.workers * self.target.l2_bytes:      # written during other tasks
             piece = max(piece, cpu.PIECE_CYCLES - self.depth * each / tile.rows)
         many = panels_n if piece else panels_n // self.wanted
         fit = max(1, 3 * self.target.l1_bytes // (4 * panel))

@@ -131,8 +131,7 @@ class TileCycles(FlatProduct):
         """Whether the right factor is read once, in place, in short blocks of K: while all rows are multiplied with one
         block, the next one is prefetched. The sums are added to memory after each block, cleared before the first and
         read after the last one. This costs less than packing if rows are few and sums are long. If all rows fit one
-        tile, nothing is read twice either way, but consecutive lines are fetched faster than those of a narrow
-        panel."""
+        tile, nothing is read twice either way, but consecutive lines are fetched faster than a narrow panel."""
         if self.why_right_not_along_n is not None or self.product.stops.keys() - {*self.product.k}:
             return False
         if self.any_rows or self.n.stop is not None:
