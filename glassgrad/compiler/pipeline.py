@@ -326,8 +326,8 @@ def unroll_and_jam(work: KernelWork) -> None:
 @compiler_pass(TEXT, "render/gpu/loop_iteration_limit.py", ENDING_LOOPS)
 def loop_iteration_limit(work: KernelWork) -> None:
     """Unroll long loops, so that no thread runs more iterations than its driver allows."""
-    from glassgrad.compiler.render.gpu.loop_iteration_limit import fewer_rounds
-    work.phases = fewer_rounds(work.phases, work.kernel, work.target)
+    from glassgrad.compiler.render.gpu.loop_iteration_limit import limit_iterations
+    work.phases = limit_iterations(work.phases, work.kernel, work.target)
 
 
 @compiler_pass(TEXT, "render")

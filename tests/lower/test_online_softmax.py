@@ -471,7 +471,7 @@ class _Backwards(set):  # type: ignore[type-arg]
 def test_values_of_rows_are_stored_in_one_order_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their order is that of the kernel's arguments. Nodes in a set are in the order of their addresses."""
     seen: list[list[UOp]] = []
-    real = attention_backward._of_rows
+    real = attention_backward._row_values
 
     def of_rows(factor: FactorProduct, numbers: set[UOp]) -> list[UOp]:
         found = real(factor, numbers)

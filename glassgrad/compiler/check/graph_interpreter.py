@@ -138,7 +138,7 @@ def _value(np: Any, node: UOp, sources: list[Array]) -> Array:
     axes = _changing(node, sources)
     if all(used or n <= 1 for used, n in zip(axes, full)):
         return evaluate(np, node, sources)
-    result = evaluate(np, node, [once(x, axes) for x in sources])
+    result = evaluate(np, node, [without_repeats(x, axes) for x in sources])
     return np.broadcast_to(result, [n if used else whole for n, used, whole in zip(result.shape, axes, full)])
 
 
@@ -146,7 +146,7 @@ def _changing(node: UOp, sources: list[Array]) -> tuple[bool, ...]:
     """The axes along which some source changes, or the node inserts zeros."""
     working = [a for a, ends in enumerate(node.arg.padding) if any(ends)] if node.op is o.PAD else \
         [node.arg.axis, len(node.shape) - 1] if node.op is o.UNWINDOW else []
-    along = [seen(x) for x in sources if x.shape]
+    along = [varying_axes(x) for x in sources if x.shape]
     return tuple(a in working or any(axes[a] for axes in along) for a in range(len(node.shape)))
 
 
@@ -155,7 +155,7 @@ def evaluate(np: Any, node: UOp, sources: list[Array]) -> Array:
     op = node.op
     if op in ELEMENTWISE and op.meaning is not None:
         wide = [_widen(np, x, s.dtype) for x, s in zip(sources, node.src)]
-        return _settle(np, op.meaning(np, *wide), node.dtype)
+        return _rounded(np, op.meaning(np, *wide), node.dtype)
     if op in REDUCE:
         return _reduce(np, node, sources[0])
     rule = _EVALUATE.get(op)
@@ -169,7 +169,7 @@ def _widen(np: Any, x: Array, dtype: DType) -> Array:
     return x.astype(np.float32) if dtype is dtypes.float16 else x
 
 
-def _settle(np: Any, x: Array, dtype: DType) -> Array:
+def _rounded(np: Any, x: Array, dtype: DType) -> Array:
     """Convert a result to an array of its type: rounded if the arithmetic was wider."""
     x = np.asarray(x)
     if dtype is dtypes.float16:
@@ -225,7 +225,7 @@ def cast_array(x: Array, dtype: DType) -> Array:
             return np.asarray(x != 0)
         if dtype.kind == "f":
             small = dtype.bits < 32
-            return _settle(np, x.astype(np.float32 if small else dtype.name), dtype)
+            return _rounded(np, x.astype(np.float32 if small else dtype.name), dtype)
         return _truncate(np, x.astype(np.float64), dtype) if x.dtype.kind == "f" else x.astype(dtype.name)
 
 
@@ -296,14 +296,14 @@ def _reduce(np: Any, node: UOp, x: Array) -> Array:
         assert node.op.combine is not None
         return np.full(node.shape, identity(node.op.combine, node.dtype).arg, array_type(node.dtype))
     assert node.op.meaning is not None
-    return _settle(np, node.op.meaning(np, _widen(np, x, node.dtype), axes), node.dtype)
+    return _rounded(np, node.op.meaning(np, _widen(np, x, node.dtype), axes), node.dtype)
 
 
 @_means(o.SCAN)
 def _(np: Any, node: UOp, x: Array) -> Array:
     combine = getattr(np, node.arg.combine.ufunc)
     wide = _widen(np, x, node.dtype)
-    return _settle(np, combine.accumulate(wide, axis=node.arg.axis, dtype=wide.dtype), node.dtype)
+    return _rounded(np, combine.accumulate(wide, axis=node.arg.axis, dtype=wide.dtype), node.dtype)
 
 
 # -- movement ------------------------------------------------------------------------------------------------
@@ -349,7 +349,7 @@ def _(np: Any, node: UOp, base: Array, index: Array, value: Array, starts: Array
         out[index] = value
     else:
         {"add": np.add, "max": np.maximum}[node.arg.mode].at(out, index, value)
-    return _settle(np, out, node.dtype)
+    return _rounded(np, out, node.dtype)
 
 
 @_means(o.RECURRENCE)
@@ -391,7 +391,7 @@ def philox(low: Array, high: Array, key: Array) -> tuple[Array, Array]:
 # arrays themselves tell `numpy.einsum` which axes a factor has. Sums are computed in float64, closer to the truth than
 # any order of float32 additions; if a product of float32 might be infinite, the caller must go term by term.
 
-def seen(array: Array) -> tuple[bool, ...]:
+def varying_axes(array: Array) -> tuple[bool, ...]:
     """The axes along which an array changes, as far as its strides tell.
 
     >>> import numpy as np
@@ -401,7 +401,7 @@ def seen(array: Array) -> tuple[bool, ...]:
     return tuple(stride != 0 and n > 1 for n, stride in zip(array.shape, array.strides))
 
 
-def once(array: Array, axes: Sequence[bool]) -> Array:
+def without_repeats(array: Array, axes: Sequence[bool]) -> Array:
     """The array cut to one element along every axis that is False in `axes`; a scalar is unchanged."""
     return array[tuple(slice(None) if used else slice(1) for used in axes)] if array.shape else array
 
@@ -416,13 +416,14 @@ def sum_of_products(np: Any, factors: Sequence[Array], shape: tuple[int, ...], a
     [[1.5, 1.5, 1.5, 1.5], [1.5, 1.5, 1.5, 1.5]]
     """
     factors = [np.broadcast_to(f, shape) for f in factors]
-    largest = math.prod(float(np.max(np.abs(once(f, seen(f))), initial=1.0)) for f in factors)
+    largest = math.prod(float(np.max(np.abs(without_repeats(f, varying_axes(f))), initial=1.0)) for f in factors)
     if not largest * math.prod(shape[a] for a in axes) < np.finfo(factors[0].dtype).max:     # false if it is NaN, too
         return None
     operands: list[Any] = []                   # for each factor, an array without repeated elements, and its axes
     for factor in factors:
-        own = [a for a, used in enumerate(seen(factor)) if used]
-        operands += [once(factor, seen(factor)).reshape([shape[a] for a in own]).astype(np.float64), own]
+        own = [a for a, used in enumerate(varying_axes(factor)) if used]
+        once = without_repeats(factor, varying_axes(factor))
+        operands += [once.reshape([shape[a] for a in own]).astype(np.float64), own]
     found = {a for own in operands[1::2] for a in own}
     kept = [a for a in range(len(shape)) if a in found and a not in axes]
     total = np.einsum(*operands, kept, optimize=True) * math.prod(shape[a] for a in axes if a not in found)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Shape
-from glassgrad.compiler.graph.symbolic import most
+from glassgrad.compiler.graph.symbolic import upper_bound
 from glassgrad.compiler.graph.uop import UOp
 
 AxisSet = frozenset[int]
@@ -35,11 +35,11 @@ def runs(shape: Shape, source: Shape) -> tuple[Run, ...]:
             if (size_left <= size_right and left < len(shape)) or right == len(source):
                 if left == len(shape):
                     break
-                size_left *= most(shape[left])
+                size_left *= upper_bound(shape[left])
                 whole_left *= shape[left]
                 left += 1
             else:
-                size_right *= most(source[right])
+                size_right *= upper_bound(source[right])
                 whole_right *= source[right]
                 right += 1
         out.append((i, left, j, right))

@@ -10,7 +10,7 @@ from typing import Any
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.symbolic import most
+from glassgrad.compiler.graph.symbolic import upper_bound
 from glassgrad.compiler.graph.uop import UOp, full
 
 
@@ -20,7 +20,7 @@ def passing_prefix(ordered: UOp, shape: tuple[Any, ...], passes: Callable[[UOp],
     in; without it, `ordered` is one row."""
     n = ordered.shape[-1]
     flat, found = ordered.reshape((ordered.elements,)), full(shape, 0, dtypes.int32 if row is None else row.dtype)
-    for bit in range(most(n).bit_length() - 1, -1, -1):
+    for bit in range(upper_bound(n).bit_length() - 1, -1, -1):
         more = found + (1 << bit)
         at = more - 1 if row is None else row * n + more - 1
         read = UOp(o.GATHER, flat.dtype, (flat, at.reshape((found.elements,)))).reshape(shape)

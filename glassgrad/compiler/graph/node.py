@@ -27,7 +27,7 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.op_arguments import Dimension, Shape
 from glassgrad.compiler.graph.ops import Kind, Op
 from glassgrad.compiler.graph.shape_inference import device_of, shape_of
-from glassgrad.compiler.graph.symbolic import Symbol, lengths_in, most, replaced
+from glassgrad.compiler.graph.symbolic import Symbol, lengths_in, replaced, upper_bound
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -52,8 +52,8 @@ class _Entry(ref):  # type: ignore[type-arg]
 
 _table: dict[Any, _Entry] = {}
 _create, _remove = object.__new__, _table.pop
-# Called when a node has been freed, thousands of times in a compile. Python discards exceptions in such a callback, and a
-# Ctrl-C may be raised at any line of Python: so the callback is pure C, which a Ctrl-C cannot interrupt.
+# Called when a node has been freed, thousands of times in a compile. Python discards exceptions in such a callback, and
+# a Ctrl-C may be raised at any line of Python: so the callback is pure C, which a Ctrl-C cannot interrupt.
 _forget = methodcaller("remove")
 
 
@@ -135,7 +135,7 @@ class Node:
     @property
     def size(self) -> int:
         """The number of elements; for a symbolic shape, an upper bound."""
-        return math.prod(map(most, self.shape)) if self.symbolic else math.prod(self.shape)
+        return math.prod(map(upper_bound, self.shape)) if self.symbolic else math.prod(self.shape)
 
     @property
     def elements(self) -> Dimension:

@@ -13,7 +13,7 @@ from glassgrad.base.errors import Bug, DeviceError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.op_arguments import Shape
 from glassgrad.compiler.graph.ops import Kind, Op
-from glassgrad.compiler.graph.symbolic import Length, most
+from glassgrad.compiler.graph.symbolic import Length, upper_bound
 
 MOST_ELEMENTS = 1 << 60        # byte addresses of 8-byte elements must fit 64-bit integers
 
@@ -21,7 +21,7 @@ MOST_ELEMENTS = 1 << 60        # byte addresses of 8-byte elements must fit 64-b
 def shape_of(op: Op, src: tuple[Any, ...], arg: Any) -> Shape:
     """The shape of `op` applied to the nodes `src`."""
     shape = _shape_of(op, src, arg)
-    sizes = tuple(map(most, shape))
+    sizes = tuple(map(upper_bound, shape))
     if math.prod(sizes) > MOST_ELEMENTS or min(sizes, default=0) < 0:
         raise ShapeError("no tensor has this shape", given=str(shape), fix="check how the sizes are computed",
                          expected="sizes of 0 or more, and in all at most 2^60 elements")

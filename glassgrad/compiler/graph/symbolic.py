@@ -295,7 +295,7 @@ class Variable(Length):
 Size = Any                     # int | Length
 
 
-def most(n: Size) -> int:
+def upper_bound(n: Size) -> int:
     """The upper bound of a size, which memory and costs are computed from."""
     return _greatest(n) if isinstance(n, Length) else n  # type: ignore[no-any-return]
 
@@ -305,14 +305,14 @@ def _greatest(length: Length) -> int:
     return length.max
 
 
-def least(n: Size) -> int:
+def lower_bound(n: Size) -> int:
     """The lower bound of a size."""
     return n.min if isinstance(n, Length) else n  # type: ignore[no-any-return]
 
 
 def memory_size(n: Size) -> Size:
     """The length of an axis in memory: the upper bound of a size, or the size itself where its variables are exact."""
-    return n if isinstance(n, Length) and all(s.exact for s in n.symbols) else most(n)
+    return n if isinstance(n, Length) and all(s.exact for s in n.symbols) else upper_bound(n)
 
 
 def sizes_now(shape: Iterable[Size]) -> tuple[int, ...]:
@@ -395,7 +395,7 @@ def _without_quotients(x: Length) -> tuple[int, int]:
         factor = k * common // divisor
         scaled = scaled + factor * length
         low, high = low - max(factor, 0) * (divisor - 1), high - min(factor, 0) * (divisor - 1)
-    return -(-(least(scaled) + low) // common), (most(scaled) + high) // common
+    return -(-(lower_bound(scaled) + low) // common), (upper_bound(scaled) + high) // common
 
 
 def _terms(value: Any) -> Terms | None:

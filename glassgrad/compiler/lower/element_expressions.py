@@ -15,7 +15,8 @@ from itertools import count
 from typing import Any
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import DType, Length, Shape, Size, UOp, const, dtypes, identity, most, ops as o, toposort
+from glassgrad.compiler.graph import (DType, Length, Shape, Size, UOp, const, dtypes, identity, ops as o, toposort,
+                                      upper_bound)
 from glassgrad.compiler.graph.axis_dependence import runs
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, modulo, multiply, operation,
                                                     size_index, times)
@@ -105,7 +106,7 @@ def flatten(at: Index, shape: Shape, size: Callable[[Size], UOp] = index) -> UOp
     step: Size = 1
     for i, n in zip(reversed(at), reversed(shape)):
         total = add(total, times(i, size(step)))
-        step = step * (most(n) if size is index else memory_size(n))
+        step = step * (upper_bound(n) if size is index else memory_size(n))
     return total
 
 
@@ -153,7 +154,7 @@ class Values:
 
     def counter(self, name: str, n: Size) -> UOp:
         """A counter for an axis of this size."""
-        made = counter(name, most(n))
+        made = counter(name, upper_bound(n))
         if isinstance(n, Length):
             self.extents[made] = n
         return made
@@ -305,7 +306,7 @@ class Values:
         """Store a value that was just computed, for the loops that follow."""
         inner = self.kept[node]
         shape = tuple(node.shape[a] for a in inner)
-        memory = local(f"kept{len(self.kept_at)}", node.dtype, math.prod(map(most, shape)))
+        memory = local(f"kept{len(self.kept_at)}", node.dtype, math.prod(map(upper_bound, shape)))
         self.kept_at[node] = (memory, self.open_blocks, tuple(at[a] for a in inner))
         self.open_blocks[-1].statements.append(Store(memory, flatten(tuple(at[a] for a in inner), shape), value))
         self.memo = {q: v for q, v in self.memo.items() if q[0] is not node}

@@ -160,7 +160,7 @@ def ranges_of(node: UOp) -> frozenset[UOp]:
 
 
 # -- building loops -------------------------------------------------------------------------------------------
-def one(range_: UOp) -> UOp:
+def current(range_: UOp) -> UOp:
     """The counter; the constant 0 if its loop has one iteration."""
     return range_ if range_.arg.size > 1 else index(0)
 
@@ -181,11 +181,11 @@ def flat_index(ranges: Iterable[UOp], at: UOp | None = None) -> UOp:
     return at
 
 
-def left_of(size: int | UOp, piece: int, number: UOp) -> UOp | None:
+def piece_bound(size: int | UOp, piece: int, number: UOp) -> UOp | None:
     """The bound of a loop over piece `number` of a length: what remains of the length; None if all pieces are whole."""
     if isinstance(size, int) and size % piece == 0:
         return None
-    return add(index(size) if isinstance(size, int) else size, multiply(one(number), -piece))
+    return add(index(size) if isinstance(size, int) else size, multiply(current(number), -piece))
 
 
 def nested(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP) -> list[Statement]:
@@ -195,10 +195,10 @@ def nested(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP) -> li
 
 def loops_around(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP) -> list[Statement]:
     """S  ->  for a: for b: S"""
-    return around([For(r, kind, []) for r in ranges], body)
+    return in_loops([For(r, kind, []) for r in ranges], body)
 
 
-def around(loops: Sequence[For], body: list[Statement]) -> list[Statement]:
+def in_loops(loops: Sequence[For], body: list[Statement]) -> list[Statement]:
     """S  ->  for a: for b: S, with the kinds and stops of these loops"""
     for f in reversed(loops):
         body = [For(f.range, f.kind, body, f.stop)]
@@ -281,10 +281,10 @@ def with_body(statement: For | If, body: list[Statement]) -> For | If:
 
 def shared_locals(kernel: Kernel) -> list[UOp]:
     """The shared LOCALs in order of first use; they take the launch's slots after the params."""
-    return [m for m in dict.fromkeys(m for p in kernel.phases for m in filled(p)) if m.arg.scope == "shared"]
+    return [m for m in dict.fromkeys(m for p in kernel.phases for m in locals_written(p)) if m.arg.scope == "shared"]
 
 
-def filled(phase: Phase) -> list[UOp]:
+def locals_written(phase: Phase) -> list[UOp]:
     """The LOCALs that a phase writes, once per statement."""
     writes = [s.memory for s in walk(phase.body) if isinstance(s, (Store, CopyBoxes))]
     return [m for m in writes if m.op is o.LOCAL]

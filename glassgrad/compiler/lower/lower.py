@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from glassgrad.compiler.graph import Length, UOp, most, ops as o, toposort
+from glassgrad.compiler.graph import Length, UOp, ops as o, toposort, upper_bound
 from glassgrad.compiler.graph.index_algebra import index
 from glassgrad.compiler.lower.attention.attention_backward import ComputedFactor
 from glassgrad.compiler.lower.attention.attention_blocks import SCORE_BLOCKS, ScoreBlocks
@@ -56,7 +56,7 @@ def _online_softmax(sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks) -> Ke
     size = chain.weights.shape[chain.row_axis]
     if blocks.even or not isinstance(size, Length):
         return OnlineSoftmax(sink, chain, blocks).kernel()
-    rows = tuple([n for n in blocks.symbolic_rows if n <= most(size)]) or blocks.symbolic_rows[-1:]
+    rows = tuple([n for n in blocks.symbolic_rows if n <= upper_bound(size)]) or blocks.symbolic_rows[-1:]
     kernels = [OnlineSoftmax(sink, chain, blocks._replace(symbolic_rows=rows), larger, n).kernel()
                for larger, n in zip((0, *rows), rows)]
     return replace(kernels[0], phases=[phase for kernel in kernels for phase in kernel.phases])
@@ -76,7 +76,7 @@ class _Lowering(ScatterAndScan):
             shape = root.shape
         else:
             shape = max((s.src[1] for s in stores), key=lambda value: value.size).shape
-            counters = [self.counter(f"i{axis}", n) if most(n) > 1 or isinstance(n, Length) else index(0)
+            counters = [self.counter(f"i{axis}", n) if upper_bound(n) > 1 or isinstance(n, Length) else index(0)
                         for axis, n in enumerate(shape)]
             for c in self.row_order(counters):
                 self.open_blocks.append(Block(c))
@@ -92,7 +92,8 @@ class _Lowering(ScatterAndScan):
                 blocks[depth].statements.append(Store(target.base, flatten(at, target.base.shape, self.size), result))
             phases = [Phase(self.nested(blocks))]
         kind = root.op.name.lower() if root.op in (o.SCATTER, o.SCAN) else "reduce" if self.reductions else "map"
-        sizes = "_".join([*[str(most(n)) for n in shape if most(n) > 1], *[f"r{most(n)}" for n in self.reduced]])
+        outputs = [str(n) for n in map(upper_bound, shape) if n > 1]
+        sizes = "_".join([*outputs, *[f"r{upper_bound(n)}" for n in self.reduced]])
         written = tuple(s.src[0].base.arg.slot for s in stores)
         return Kernel(f"{kind}_{sizes or 1}", self.params, phases, written)
 
@@ -123,7 +124,7 @@ class _Lowering(ScatterAndScan):
             whole_rows = all(at[a].op is o.RANGE and self.extents.get(at[a], at[a].arg.size) == node.shape[a]
                              for at, _ in requests for a in varying)
             distinct = all(len({at[a] for a in varying}) == len(varying) for at, _ in requests)
-            size = math.prod(most(node.shape[a]) for a in varying) * node.dtype.itemsize
+            size = math.prod(upper_bound(node.shape[a]) for a in varying) * node.dtype.itemsize
             if varying and whole_rows and distinct and size <= keep_bytes:
                 return node, varying
         return None

@@ -23,8 +23,8 @@ from glassgrad.compiler.graph.index_algebra import add, index, modulo, multiply,
 from glassgrad.compiler.graph.node import substitute
 from glassgrad.compiler.graph.op_arguments import Recurrence
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Kernel, Phase, Statement, Store,
-                                            counter, expressions, load, local, loops_around, nodes_in, one, register,
-                                            rewritten, walk)
+                                            counter, current, expressions, load, local, loops_around, nodes_in,
+                                            register, rewritten, walk)
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 
 ScheduleStep = Callable[[list[UOp], list[UOp]], Schedule]          # (sinks, PARAMs by slot)
@@ -68,13 +68,13 @@ class StepsOfItems:
                          for i, (n, alone) in enumerate(zip(what.item, self.in_place))]
         body: list[Statement] = []
         for i in range(what.states):
-            start = Place(self.sources[i], multiply(one(self.item), self._size(i)))
+            start = Place(self.sources[i], multiply(current(self.item), self._size(i)))
             body += self._copied(i, start, self._state(i, index(0)))
         body += self._all_steps()
         steps = index(self.number.arg.size) if what.until is None else self._taken()
         for i, target in self.targets.items():
             if i < what.states:
-                found = Place(target, multiply(one(self.item), self._size(i)))
+                found = Place(target, multiply(current(self.item), self._size(i)))
                 body += self._copied(i, self._state(i, steps), found)
         shape = what.item[0].shape
         name = "_".join(["steps", str(self.number.arg.size), *[str(n) for n in shape if n > 1]])
@@ -116,7 +116,7 @@ class StepsOfItems:
         places = {i: self._state(i, self.number) for i in range(what.states)}
         places.update((i, Place(n, index(0))) for i, n in enumerate(self.sources) if i > what.states)
         for result, slot in zip(self.results, step.sinks):
-            row = add(multiply(self.number, self.item.arg.size), one(self.item))
+            row = add(multiply(self.number, self.item.arg.size), current(self.item))
             places[slot] = self._state(result, add(self.number, index(1))) if result < what.states else \
                 Place(self.targets[result], multiply(row, self._size(result)))
         for i, each in enumerate(step.slots):

@@ -63,14 +63,14 @@ class BoxedTile:
         offset, terms = linear(substitute_index(value.src[1], apart, {}))
         ends = {c: Extent(c.arg.size, None, c.arg.size) for c in (position, step)}
         for gate in all_of(value.src[2]) if len(value.src) > 2 else []:
-            found = _end(substitute_index(gate, apart, {}), terms, position, step)
+            found = _bound_of_gate(substitute_index(gate, apart, {}), terms, position, step)
             if found is None:
                 return None
             ends[found[0]] = found[1]
         along_k = terms.get(step) == 1
         inner, other = (step, position) if along_k else (position, step)
         joined = {atom for extent in ends.values() if extent.number is not None for atom in linear(extent.number)[1]}
-        outer = _few([(atom, stride) for atom, stride in terms.items() if atom not in {position, step, *joined}])
+        outer = _merge_axes([(atom, stride) for atom, stride in terms.items() if atom not in {position, step, *joined}])
         whole = gpu.COPY_BYTES // value.dtype.itemsize
         pitch = terms.get(other, 0) or (whole if ends[other].whole == 1 else 0)  # for a single line, any pitch will do
         strides = [pitch, *[stride for _, stride in outer]]
@@ -128,7 +128,7 @@ class PlacedTile:
         return load(self.memory, add(self.begin, self.tile.index_of(position, k)))
 
 
-def _few(outer: list[tuple[UOp, int]]) -> list[tuple[UOp, int]]:
+def _merge_axes(outer: list[tuple[UOp, int]]) -> list[tuple[UOp, int]]:
     """Indices with their strides; if there are more than a copy has axes for, two are merged where one continues the
     other."""
     for a, (atom, stride) in enumerate(outer if len(outer) > gpu.COPY_AXES - 2 else ()):
@@ -136,11 +136,11 @@ def _few(outer: list[tuple[UOp, int]]) -> list[tuple[UOp, int]]:
             size = bounds(inner)[1] + 1
             if a != b and stride == step * size and bounds(inner)[0] == 0:
                 others = [pair for i, pair in enumerate(outer) if i not in (a, b)]
-                return _few([*others, (add(multiply(atom, size), inner), step)])
+                return _merge_axes([*others, (add(multiply(atom, size), inner), step)])
     return outer
 
 
-def _end(gate: UOp, terms: dict[UOp, int], position: UOp, step: UOp) -> tuple[UOp, Extent] | None:
+def _bound_of_gate(gate: UOp, terms: dict[UOp, int], position: UOp, step: UOp) -> tuple[UOp, Extent] | None:
     """The axis that a gate bounds, and its extent; None if the gate has another form."""
     found = below_limit(gate)
     if found is None:

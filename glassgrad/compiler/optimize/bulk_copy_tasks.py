@@ -16,8 +16,8 @@ from dataclasses import replace
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
 from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, index, less, modulo, multiply, operation,
                                                     substitute_index)
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Assign, For, Statement, around, counter, nested, one, ranges_of,
-                                            register, task_loops)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Assign, For, Statement, counter, current, in_loops, nested,
+                                            ranges_of, register, task_loops)
 from glassgrad.compiler.optimize.chained_matmul_pipeline import BlockParts, BoxedNests, NextTask
 from glassgrad.compiler.optimize.chained_matmuls import HeldPlan
 from glassgrad.compiler.optimize.decisions import Decisions
@@ -48,7 +48,7 @@ def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> lis
         main = staying(nests, tasks, processors)
     else:
         inner = moves.rebuild(nests.statements_of_task(), longest_first(nests, tasks, stops))
-        main = around([For(r, TASK, [], stops.get(r)) for r in tasks.parts], inner)
+        main = in_loops([For(r, TASK, [], stops.get(r)) for r in tasks.parts], inner)
     return [*[tile.before for tile in (*nests.left, *nests.right) if tile.before], main]
 
 
@@ -93,9 +93,9 @@ def staying(nests: BoxedNests, tasks: FlatAxis, processors: int) -> list[Stateme
     def place(round_: UOp) -> UOp:
         """The index of this group's task within a round."""
         odd = modulo(round_, 2)
-        there = add(one(group), multiply(odd, -groups))
-        back = add(add(multiply(odd, groups), multiply(one(group), -1)), index(-1))
-        return one(group) if parts.count.op is o.CONST else there.maximum(back).maximum(0)
+        there = add(current(group), multiply(odd, -groups))
+        back = add(add(multiply(odd, groups), multiply(current(group), -1)), index(-1))
+        return current(group) if parts.count.op is o.CONST else there.maximum(back).maximum(0)
 
     def numbered(round_: UOp) -> tuple[UOp, dict[UOp, UOp]]:
         """The number of this group's task in a round, and the values of the task counters for it."""
@@ -105,12 +105,12 @@ def staying(nests: BoxedNests, tasks: FlatAxis, processors: int) -> list[Stateme
 
     copies = moves.rebuild(nests.first_copies(), numbered(index(0))[1])
     nests.first = modulo(begun.cast(dtypes.index), repeat)
-    following, then = numbered(add(one(task), index(1)))
+    following, then = numbered(add(current(task), index(1)))
     nests.next_task = NextTask(modulo(begins.cast(dtypes.index), repeat), then, less(following, index(tasks.size)))
     after = modulo(add(nests.first, parts.count), repeat).cast(dtypes.int32)
     body = [Assign(begins, after), *nests.statements_of_task(), Assign(begun, begins)]
     whole, rest = divmod(tasks.size, groups)
     # 1 if there is one more round
     last = divide(add(index(groups + rest - 1), multiply(place(index(whole)), -1)), groups)
-    loop = For(task, LOOP, moves.rebuild(body, numbered(one(task))[1]), add(index(whole), last) if rest else None)
+    loop = For(task, LOOP, moves.rebuild(body, numbered(current(task))[1]), add(index(whole), last) if rest else None)
     return nested([group], [Assign(begun, const(0, dtypes.int32)), *copies, loop], TASK)

@@ -29,7 +29,7 @@ from glassgrad.compiler.graph.index_algebra import (add, below_limit, both, boun
                                                     multiply, operation, substitute_index)
 from glassgrad.compiler.lower.group_statements import AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, Turn
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            expressions, load, local, nested, one, ranges_of, register, task_loops,
+                                            current, expressions, load, local, nested, ranges_of, register, task_loops,
                                             walk)
 from glassgrad.compiler.optimize.bulk_copies import BoxedTile, PlacedTile
 from glassgrad.compiler.optimize.chained_matmuls import FactorTile, HeldNests, HeldPlan, ProductSteps, matrices_in
@@ -282,7 +282,7 @@ class BoxedNests(HeldNests):
         registers. The scores inside exponentials come last: otherwise a compiler would move exponentials into the turn,
         between the steps."""
         loop, count = counter("kn", self.most_blocks), self.parts.count
-        now = one(loop)
+        now = current(loop)
         # past the last block, the last one again
         following = operation(o.MIN, add(now, index(1)), add(count, index(-1)))
         first, ahead = (self.column_numbers(self.scores(block).begins)[0] for block in (index(0), following))
@@ -336,7 +336,7 @@ class BoxedNests(HeldNests):
 
         Steps wait for the initial values of their sums, which are loaded before threads wait for copies."""
         loop, blocks = counter("kn", self.most_blocks - 1), self.blocks
-        now = one(loop)
+        now = current(loop)
         later = add(now, index(1))
         sums = self.sums(now)
         scores, reads, made, early, late = self.weighted(later)
@@ -421,9 +421,9 @@ class BoxedNests(HeldNests):
         along = inside // piece
         each, lane = counter("e", piece), counter("l", self.plan.threads)
         times = counter("i", lines * along // self.plan.threads)
-        at = add(multiply(one(times), self.plan.threads), lane)
+        at = add(multiply(current(times), self.plan.threads), lane)
         line, begin = divide(at, along), multiply(modulo(at, along), piece)
-        inner = add(begin, one(each))
+        inner = add(begin, current(each))
         row, column, edge = (inner, line, line) if across else (line, inner, begin)
         there = {self.plan.row: row, **columns.apart(column)}
         kept = {**there, self.plan.row: begin} if across else there          # all rows of a piece are stored, or none

@@ -21,8 +21,8 @@ from typing import NamedTuple, Union
 from glassgrad.compiler.graph import DType, UOp, const, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, linear, substitute_index
 from glassgrad.compiler.lower.attention.attention_scores import shifted_sum, something_masked
-from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, For, If, Statement, Store, around,
-                                            counter, expressions, nested, register, task_loops, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, For, If, Statement, Store, counter,
+                                            expressions, in_loops, nested, register, task_loops, walk)
 from glassgrad.compiler.optimize.bulk_copies import PlacedTile
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves.gates import below, edge_gate
@@ -48,7 +48,7 @@ def in_registers(body: list[Statement], target: Target, decisions: Decisions) ->
     own = Tiling("held", plan.row.arg.size // unit.rows, 1, lanes=plan.threads, unit=unit.name, left="shared",
                  right="shared")
     chosen = decisions.ask(own, lambda c: None)
-    return around(loops, HeldNests(plan, chosen.ahead).statements(inner))
+    return in_loops(loops, HeldNests(plan, chosen.ahead).statements(inner))
 
 
 @dataclass
@@ -129,7 +129,7 @@ class HeldNests:
     def __init__(self, plan: HeldPlan, ahead: bool):
         self.plan, self.unit, self.ahead = plan, plan.unit, ahead
         self.row = counter("r", plan.row.arg.size)
-        self.column = {m: counter(f"{plan.alike.get(m, m).arg.name}_c", _up(axis.size, TOGETHER))
+        self.column = {m: counter(f"{plan.alike.get(m, m).arg.name}_c", _rounded_up(axis.size, TOGETHER))
                        for m, axis in plan.matrices.items()}
         self.now: dict[UOp, UOp] = {}                 # LOCAL memory -> the register with its current contents
         self.block: dict[UOp, UOp] = {}               # counter of blocks -> the block for which code is generated
@@ -145,7 +145,8 @@ class HeldNests:
     def copied_tile(self, name: str, value: UOp, axis: list[UOp], k: list[UOp],
                     along_k: bool | None = None) -> CopiedLines:
         """A factor's part of a block, copied to shared memory."""
-        small, size = narrowed(value, self.unit.right), (_up(count(axis), TOGETHER), _up(count(k), self.unit.depth))
+        small = narrowed(value, self.unit.right)
+        size = _rounded_up(count(axis), TOGETHER), _rounded_up(count(k), self.unit.depth)
         return CopiedLines(name, value if small is None else small, FlatAxis.of(axis), FlatAxis.of(k), size,
                            self.plan.threads, along_k=along_k)
 
@@ -355,5 +356,5 @@ def _unit(products: Iterable[Product], target: Target, asynchronous: bool) -> Ma
     return None
 
 
-def _up(size: int, step: int) -> int:
+def _rounded_up(size: int, step: int) -> int:
     return -(-size // step) * step

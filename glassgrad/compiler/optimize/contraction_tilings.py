@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glassgrad.compiler.graph.index_algebra import add, divide_up, multiply
-from glassgrad.compiler.lower.loops import (LOOP, TASK, For, Statement, around, counter, left_of, one, ranges_of,
-                                            task_loops, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, For, Statement, counter, current, in_loops, piece_bound,
+                                            ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_decorator import move
@@ -73,9 +73,9 @@ def blocks_together(phase: list[Statement]) -> list[Statement]:
     block = loops[0]
     name, size = block.range.arg.name, block.range.arg.size
     task, each = counter(name + "t", -(-size // BLOCKS_TOGETHER)), counter(name, BLOCKS_TOGETHER)
-    at = add(multiply(one(task), BLOCKS_TOGETHER), each)
-    body = [For(each, LOOP, moves.rebuild(body, {block.range: at}), left_of(stop, BLOCKS_TOGETHER, task))]
-    return around([For(task, TASK, [], divide_up(stop, BLOCKS_TOGETHER)), *images], body)
+    at = add(multiply(current(task), BLOCKS_TOGETHER), each)
+    body = [For(each, LOOP, moves.rebuild(body, {block.range: at}), piece_bound(stop, BLOCKS_TOGETHER, task))]
+    return in_loops([For(task, TASK, [], divide_up(stop, BLOCKS_TOGETHER)), *images], body)
 
 
 @move(lambda body, *_: None)
@@ -230,6 +230,6 @@ def limit_tasks(phase: list[Statement]) -> list[Statement]:
     ends = [f for f in loops if f.stop is not None]
     if len(ends) < 2:
         return phase
-    body = around([For(f.range, LOOP, [], f.stop) for f in ends[1:]], body)
+    body = in_loops([For(f.range, LOOP, [], f.stop) for f in ends[1:]], body)
     body = [moves.tasks(For(ends[0].range, LOOP, body, ends[0].stop), MOST_RUN_TIME_TASKS)]
-    return around([f for f in loops if f.stop is None], body)
+    return in_loops([f for f in loops if f.stop is None], body)

@@ -74,7 +74,7 @@ class Choice:
         return f"{self.kind}({', '.join(shown)})"
 
     def neighbours(self) -> list[Choice]:
-        """Choices with one free field changed: a number doubled, halved, plus or minus one; a boolean flipped; other words."""
+        """Choices with one free field changed: a number doubled, halved, +1 or -1; a boolean flipped; another word."""
         found: list[Choice] = []
         for f in self.shown_fields():
             if not self.is_fixed(f):

@@ -17,8 +17,8 @@ from glassgrad.compiler.graph.index_algebra import (add, divide, divide_up, inde
                                                     size_index, substitute_index, times)
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.symbolic import lengths_in, memory_size
-from glassgrad.compiler.lower.loops import (TASK, For, Statement, around, counter, load, loads_in, nodes_in, ranges_of,
-                                            task_loops, walk)
+from glassgrad.compiler.lower.loops import (TASK, For, Statement, counter, in_loops, load, loads_in, nodes_in,
+                                            ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import gated
 from glassgrad.compiler.optimize.moves.move_decorator import move
@@ -47,7 +47,7 @@ def flat_positions(body: list[Statement], target: Target) -> list[list[Statement
     rows = _flat_rows(outer[-1], positions) if outer else None
     if rows is not None:
         outer, positions = outer[:-1], rows
-    product = recognize(around([For(f.range, TASK, []) for f in (*outer, positions)], positions.body))
+    product = recognize(in_loops([For(f.range, TASK, []) for f in (*outer, positions)], positions.body))
     if product is None or not product.m or not product.n:
         return None
     product, lanes = product.with_lanes_right(), target.lanes(product.total.dtype.itemsize)
@@ -112,7 +112,7 @@ class _PositionBlocks:
     def nest(self, number: UOp, times: UOp, body: list[Statement]) -> list[Statement]:
         """This many blocks, each with this number."""
         body = moves.rebuild(body, {self.positions.range: add(multiply(number, self.size), self.inside)})
-        return around([For(self.block, TASK, [], times), *self.outer, For(self.inside, TASK, [])], body)
+        return in_loops([For(self.block, TASK, [], times), *self.outer, For(self.inside, TASK, [])], body)
 
     def ends(self, image: UOp) -> tuple[UOp, UOp] | None:
         """The first block whose taps are all inside the memory of the image, and the one after the last of these; None

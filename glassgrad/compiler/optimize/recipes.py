@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.symbolic import least
+from glassgrad.compiler.graph.symbolic import lower_bound
 from glassgrad.compiler.lower.loops import (For, If, Kernel, Phase, Statement, Store, loads_in, task_loops, version_of,
                                             walk)
 from glassgrad.compiler.optimize.contraction_tilings import contraction, contraction_by_groups
@@ -24,11 +24,11 @@ from glassgrad.compiler.optimize.plain.access_order import work
 from glassgrad.compiler.optimize.plain.gpu_loops import group_loops
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.plain.rows_in_registers import rows_by_length
-from glassgrad.compiler.optimize.redundant_phases import filled_once
+from glassgrad.compiler.optimize.redundant_phases import without_redundant_fills
 from glassgrad.compiler.optimize.run_time_blocks import by_terms, in_blocks
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.tasks_of_several_nests import nests
-from glassgrad.compiler.optimize.versions_by_size import for_any_value, run_only_if
+from glassgrad.compiler.optimize.versions_by_size import run_only_if, with_kernel_arguments
 
 # importing this module registers every kind of choice
 __all__ = ["STREAM_FROM", "Refused", "decide", "optimize", "read", "unoptimized"]
@@ -56,7 +56,7 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
             phases += made
             any_tiled = any_tiled or is_tiled
     streamed = () if any_tiled or target.groups else streamed_slots([p.body for p in phases], target, decisions)
-    phases = filled_once(phases) if target.groups else phases
+    phases = without_redundant_fills(phases) if target.groups else phases
     phases = [Phase(moves.branch(phase.body)) for phase in phases]
     decisions.finish()
     return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, streamed)
@@ -74,7 +74,7 @@ def _on_cpu(nest: list[Statement], kernel: Kernel, target: Target, decisions: De
     tiled = contraction(nest, target, decisions, runs is not None) if target.tiled_products else None
     made = tiled or plain(nest, target, decisions)
     if runs is not None:
-        made = [run_only_if(runs, for_any_value(body, kernel)) for body in made]
+        made = [run_only_if(runs, with_kernel_arguments(body, kernel)) for body in made]
     return [Phase(body) for body in made], tiled is not None
 
 
@@ -122,7 +122,7 @@ def is_nests(body: list[Statement]) -> bool:
 
 
 def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[list[Statement]]]:
-    """Yield the loop nests of each phase, split by remainders. For groups of threads, sums over the same loops are fused."""
+    """Yield the loop nests of each phase, split by remainders; for thread groups, sums over the same loops are fused."""
     for phase in [p for p in kernel.phases if not is_nests(p.body)]:
         body = moves.without_known_gates(phase.body)
         if target.groups:
@@ -165,4 +165,4 @@ def streamed_slots(bodies: Sequence[list[Statement]], target: Target, decisions:
 
 def _bytes(memory: UOp) -> int:
     """A lower bound of a result's size in bytes."""
-    return math.prod(map(least, memory.shape)) * memory.dtype.itemsize
+    return math.prod(map(lower_bound, memory.shape)) * memory.dtype.itemsize

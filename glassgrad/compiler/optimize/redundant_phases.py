@@ -11,7 +11,7 @@ from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.lower.loops import Assign, For, Phase, Statement, Store, expressions, walk
 
 
-def filled_once(phases: list[Phase]) -> list[Phase]:
+def without_redundant_fills(phases: list[Phase]) -> list[Phase]:
     """phases a: m = S, b, c: m = S  ->  a, b      (memory is not filled again with the contents that it has)"""
     stored = frozenset[UOp]().union(*[_stored(phase) for phase in phases])
     kept: list[Phase] = []

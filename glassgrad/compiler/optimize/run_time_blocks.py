@@ -11,7 +11,8 @@ from collections.abc import Callable
 from glassgrad.compiler.graph import UOp
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, close_bounds, divide, divide_up, index, less,
                                                     modulo, multiply, times, value_in)
-from glassgrad.compiler.lower.loops import TASK, For, Statement, Store, around, counter, loads_in, ranges_of, task_loops
+from glassgrad.compiler.lower.loops import (TASK, For, Statement, Store, counter, in_loops, loads_in, ranges_of,
+                                            task_loops)
 from glassgrad.compiler.optimize.contraction_tilings import (contraction_by_groups, with_images_apart,
                                                              with_run_time_columns, with_run_time_positions,
                                                              with_run_time_rows)
@@ -28,7 +29,7 @@ from glassgrad.compiler.optimize.product.recognize import Product, recognize
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.optimize.versions_by_size import bounded, in_range, one_of
+from glassgrad.compiler.optimize.versions_by_size import guarded_versions, replace_bound, version_for_range
 
 BLOCK = 64         # rows or columns in a block of a loop with a run-time bound: a few register tiles
 SMALL = 16         # columns in a block of the remainder: the lanes of vectors
@@ -50,7 +51,7 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     """
     loops, inner = task_loops(body)
     ends = [f for f in loops if f.stop is not None and f.range.arg.size >= 2 * BLOCK]
-    product = recognize(around([For(f.range, TASK, []) for f in loops], inner)) if ends else None
+    product = recognize(in_loops([For(f.range, TASK, []) for f in loops], inner)) if ends else None
     if product is None or not product.n:
         return [body]
     flat = flat_positions(body, target)
@@ -97,8 +98,8 @@ def by_terms(body: list[Statement], target: Target) -> list[list[Statement]]:
         return None if tile is None else (tile.rows, tile.vectors, tile.left, tile.right, tile.k_block > 0)
     stop, size = product.stops[loop], int(loop.arg.size)
     numbers = [max(1, terms * size // product.depth) for terms in cpu.FEW_TERMS]
-    versions = {most: bounded(body, stop, most, stop) for most in numbers if most < size}
-    return one_of(_with_other_tiles({**versions, size: body}, tile_of), stop, -1) if tile_of(body) else [body]
+    versions = {most: replace_bound(body, stop, most, stop) for most in numbers if most < size}
+    return guarded_versions(_with_other_tiles({**versions, size: body}, tile_of), stop, -1) if tile_of(body) else [body]
 
 
 def _in_place(body: list[Statement], target: Target) -> bool:
@@ -124,12 +125,12 @@ def _by_positions(body: list[Statement], target: Target) -> list[list[Statement]
         return []
     (least, greatest), versions = close_bounds(stop), dict[int, list[Statement]]()
     for most in (*[n for n in cpu.POSITIONS if least <= n < greatest], greatest):
-        version = in_range(body, stop, least, most)
+        version = version_for_range(body, stop, least, most)
         product = with_run_time_positions(version)
         if product is None or ImagePlan.cheapest(product, target) is None:
             continue
         versions[most], least = version, most + 1
-    return one_of(versions, stop) if greatest in versions else []
+    return guarded_versions(versions, stop) if greatest in versions else []
 
 
 def _by_rows(body: list[Statement], product: Product, target: Target) -> list[list[Statement]]:
@@ -137,19 +138,19 @@ def _by_rows(body: list[Statement], product: Product, target: Target) -> list[li
     than tiles (`few_rows`), there is a version for each number of these: if stop == 3: TASK i in 3: S."""
     loop = product.m[0]
     stop = product.stops[loop]
-    few_of = recognize(bounded(body, stop, cpu.FEW_ROWS, None))
+    few_of = recognize(replace_bound(body, stop, cpu.FEW_ROWS, None))
     few = 0 if target.groups or few_of is None or not few_rows(few_of) else cpu.FEW_ROWS
     up_to = (*range(1, few + 1), cpu.EVEN_ROWS) if few else cpu.TILE_ROWS
     if target.groups:
         up_to = gpu.ROWS if unit_for(product, target) is None else gpu.UNIT_ROWS
     numbers = [n for n in (*up_to, loop.arg.size) if bounds(stop)[0] <= n <= loop.arg.size]
-    versions = {most: bounded(body, stop, most, None if most <= few else stop) for most in numbers}
+    versions = {most: replace_bound(body, stop, most, None if most <= few else stop) for most in numbers}
 
     def tile_of(version: list[Statement]) -> list[str]:
         recipe = Decisions(None)
         contraction_by_groups(version, target, recipe, is_version=True)
         return recipe.moves
-    return one_of(_with_other_tiles(versions, tile_of) if target.groups else versions, stop)
+    return guarded_versions(_with_other_tiles(versions, tile_of) if target.groups else versions, stop)
 
 
 def _with_other_tiles(versions: dict[int, list[Statement]], tile_of: Callable[[list[Statement]], object]) \
@@ -166,7 +167,7 @@ def _large_blocks(loops: list[For], loop: For, inner: list[Statement]) -> list[S
     block, row = counter(name + "b", n // BLOCK), counter(name, BLOCK)
     body = moves.rebuild(inner, {loop.range: add(multiply(block, BLOCK), row)})
     inside = [For(row, TASK, []) if f is loop else f for f in loops]
-    return around([For(block, TASK, [], divide(loop.stop, BLOCK)), *inside], body)
+    return in_loops([For(block, TASK, [], divide(loop.stop, BLOCK)), *inside], body)
 
 
 def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], rest_of: int, target: Target) \
@@ -195,11 +196,11 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], res
     for store in [s for s in cut if isinstance(s, Store)]:
         store.gate = both(gate, store.gate)
     inside = [For(rows[f.range], TASK, []) if f in ends else f for f in loops]
-    nests = [around([*[For(small, TASK, [], times(count, enough)) for small, count in counts.items()], *inside], cut)]
+    nests = [in_loops([*[For(small, TASK, [], times(count, enough)) for small, count in counts.items()], *inside], cut)]
     too_short = add(index(1), multiply(enough, -1))
     if any(len(n.src) > 2 for n in loads_in(inner)):
         short = [For(f.range, TASK, [], f.stop and times(f.stop, too_short)) if f is ends[0] else f for f in loops]
-        nest = around(short, inner)
+        nest = in_loops(short, inner)
         product = recognize(nest)
         is_tiled = product is not None and bool(product.n) and RegisterPlan.cheapest(product, target) is not None
         if is_tiled or not target.has_masks:
@@ -208,4 +209,4 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], res
         at = past_the_end[f.range]
         inner = gated(moves.rebuild(inner, {f.range: at}), less(at, f.stop or index(0)), {}, ranges_of(at))
     short = [*[For(small, TASK, [], times(count, too_short)) for small, count in counts.items()], *inside]
-    return [*nests, around(short, inner)]
+    return [*nests, in_loops(short, inner)]

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, multiply
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, around, counter,
-                                            flat_index, load, local, loops_around, task_loops)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
+                                            flat_index, in_loops, load, local, loops_around, task_loops)
 from glassgrad.compiler.optimize.bulk_copy_tasks import in_boxes
 from glassgrad.compiler.optimize.chained_matmuls import in_registers
 from glassgrad.compiler.optimize.decisions import Decisions
@@ -44,7 +44,7 @@ def nests(body: list[Statement], target: Target, decisions: Decisions) -> list[l
             return [held]
     loops, inner = task_loops(body)
     stops = {f.range: f.stop for f in loops}
-    return [moves.share_out([f.range for f in loops], _in_turn(inner, target, decisions), stops=stops)]
+    return [moves.loops_as_tasks([f.range for f in loops], _in_turn(inner, target, decisions), stops=stops)]
 
 
 def _in_turn(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
@@ -101,7 +101,7 @@ def _copied(product: Product, target: Target) -> tuple[list[Statement], Product]
     pitch = (-(-inner.arg.size // line) | 1) * line
     memory = local(f"left_{product.total.arg}", product.left.dtype, outer.arg.size * pitch)
     at = add(multiply(outer, pitch), inner)
-    copy = around([For(r, TASK, [], product.stops.get(r)) for r in (outer, inner)], [Store(memory, at, product.left)])
+    copy = in_loops([For(r, TASK, [], product.stops.get(r)) for r in (outer, inner)], [Store(memory, at, product.left)])
     return copy, replace(product, left=load(memory, at))
 
 
@@ -115,10 +115,10 @@ def _lanes(body: list[Statement], target: Target, decisions: Decisions) -> list[
         return [s for part in parts for s in _columns(*task_loops(part), target, decisions)]
     blocks = transposed(loops, inner, lanes, decisions)
     if blocks is not None:
-        return moves.serial(around(*blocks))
+        return moves.serial(in_loops(*blocks))
     if rows_cost(inner, lanes) < columns_cost(loops, inner, lanes):
         sums, rest = _sums_apart(loops, inner)
-        return [*moves.serial(around(loops, along_rows(sums, lanes, decisions, target.groups))),
+        return [*moves.serial(in_loops(loops, along_rows(sums, lanes, decisions, target.groups))),
                 *(_columns(loops, rest, target, decisions) if rest else [])]
     return _columns(loops, inner, target, decisions)
 
@@ -134,7 +134,7 @@ def _columns(loops: list[For], inner: list[Statement], target: Target, decisions
     chosen = ask_lanes(decisions, loops, len(loops) - 1, vectors_in_flight(inner), lanes)
     along = next(f for f in loops if f.range.arg.name == chosen.loop)
     wide = moves.wide(For(along.range, LOOP, inner, along.stop), chosen.tile, chosen.lanes, copies=False)
-    return moves.serial(around([f for f in loops if f is not along], wide))
+    return moves.serial(in_loops([f for f in loops if f is not along], wide))
 
 
 def _parts_of_sums(loops: list[For], inner: list[Statement], lanes: int) -> list[list[Statement]] | None:
@@ -171,6 +171,6 @@ def _sums_apart(loops: list[For], inner: list[Statement]) -> tuple[list[Statemen
     if rows < FEW_ROWS or arithmetic(rest) < LONG_ARITHMETIC:
         return inner, []
     at = flat_index([f.range for f in loops])
-    memories = {r: local(f"rows_{r.arg}", r.dtype, rows) for r in moves.assigned(inner[:last])}
+    memories = {r: local(f"rows_{r.arg}", r.dtype, rows) for r in moves.initialized_registers(inner[:last])}
     stores: list[Statement] = [Store(memory, at, r) for r, memory in memories.items()]
     return [*inner[:last], *stores], moves.rebuild(rest, {r: load(memory, at) for r, memory in memories.items()})

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import value_in, values_in
-from glassgrad.compiler.lower.loops import For, Kernel, Statement, filled, numbered_loops, shared_locals, walk
+from glassgrad.compiler.lower.loops import For, Kernel, Statement, locals_written, numbered_loops, shared_locals, walk
 
 ALIGNMENT = 64
 
@@ -157,7 +157,7 @@ class LocalLayout:
         self.slots = shared_slots(kernel)
         self.offsets: dict[UOp, int] = {}
         self.nbytes = 0
-        used = [m for m in dict.fromkeys(filled(kernel.phases[phase])) if m.arg.scope == "worker"]
+        used = [m for m in dict.fromkeys(locals_written(kernel.phases[phase])) if m.arg.scope == "worker"]
         for memory in used:  # overlaid on another one, or after all memory of the phase so far
             under = next((m for m in used if m.arg.name == memory.arg.over), None)
             self.offsets[memory] = self.nbytes if under is None else self.offsets[under]

@@ -113,7 +113,7 @@ class Walker:
         """Write what must come before a statement; usually nothing."""
 
     def together(self, body: list[Statement], at: int) -> list[Store]:
-        """The stores from body[at] on that are written as one instruction, if several; branches around them become gates."""
+        """The stores from body[at] on that are written as one, if there are several; branches become their gates."""
         return []
 
     def store_together(self, stores: list[Store]) -> None: raise NotImplementedError
@@ -131,7 +131,7 @@ class Walker:
         self.set_register(statement.register, self.operand(statement.value, lanes))
 
     def accumulate(self, statement: Accumulate) -> None:
-        """Combine a value into a register, for all its lanes; a product is not rounded before it is added, if possible."""
+        """Combine a value into a register, for all its lanes; a product is added without rounding, if possible."""
         register, combine, value = statement.register, statement.combine, statement.value
         lanes, dtype = self.widths[register], register.dtype
         if combine is o.ADD and value.op is o.MUL and dtype.kind == "f":

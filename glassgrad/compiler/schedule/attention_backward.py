@@ -196,8 +196,8 @@ def _passes(found: list[WeightedSum], refused: dict[UOp, str], readers: dict[UOp
     passes = Passes(why_not_one_pass=refused)
     while True:                        # dropping a candidate may leave another reader of a shared score
         taken = {n for chain in found for n in (*chain.inside, *chain.above)}
-        taken |= _read_within({n for chain in found if isinstance(chain, FactorProduct) for n in chain.between},
-                              taken, readers)
+        between = {n for chain in found if isinstance(chain, FactorProduct) for n in chain.between}
+        taken |= _closed_under_readers(between, taken, readers)
         stored = {n for chain in found if isinstance(chain, SoftmaxProduct)
                   for n in (chain.maximum, *chain.row_sums)}
         others = [chain for chain in found if any(n in sinks or not taken.issuperset(readers[n]) for n in chain.inside)
@@ -212,12 +212,12 @@ def _passes(found: list[WeightedSum], refused: dict[UOp, str], readers: dict[UOp
     for chain in passes.softmaxes:
         numbers = {chain.maximum, *chain.row_sums}
         for factor in passes.factors:
-            passes.stored_by.update((n, chain.result) for n in _of_rows(factor, numbers))
-    passes.together = _together(passes.factors)
+            passes.stored_by.update((n, chain.result) for n in _row_values(factor, numbers))
+    passes.together = _shared_kernels(passes.factors)
     return passes
 
 
-def _together(factors: list[FactorProduct]) -> dict[UOp, UOp]:
+def _shared_kernels(factors: list[FactorProduct]) -> dict[UOp, UOp]:
     """Results that share a kernel: the products of one are among those of the other, with the same rows, so that one
     block serves both. A block needs at least one product per result, in whose tile it keeps the weights."""
     found: dict[UOp, UOp] = {}
@@ -247,7 +247,7 @@ def _role(chain: FactorProduct, axis: int) -> str | int:
     return "row" if axis == chain.row_axis else "key" if axis == chain.axis else axis
 
 
-def _read_within(some: set[UOp], others: set[UOp], readers: dict[UOp, list[UOp]]) -> set[UOp]:
+def _closed_under_readers(some: set[UOp], others: set[UOp], readers: dict[UOp, list[UOp]]) -> set[UOp]:
     """The largest subset of `some` whose nodes are read only by nodes of that subset and of `others`."""
     while True:
         kept = {n for n in some if all(r in some or r in others for r in readers[n])}
@@ -256,7 +256,7 @@ def _read_within(some: set[UOp], others: set[UOp], readers: dict[UOp, list[UOp]]
         some = kept
 
 
-def _of_rows(factor: FactorProduct, numbers: set[UOp]) -> list[UOp]:
+def _row_values(factor: FactorProduct, numbers: set[UOp]) -> list[UOp]:
     """The values per row that a factor reads and that are computed only from `numbers`: the topmost such values."""
     found: dict[UOp, None] = {}
     for node in toposort([factor.weights]):

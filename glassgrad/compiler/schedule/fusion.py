@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from glassgrad.compiler.graph import UOp, most, ops as o, toposort
+from glassgrad.compiler.graph import UOp, ops as o, toposort, upper_bound
 from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, nontrivial
 from glassgrad.compiler.schedule.attention_backward import SCORES_AGAIN, Passes, find
 from glassgrad.compiler.schedule.inlined_values import (CONSTANT, CPU_LIMITS, FEWER, LEAVES, NOTHING, SEEN_THROUGH,
@@ -282,7 +282,7 @@ class _Plan(InlinedValues):
             return NOTHING
         if node.op is o.EXPAND and node.size >= FEWER * source.size:
             along = max(nontrivial(node.shape))      # repeated along the last axis: computed once for all of it
-            return inside._replace(inputs=0, cost=inside.cost if most(source.shape[along]) > 1 else 0)
+            return inside._replace(inputs=0, cost=inside.cost if upper_bound(source.shape[along]) > 1 else 0)
         return inside
 
     def under_window(self, node: UOp) -> Inlined:
@@ -315,7 +315,7 @@ class _Plan(InlinedValues):
     def _reads(self, node: UOp) -> int:
         if node.op is o.WINDOW:
             return max(1, -(-node.arg.size // node.arg.stride))
-        return max(1, most(node.shape[-1]) // node.arg.stride)
+        return max(1, upper_bound(node.shape[-1]) // node.arg.stride)
 
     def reduction(self, node: UOp) -> Inlined:
         """A reduction inlines what its source inlines, after reductions below that do not fit its loops got memory."""

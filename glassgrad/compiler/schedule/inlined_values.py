@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from glassgrad.compiler.graph import DType, UOp, most, ops as o, toposort
+from glassgrad.compiler.graph import DType, UOp, ops as o, toposort, upper_bound
 from glassgrad.compiler.graph.axis_dependence import AxisSet, nontrivial, varies
 
 FEWER = 8              # a value this many times smaller than its reader is cheap to store and load
@@ -167,7 +167,7 @@ class InlinedValues:
     def in_parts(self, node: UOp) -> bool:
         """Whether the reductions inside a node are split into parts, so that each needs a kernel of its own."""
         inside, limits = self.inlined[node], self.limits
-        rows = math.prod(most(node.shape[a]) for a in inside.kept_axes or ())
+        rows = math.prod(upper_bound(node.shape[a]) for a in inside.kept_axes or ())
         if rows >= limits.few_rows:
             is_few = rows < limits.few_columns and inside.elements >= limits.long_column * rows
             return is_few and self.is_of_columns(node)
@@ -178,7 +178,8 @@ class InlinedValues:
         inside = toposort([node], self.computed_sources)
         sources = [(n.src[0].shape, n.arg.axes) for n in inside if n.op in o.REDUCE]
         return any(max(nontrivial(shape), default=0) not in axes and
-                   math.prod(map(most, shape[min(axes):])) >= self.limits.column_elements for shape, axes in sources)
+                   math.prod(map(upper_bound, shape[min(axes):])) >= self.limits.column_elements
+                   for shape, axes in sources)
 
     def is_held(self, node: UOp) -> bool:
         """Whether all reductions inside a node are over contiguous rows that fit the registers of a thread group."""
@@ -187,9 +188,9 @@ class InlinedValues:
             return False
         memory = [n for n in inside if n in self.reasons or n.op in (o.BUFFER, o.PARAM)]
         for axes, shape in [(n.arg.axes, n.src[0].shape) for n in inside if n.op in o.REDUCE]:
-            row = most(shape[axes[-1]])
+            row = upper_bound(shape[axes[-1]])
             if axes != (max(nontrivial(shape), default=0),) or \
-                    row * sum(most(n.size) >= row for n in memory) > self.limits.held_row:
+                    row * sum(upper_bound(n.size) >= row for n in memory) > self.limits.held_row:
                 return False
         return True
 
@@ -200,12 +201,12 @@ class InlinedValues:
         if not inside.kept_axes or not reduced & inside.kept_axes:
             return inside.elements
         around = [a for a in nontrivial(node.shape) - inside.kept_axes if a not in reduced or a < max(inside.kept_axes)]
-        return inside.elements * math.prod([most(node.shape[a]) for a in around])
+        return inside.elements * math.prod([upper_bound(node.shape[a]) for a in around])
 
     def weight(self, node: UOp) -> tuple[int, int]:
         """How large the reductions inside a node are: their rows, then the elements read. For comparing nodes."""
         inside = self.inlined[node]
-        return math.prod(most(node.shape[a]) for a in inside.kept_axes or ()), inside.elements
+        return math.prod(upper_bound(node.shape[a]) for a in inside.kept_axes or ()), inside.elements
 
     def reductions_under(self, node: UOp) -> tuple[list[UOp], list[UOp], set[UOp]]:
         """The reductions inlined in a node: small values that it broadcasts; others; and the nodes above these."""

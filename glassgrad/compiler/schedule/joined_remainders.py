@@ -221,7 +221,7 @@ class TransposedConvolution:
         if rate(dtype):
             return joined - in_nests <= rate(dtype) * saved
         side_by_side = self.columns * math.prod(a.remainders for a in self.axes)
-        return joined / filled(side_by_side) <= in_nests / filled(self.columns)
+        return joined / share_of_lanes(side_by_side) <= in_nests / share_of_lanes(self.columns)
 
     def computed(self, dtype: DType, rate: Rate) -> UOp:
         """Compute the sums, rounded to a type. A CPU stores them before interleaving: its vectors need contiguous
@@ -274,7 +274,7 @@ class TransposedConvolution:
         return x
 
 
-def filled(columns: int) -> float:
+def share_of_lanes(columns: int) -> float:
     """The share of vector lanes that a number of columns fills, on a CPU."""
     return columns / (-(-columns // VECTOR) * VECTOR)
 

@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from operator import or_
 from typing import Any, NamedTuple
 
-from glassgrad.compiler.graph import Shape, UOp, most, ops as o, toposort
+from glassgrad.compiler.graph import Shape, UOp, ops as o, toposort, upper_bound
 from glassgrad.compiler.schedule.fusion import LONG_ENOUGH, OTHER_BUFFERS
 from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, LEAVES, OUT_OF_ORDER, FusionLimits
 from glassgrad.compiler.schedule.partial_updates import part_of
@@ -51,8 +51,8 @@ class ReducedRows(NamedTuple):
 
     def among(self, reads: Iterable[UOp]) -> set[UOp]:
         """Those of the values read that have about as many elements as are reduced (fewer where rows are padded)."""
-        size = math.prod(map(most, self.shape))
-        return {r for r in reads if size * 3 // 4 < most(r.size) <= size}
+        size = math.prod(map(upper_bound, self.shape))
+        return {r for r in reads if size * 3 // 4 < upper_bound(r.size) <= size}
 
 
 def group_results(reasons: dict[UOp, str], outputs: set[UOp], stored_by: dict[UOp, UOp],
@@ -100,7 +100,7 @@ def _new_group(roots: list[UOp], bit: int, group_of: dict[UOp, KernelGroup], rea
     reads = {r: plain for r, plain in found.items() if r not in roots}
     rows = _rows(node, reads, reasons) if reduces and limits.few_rows else None
     if rows is not None and rows.last and node.size < limits.few_rows and \
-            (math.prod([most(rows.shape[a]) for a in rows.axes]) > limits.held_row or
+            (math.prod([upper_bound(rows.shape[a]) for a in rows.axes]) > limits.held_row or
              any(n.op in OUT_OF_ORDER for n in _inside(node, reasons))):
         rows = None                          # no thread group can hold a row
     return KernelGroup(roots, reads, bit | _needs(reads, group_of), reduces, bit, rows)
@@ -127,7 +127,7 @@ def _join_small_maps(maps: list[KernelGroup], groups: list[KernelGroup], group_o
     """Join small maps of one shape to the kernel of an earlier one, where neither depends on the other."""
     into: KernelGroup | None = None
     for group in maps:
-        if most(group.roots[0].size) > SMALL_MAP:
+        if upper_bound(group.roots[0].size) > SMALL_MAP:
             return
         if into is None or _values(into) + _values(group) > most_values or into.needs & group.bit or \
                 group.needs & into.bit or into.roots[0].device != group.roots[0].device:

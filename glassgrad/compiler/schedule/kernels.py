@@ -18,7 +18,7 @@ from glassgrad.base.source_lines import Line
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import start_of_piece
 from glassgrad.compiler.graph.op_arguments import Dimension, Measure, OnDevice, Param, Shape
-from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, least, most
+from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, lower_bound, upper_bound
 from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, LEAVES, FusionLimits
 from glassgrad.compiler.schedule.kernel_groups import KernelGroup, squeezed
 from glassgrad.compiler.schedule.partial_updates import Part, Update, part_of
@@ -35,7 +35,7 @@ class Slot:
 
     @property
     def nbytes(self) -> int:
-        return math.prod(map(most, self.shape)) * self.dtype.itemsize
+        return math.prod(map(upper_bound, self.shape)) * self.dtype.itemsize
 
 
 @dataclass(eq=False)
@@ -350,4 +350,4 @@ def _elements_read(order: list[UOp]) -> dict[UOp, Size]:
 
 def _lesser(one: Size, other: Size) -> Size:
     """The size that is never greater than the other; if neither is, the lesser at the variables' upper bounds."""
-    return other if least(one - other) >= 0 else min(one, other, key=most)
+    return other if lower_bound(one - other) >= 0 else min(one, other, key=upper_bound)

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from glassgrad.base.settings import settings
-from glassgrad.compiler.graph import DType, Length, UOp, most, ops as o, toposort
+from glassgrad.compiler.graph import DType, Length, UOp, ops as o, toposort, upper_bound
 from glassgrad.compiler.graph.axis_dependence import AxisSet, carried
-from glassgrad.compiler.graph.symbolic import least
+from glassgrad.compiler.graph.symbolic import lower_bound
 from glassgrad.compiler.schedule.inlined_values import sums_products
 
 # (device, type of the factors, elements of a key or value) -> why scores are stored
@@ -103,7 +103,7 @@ def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet],
     single = [a for a, n in enumerate(weights.shape) if n == 1]           # one row: its axis has size 1
     if not others or not own and not single:
         return None
-    row_axis = max(own or single, key=lambda a: (most(weights.shape[a]), a))
+    row_axis = max(own or single, key=lambda a: (upper_bound(weights.shape[a]), a))
     return SoftmaxProduct(total, weights, values, axis, row_axis, sorted(others), [products], [rows], [keys], inside,
                           above, result, exps, scores, shift.maximum, shift.rate, row_sums, shared)
 
@@ -238,11 +238,11 @@ def why_apart(chain: WeightedSum, device: str, stores_scores: StoresScores | Non
     if settings.ONLINE_SOFTMAX == 0:
         return "ONLINE_SOFTMAX=0"
     widths = [p.src[0].shape[a] for p in chain.products for a in p.arg.axes]
-    terms, columns = max(map(most, widths)), math.prod(chain.weights.shape[a] for a in chain.columns)
+    terms, columns = max(map(upper_bound, widths)), math.prod(chain.weights.shape[a] for a in chain.columns)
     if any(isinstance(n, Length) for n in (*widths, columns)):
         return "the numbers of a key or value are symbolic"
-    keys, rows = most(chain.weights.shape[chain.axis]), most(chain.weights.shape[chain.row_axis])
-    if least(chain.weights.shape[chain.axis]) == 0:
+    keys, rows = upper_bound(chain.weights.shape[chain.axis]), upper_bound(chain.weights.shape[chain.row_axis])
+    if lower_bound(chain.weights.shape[chain.axis]) == 0:
         return "there may be no keys"
     if settings.ONLINE_SOFTMAX == 1 and keys < max(LEAST_KEYS, 2 * terms, 2 * columns):
         return f"{keys} keys of {terms} and {columns} numbers are few"

@@ -24,7 +24,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.axis_dependence import AxisSet, moved_behind, nontrivial, runs, varies, varies_along
 from glassgrad.compiler.graph.node import rebuilt, toposort
 from glassgrad.compiler.graph.op_arguments import Unwindow
-from glassgrad.compiler.graph.symbolic import least
+from glassgrad.compiler.graph.symbolic import lower_bound
 from glassgrad.compiler.graph.uop import UOp, const
 
 
@@ -37,7 +37,7 @@ def reduce_fewer_axes(sinks: list[UOp]) -> list[UOp]:
         if node.op not in o.REDUCE or 0 in node.src[0].shape:
             return None
         shape = node.src[0].shape
-        fixed = frozenset(a for a in nontrivial(shape) - changes[node.src[0]] if least(shape[a]) > 0)
+        fixed = frozenset(a for a in nontrivial(shape) - changes[node.src[0]] if lower_bound(shape[a]) > 0)
         return _over_fewer_axes(over, fixed) if fixed else None
     return rebuilt(sinks, fewer)
 
@@ -73,11 +73,11 @@ def join_sums(sinks: list[UOp]) -> list[UOp]:
     def joined(n: UOp, over: UOp) -> UOp | None:
         if n.op is not o.SUM:
             return None
-        return (_joined(over, known) if _alone(n, readers) else None) or _overlapped(over)
+        return (_merged_sum(over, known) if _has_one_reader(n, readers) else None) or _sum_of_taps(over)
     return rebuilt(sinks, joined)
 
 
-def _alone(node: UOp, readers: dict[UOp, int]) -> bool:
+def _has_one_reader(node: UOp, readers: dict[UOp, int]) -> bool:
     """Whether the inner sum has no other reader; otherwise merging would compute it twice."""
     inner = node.src[0]
     while inner.op in _THROUGH and readers.get(inner, 0) == 1:
@@ -85,7 +85,7 @@ def _alone(node: UOp, readers: dict[UOp, int]) -> bool:
     return readers.get(inner, 0) == 1
 
 
-def _joined(node: UOp, known: dict[UOp, AxisSet]) -> UOp | None:
+def _merged_sum(node: UOp, known: dict[UOp, AxisSet]) -> UOp | None:
     moves: list[UOp] = []
     inner = node.src[0]
     while inner.op in _THROUGH:
@@ -103,14 +103,14 @@ def _joined(node: UOp, known: dict[UOp, AxisSet]) -> UOp | None:
     # permute the summed axes to the front, where movements of the other axes do not touch them
     factors = [f.permute((*axes, *others)).reshaped((*sizes, *inner.shape)) for f in (left, right)]
     for move in reversed(moves):
-        factors = _moved(move, factors, len(sizes), known)
+        factors = _moved_factors(move, factors, len(sizes), known)
     rank = len(sizes)
     summed = tuple(range(rank)) + tuple(a + rank for a in node.arg.axes)
     total = UOp(o.SUM, node.dtype, (factors[0] * factors[1],), node.arg._replace(axes=summed), node.place)
     return total.reshaped(node.shape)
 
 
-def _overlapped(node: UOp) -> UOp | None:
+def _sum_of_taps(node: UOp) -> UOp | None:
     """Rewrite the sum over the taps of a strided UNWINDOW. Only taps k = s t + r reach an element i = s q + r:
         sum over k of x[(i - k) / s, k] == sum over t of x[q - t, s t + r]
     which is an UNWINDOW of stride 1 over the taps t for each remainder r. The other taps would be masked, and s times
@@ -129,7 +129,7 @@ def _overlapped(node: UOp) -> UOp | None:
     return total.shrink([(0, n) for n in node.shape[:last]]).reshaped(node.shape)
 
 
-def _moved(move: UOp, factors: list[UOp], lead: int, known: dict[UOp, AxisSet]) -> list[UOp]:
+def _moved_factors(move: UOp, factors: list[UOp], lead: int, known: dict[UOp, AxisSet]) -> list[UOp]:
     """Apply a movement to both factors of a product, leaving their first `lead` axes unchanged."""
     if move.op is not o.UNWINDOW:
         moved = [moved_behind(move, f, lead) for f in factors]
@@ -145,7 +145,7 @@ def _moved(move: UOp, factors: list[UOp], lead: int, known: dict[UOp, AxisSet]) 
             moved_shape = tuple(arg.length if a == axis else n for a, n in enumerate(f.shape))
             out.append(f.shrink([(0, 1) if a == axis else (0, n) for a, n in enumerate(f.shape)]).expand(moved_shape))
         elif last not in changes:
-            spread = _as_window if arg.stride == 1 else _within
+            spread = _as_window if arg.stride == 1 else _padded_unwindow
             out.append(spread(f, axis, arg))
             masked = True
         else:
@@ -163,7 +163,7 @@ def _as_window(node: UOp, axis: int, arg: Unwindow) -> UOp:
     return wide.window(axis, taps, 1, arg.dilation).flip([last])
 
 
-def _within(node: UOp, axis: int, arg: Unwindow) -> UOp:
+def _padded_unwindow(node: UOp, axis: int, arg: Unwindow) -> UOp:
     """Pad the source of a strided UNWINDOW, of a value that is the same for every tap, so that no tap is out of bounds.
     The remaining test, divisibility by the stride, is handled by compiler/optimize/moves/split_by_remainder.py."""
     taps, stride = node.shape[-1], arg.stride

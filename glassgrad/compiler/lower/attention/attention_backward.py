@@ -26,7 +26,7 @@ from functools import partial
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, const, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, multiply, substitute_index
-from glassgrad.compiler.lower.attention.attention_blocks import BlockLoops, ScoreBlocks, times_of
+from glassgrad.compiler.lower.attention.attention_blocks import BlockLoops, ScoreBlocks, batch_elements
 from glassgrad.compiler.lower.attention.attention_scores import in_full_precision, shifted_sum, without_factor
 from glassgrad.compiler.lower.element_expressions import Computation, Index, source_index
 from glassgrad.compiler.lower.loops import Assign, Statement, Store, load, local, ranges_of, register
@@ -43,7 +43,7 @@ class ComputedFactor(BlockLoops):
         chain, *others = chains
         size, keys = (chain.weights.shape[a] for a in (chain.row_axis, chain.axis))
         width = sum(math.prod(c.weights.shape[a] for a in c.columns) for c in chains)
-        rows = rows or blocks.rows_of(size, width, reads=False, times=times_of(chain))
+        rows = rows or blocks.rows_of(size, width, reads=False, times=batch_elements(chain))
         super().__init__(sink, chain, chain.total.dtype.accumulator, blocks, rows,
                          blocks._replace(keys=blocks.factor_keys).keys_of(keys))
         self.out = local(f"out{number or ''}", self.dtype, self.out.arg.size)

@@ -29,15 +29,15 @@ from functools import partial
 from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import DType, Length, Size, UOp, const, most, ops as o, toposort
+from glassgrad.compiler.graph import DType, Length, Size, UOp, const, ops as o, toposort, upper_bound
 from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, divide_up, index, less, modulo, multiply,
                                                     substitute_index)
-from glassgrad.compiler.graph.symbolic import least
+from glassgrad.compiler.graph.symbolic import lower_bound
 from glassgrad.compiler.lower.attention.attention_scores import blocks_in_sight, kept_below
 from glassgrad.compiler.lower.element_expressions import (Block, Computation, Index, Values, flatten, reshape_index,
                                                           source_index)
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Kernel, Phase, Statement, Store,
-                                            counter, load, local, one, register, walk)
+                                            counter, current, load, local, register, walk)
 from glassgrad.compiler.schedule.online_softmax import WeightedSum
 
 
@@ -93,7 +93,7 @@ class ScoreBlocks(NamedTuple):
         >>> [BOX_BLOCKS._replace(processors=132).parts_of(4096, times) for times in (1, 8, 32, 256)]
         [32, 16, 4, 1]
         """
-        blocks = -(-most(keys) // self.keys_of(keys))
+        blocks = -(-upper_bound(keys) // self.keys_of(keys))
 
         def cost(parts: int) -> int:
             return -(-times * parts // self.processors) * (-(-blocks // parts) + TASK_ENDS) + JOINING * (parts > 1)
@@ -109,10 +109,11 @@ GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, even=True, again=48, sym
 BOX_BLOCKS = ScoreBlocks(rows=128, keys=128, lanes=64, even=True, again=48, narrow_rows=256, symbolic_rows=(64,))
 
 
-def times_of(chain: WeightedSum) -> int:
+def batch_elements(chain: WeightedSum) -> int:
     """The number of elements of a chain's batch axes: those that are not rows, columns or keys."""
     shape = chain.weights.shape
-    return math.prod(least(n) for a, n in enumerate(shape) if a not in (chain.row_axis, chain.axis, *chain.columns))
+    others = (chain.row_axis, chain.axis, *chain.columns)
+    return math.prod(lower_bound(n) for a, n in enumerate(shape) if a not in others)
 
 
 class BlockLoops(Values):
@@ -134,7 +135,7 @@ class BlockLoops(Values):
         self.ends_with_keys = not self.even and isinstance(self.shape[chain.axis], Length)
         size = self.shape[chain.row_axis]
         self.row, self.block = counter("q", self.rows), self.counter("qb", (size + self.rows - 1) // self.rows)
-        begin, ragged = multiply(one(self.block), self.rows), size % self.rows != 0
+        begin, ragged = multiply(current(self.block), self.rows), size % self.rows != 0
         if isinstance(size, Length) and not self.even:
             begin, ragged = self.set_blocks(size, larger, blocks.symbolic_rows[-1]), True
         self.first_row = begin.minimum(size - self.rows) if ragged and not self.past_end(size) else begin
@@ -168,7 +169,7 @@ class BlockLoops(Values):
             self.block, before = counter("qb", larger // self.rows - 1), divide(pieces, larger // least)
             pieces = modulo(pieces, larger // least)
         self.ends[self.block] = divide(pieces, self.rows // least)
-        return add(multiply(before, larger), multiply(one(self.block), self.rows))
+        return add(multiply(before, larger), multiply(current(self.block), self.rows))
 
     def past_end(self, size: Size) -> bool:
         """Whether the last block along an axis of this size is as large as the others, and goes past the end."""
@@ -177,7 +178,7 @@ class BlockLoops(Values):
     def kept_inside(self, name: str, at: UOp, size: Size) -> UOp:
         """A stand-in counter for an index that gates keep in bounds, so that views need no modulo; `at` itself if none
         is needed."""
-        if not self.past_end(size) or bounds(at)[1] < least(size):
+        if not self.past_end(size) or bounds(at)[1] < lower_bound(size):
             return at
         stand_in = self.counter(name, size)
         self.stands_for[stand_in] = at
@@ -190,11 +191,12 @@ class BlockLoops(Values):
         parts = self.part.arg.size
         each = (whole + parts - 1) // parts
         block = self.counter("kb", each)
-        number = add(multiply(block, parts) if most(each) > 1 else index(0), self.part if parts > 1 else index(0))
+        first = multiply(block, parts) if upper_bound(each) > 1 else index(0)
+        number = add(first, self.part if parts > 1 else index(0))
         body, kept = self.over_keys(multiply(number, self.keys), self.keys)
         if self.ends_with_keys:
             body = [For(block, LOOP, body, self.until_last_key(number, block, kept))]
-        elif most(each) > 1:
+        elif upper_bound(each) > 1:
             stop = blocks_in_sight(kept, block, self.inner(self.keys))
             if stop is None and self.any_order:
                 last_first = add(index(whole - 1), multiply(block, -1))
@@ -217,9 +219,9 @@ class BlockLoops(Values):
         for loop in [s for s in walk(phases[0].body) if isinstance(s, For) and s.range in self.ends]:
             loop.stop = self.ends[loop.range]
         stores = [s for s in self.sink.src if s.op is o.STORE]
-        sizes = "_".join([str(most(n)) for a, n in enumerate(self.shape) if n != 1 and a != self.chain.axis])
+        sizes = "_".join([str(upper_bound(n)) for a, n in enumerate(self.shape) if n != 1 and a != self.chain.axis])
         lengths = "".join(f"_r{left.length}" for left in self.lefts)
-        return Kernel(f"online_{sizes}{lengths}_r{most(size)}", self.params, phases,
+        return Kernel(f"online_{sizes}{lengths}_r{upper_bound(size)}", self.params, phases,
                       tuple(s.src[0].base.arg.slot for s in stores))
 
     def until_last_key(self, number: UOp, block: UOp, kept: UOp) -> UOp:

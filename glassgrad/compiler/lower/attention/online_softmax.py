@@ -24,7 +24,7 @@ from functools import partial
 
 from glassgrad.compiler.graph import Length, UOp, const, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, substitute_index
-from glassgrad.compiler.lower.attention.attention_blocks import BlockLoops, ScoreBlocks, times_of
+from glassgrad.compiler.lower.attention.attention_blocks import BlockLoops, ScoreBlocks, batch_elements
 from glassgrad.compiler.lower.attention.attention_scores import in_full_precision, without_factor
 from glassgrad.compiler.lower.element_expressions import Index, flatten, source_index
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Phase, Statement, Store, counter, load,
@@ -43,11 +43,11 @@ class OnlineSoftmax(BlockLoops):
             self.scores, self.factor = without_factor(in_full_precision(chain.scores, chain.inside, chain.exps.dtype))
         width = math.prod(chain.weights.shape[a] for a in chain.columns)
         rows = rows or blocks.rows_of(chain.weights.shape[chain.row_axis], width, self.scores_read_memory(chain),
-                              times_of(chain))
+                              batch_elements(chain))
         size, keys = (chain.weights.shape[a] for a in (chain.row_axis, chain.axis))
         one_block = not isinstance(size, Length) and size <= rows and sum(s.op is o.STORE for s in sink.src) == 1
         super().__init__(sink, chain, chain.exps.dtype, blocks, rows, blocks.keys_of(keys),
-                         blocks.parts_of(keys, times_of(chain)) if one_block else 1, larger)
+                         blocks.parts_of(keys, batch_elements(chain)) if one_block else 1, larger)
         rate = self.factor * (1 if chain.rate is None else chain.rate.arg)
         self.rate = None if rate == 1 else const(rate, self.dtype)
         for n in toposort([self.scores]):

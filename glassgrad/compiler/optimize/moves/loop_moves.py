@@ -15,8 +15,8 @@ from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, divide_up, index, less, linear, modulo,
                                                     multiply, operation, substitute_index, times)
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, WIDE, Accumulate, Assign, For, If, Statement, Store,
-                                            counter, expressions, fold, left_of, load, loads_in, local, nested,
-                                            nodes_in, one, ranges_of, register, rewritten, walk, with_body)
+                                            counter, current, expressions, fold, load, loads_in, local, nested,
+                                            nodes_in, piece_bound, ranges_of, register, rewritten, walk, with_body)
 from glassgrad.compiler.lower.transcendental import COLD_PATH
 from glassgrad.compiler.optimize.moves.gates import gated
 from glassgrad.compiler.optimize.moves.move_decorator import move
@@ -44,14 +44,14 @@ def rebuild(body: Iterable[Statement], replace: Replace) -> list[Statement]:
     return [copied(s) for s in body]
 
 
-def assigned(body: Iterable[Statement]) -> list[UOp]:
+def initialized_registers(body: Iterable[Statement]) -> list[UOp]:
     """Registers that are initialized (assigned, not only accumulated) in these statements."""
     return list(dict.fromkeys(s.register for s in walk(body) if isinstance(s, Assign)))
 
 
-def accumulated(body: Iterable[Statement]) -> dict[UOp, o.Op]:
+def accumulated_registers(body: Iterable[Statement]) -> dict[UOp, o.Op]:
     """Registers that are accumulated here but initialized outside, each with the op that combines them."""
-    inside = set(assigned(body))
+    inside = set(initialized_registers(body))
     return {s.register: s.combine for s in walk(body) if isinstance(s, Accumulate) and s.register not in inside}
 
 
@@ -76,7 +76,7 @@ def serial(body: Iterable[Statement]) -> list[Statement]:
             If(s.condition, serial(s.body)) if isinstance(s, If) else s for s in body]
 
 
-def pieces(size: int, piece: int) -> list[tuple[int, int, int]]:
+def split_length(size: int, piece: int) -> list[tuple[int, int, int]]:
     """Split a length into whole pieces and a remainder: (start, how many, how long).
 
     >>> pieces(100, 16)
@@ -89,7 +89,7 @@ def pieces(size: int, piece: int) -> list[tuple[int, int, int]]:
 # -- moves ---------------------------------------------------------------------------------------------------
 @move(lambda outer: None)
 def merge(outer: For) -> For | None:
-    """for i in a: for j in b: ..i..j..  ->  for m in a*b: ..m//b..m%b..      refuses: an index not staying linear; b = 0"""
+    """for i in a: for j in b: ..i..j..  ->  for m in a*b: ..m//b..m%b..     refuses: an index not linear in m; b = 0"""
     if len(outer.body) != 1 or not isinstance(outer.body[0], For):
         return None
     inner = outer.body[0]
@@ -183,9 +183,9 @@ class WideStep:
         self.over, self.lane = counter(self.name + "u", self.tile), counter(self.name + "l", self.lanes)
         self.axes = [r for r in (self.over, self.lane) if r.arg.size > 1]
         self.width = self.tile * self.lanes
-        self.number = add(multiply(one(self.over), self.lanes), one(self.lane))      # of an iteration in its step
-        place = add(multiply(one(self.lane), self.tile), one(self.over)) if self.consecutive else self.number
-        self.at = add(self.start, add(multiply(one(self.outer), self.width), place))
+        self.number = add(multiply(current(self.over), self.lanes), current(self.lane))      # of the iteration
+        place = add(multiply(current(self.lane), self.tile), current(self.over)) if self.consecutive else self.number
+        self.at = add(self.start, add(multiply(current(self.outer), self.width), place))
 
     @property
     def is_inside(self) -> UOp | None:
@@ -198,10 +198,10 @@ class WideStep:
     def body_of(self, loop: For) -> list[Statement]:
         """The loop's body for one step: registers initialized inside become one per iteration of the step."""
         names: Replace = {r: register(r.arg + f"_{self.name}", r.dtype, (*r.src, *self.axes))
-                          for r in assigned(loop.body)}
+                          for r in initialized_registers(loop.body)}
         body, gate = rebuild(loop.body, {loop.range: self.at, **names}), self.is_inside
         # the first lane is always inside
-        return body if gate is None else gated(body, gate, accumulated(body), self.axes)
+        return body if gate is None else gated(body, gate, accumulated_registers(body), self.axes)
 
     def tiled(self, body: list[Statement]) -> list[Statement]:
         """S  ->  TILE u: LANE l: S"""
@@ -221,7 +221,7 @@ def wide_steps(loop: For, tile: int, lanes: int, consecutive: bool = False) -> l
     if stop is None:
         return [WideStep(name, index(start), count, t, v, None, consecutive)
                 for start, count, t, v in _steps(n, tile, lanes)]
-    stop = within(stop, n)
+    stop = clamped_stop(stop, n)
     tiles, vectors = divide(stop, tile * lanes), divide(stop, lanes)
     before, rest = multiply(tiles, tile * lanes), divide_up(modulo(stop, lanes), lanes)
     steps = [WideStep(name, index(0), n // (tile * lanes), tile, lanes, tiles, consecutive),
@@ -231,7 +231,7 @@ def wide_steps(loop: For, tile: int, lanes: int, consecutive: bool = False) -> l
     return [step for step in steps if step.count > 0 and step.stop is not index(0)]
 
 
-def within(stop: UOp, size: int) -> UOp:
+def clamped_stop(stop: UOp, size: int) -> UOp:
     """The stop, clamped to the size."""
     return stop if bounds(stop)[1] <= size else UOp(o.MIN, dtypes.index, (stop, index(size)))
 
@@ -289,12 +289,12 @@ def tasks(loop: For, count: int, interleaved: bool = True) -> For:
         left = divide(add(loop.stop, add(index(count - 1), multiply(outer, -1))), count)
         return For(outer, TASK, [For(inner, LOOP, body, left)], loop.stop)
     body = rebuild(loop.body, {loop.range: add(multiply(outer, step), inner)})
-    rest = left_of(n if loop.stop is None else loop.stop, step, outer)
+    rest = piece_bound(n if loop.stop is None else loop.stop, step, outer)
     return For(outer, TASK, [For(inner, LOOP, body, rest)], loop.stop and divide_up(loop.stop, step))
 
 
-def share_out(loops: list[UOp], body: list[Statement], most: int = PHASE_TASKS,
-              stops: dict[UOp, UOp | None] | None = None, interleaved: bool = True) -> list[Statement]:
+def loops_as_tasks(loops: list[UOp], body: list[Statement], most: int = PHASE_TASKS,
+                   stops: dict[UOp, UOp | None] | None = None, interleaved: bool = True) -> list[Statement]:
     """for a: for b: S  ->  TASK a: TASK b: S      (several iterations per task, if there are more than `most`)
 
     A loop with one iteration is omitted if S does not read its counter."""
@@ -343,7 +343,7 @@ def branch(body: list[Statement], wide: tuple[For, ...] = (), names: list[UOp] |
     return out
 
 
-def usual_nodes(root: UOp) -> list[UOp]:
+def nodes_off_cold_paths(root: UOp) -> list[UOp]:
     """Every node under the root that is not on a cold path."""
     nodes = toposort([root])
     if not any([_has_cold_path(node) for node in nodes]):

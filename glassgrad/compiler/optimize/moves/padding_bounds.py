@@ -30,7 +30,7 @@ Region = tuple[UOp, UOp, UOp | None]  # first iteration, end, and the condition 
 
 
 @dataclass(frozen=True)
-class Half:
+class ImageEdge:
     """One edge of an image: m_step * m + k_step * k < limit, for a loop of M and one of K (None: it depends on no such
     loop)."""
     m: UOp | None
@@ -46,7 +46,7 @@ class Half:
         return less(add(along_m, multiply(k, self.k_step)), self.limit)
 
 
-class Used(NamedTuple):
+class UsedIterations(NamedTuple):
     """The iterations of a loop of K that an index of M uses: `low` <= k < `high`, of which `surely_low` <= k <
     `surely_high` are used whatever the run-time sizes are."""
     low: int
@@ -55,8 +55,8 @@ class Used(NamedTuple):
     surely_high: int
 
     @staticmethod
-    def always(low: int, high: int) -> Used:
-        return Used(low, high, low, high)
+    def always(low: int, high: int) -> UsedIterations:
+        return UsedIterations(low, high, low, high)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Edges:
     """The edges of a padded factor. Each loop of K is bounded by at most one loop of M, and each of M bounds at most
     one. `stops` are the run-time bounds of loops."""
 
-    def __init__(self, halves: list[Half], stops: dict[UOp, UOp] | None = None):
+    def __init__(self, halves: list[ImageEdge], stops: dict[UOp, UOp] | None = None):
         self.halves, self.stops = halves, stops or {}
         self._counted: dict[tuple[UOp, int], list[Piece]] = {}
         self._inside: dict[UOp, list[tuple[int, int]]] = {}
@@ -102,7 +102,7 @@ class Edges:
     @staticmethod
     def of(gate: UOp, m: list[UOp], k: list[UOp], stops: dict[UOp, UOp] | None = None) -> Edges | None:
         """Read the edges from a gate's conditions; None if one has another form."""
-        halves: list[Half] = []
+        halves: list[ImageEdge] = []
         for condition in map(below_limit, all_of(gate)):
             if condition is None:
                 return None
@@ -113,8 +113,8 @@ class Edges:
             if len(outside) > 1 or len(summed) != 1 or len(outside) + 1 != len(terms):
                 return None
             by = outside[0] if outside else None
-            halves.append(Half(by, summed[0], terms[by] if by is not None else 0, terms[summed[0]],
-                               build(limit, known)))
+            halves.append(ImageEdge(by, summed[0], terms[by] if by is not None else 0, terms[summed[0]],
+                                    build(limit, known)))
         pairs = {(h.m, h.k) for h in halves}
         apart = len({k for _, k in pairs}) == len(pairs) == len({m if m is not None else k for m, k in pairs})
         return Edges(halves, stops) if apart else None
@@ -158,7 +158,7 @@ class Edges:
         if inside is not None:
             found = list[Region]()
             for run in runs:
-                wanted = between(index(run.first), inside, index(run.last))
+                wanted = in_interval(index(run.first), inside, index(run.last))
                 for h in [h for h in self.halves if run.asked and h.k is k]:
                     wanted = both(wanted, h.holds(k, place))
                 found.append((index(run.low), index(run.high), wanted))
@@ -225,12 +225,12 @@ class Edges:
         runs = self._runs_of([self._used(m, add(begin, index(t))) for t in range(tile)])
         return RunTimePiece(start, most, stop, begin, done, runs)
 
-    def _used(self, m: UOp, place: UOp | None = None) -> Used:
+    def _used(self, m: UOp, place: UOp | None = None) -> UsedIterations:
         """The iterations that multiply no zeros at an index of a loop of M; for None, an index near no edge, all of
         them."""
         k = next((k for k, by in self.bound.items() if by is m), None)
         if k is None or place is None:
-            return Used.always(0, 0 if k is None else k.arg.size)
+            return UsedIterations.always(0, 0 if k is None else k.arg.size)
         (low, surely_low), (surely_high, high) = (0, 0), (k.arg.size, k.arg.size)
         for h in [h for h in self.halves if h.k is k]:
             least, most = close_bounds(add(h.limit, multiply(place, -h.m_step)))        # of k_step * k
@@ -238,7 +238,7 @@ class Edges:
                 surely_high, high = min(surely_high, -(-least // h.k_step)), min(high, -(-most // h.k_step))
             else:
                 low, surely_low = max(low, most // h.k_step + 1), max(surely_low, least // h.k_step + 1)
-        return Used(low, max(low, high), surely_low, surely_high)
+        return UsedIterations(low, max(low, high), surely_low, surely_high)
 
     def _reach(self, m: UOp, edge: UOp, step: int, most: int) -> int | None:
         """How many indices near an edge of M may not use all taps because of it; None for more than `most`."""
@@ -248,10 +248,10 @@ class Edges:
         return next(found, None)
 
     def _runs(self, k: UOp, start: int, tile: int) -> tuple[Run, ...]:
-        return self._runs_of([Used.always(*ends) for ends in self._intervals(k)[start:start + tile]])
+        return self._runs_of([UsedIterations.always(*ends) for ends in self._intervals(k)[start:start + tile]])
 
     @staticmethod
-    def _runs_of(places: list[Used]) -> tuple[Run, ...]:
+    def _runs_of(places: list[UsedIterations]) -> tuple[Run, ...]:
         """The runs of a tile, from the iterations that each of its indices uses."""
         marks = sorted({mark for place in places for mark in place})
         out: list[Run] = []
@@ -288,12 +288,12 @@ def read_in_place(image: UOp, dtype: DType, m: list[UOp], k: list[UOp], stops: d
     return None if edges is None or len(steps) < len(m) + len(k) else (edges, steps)
 
 
-def between(low: UOp, at: UOp, high: UOp) -> UOp | None:
+def in_interval(low: UOp, at: UOp, high: UOp) -> UOp | None:
     """The condition low <= at < high; None if it always holds."""
     return both(less(low, add(at, index(1))), less(at, high))
 
 
-def bounded(k: UOp, low: UOp, high: UOp, body: list[Statement]) -> list[Statement]:
+def loop_over_interval(k: UOp, low: UOp, high: UOp, body: list[Statement]) -> list[Statement]:
     """for k: S  ->  for k from low below high: S"""
     if low is index(0) and high is index(k.arg.size):
         return [For(k, LOOP, body)]
@@ -306,7 +306,7 @@ def bounded(k: UOp, low: UOp, high: UOp, body: list[Statement]) -> list[Statemen
         if most > 0 else []
 
 
-def within(low: UOp, high: UOp, start: UOp, size: int) -> tuple[UOp, UOp]:
+def clamped_interval(low: UOp, high: UOp, start: UOp, size: int) -> tuple[UOp, UOp]:
     """An interval relative to `start`, clamped to the next `size` iterations."""
     back = multiply(start, -1)
     return operation(o.MAX, add(low, back), index(0)), operation(o.MIN, add(high, back), index(size))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from glassgrad.compiler.graph import DType, UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import (Terms, add, all_of, below_limit, both, bounds, build, index, less,
                                                     multiply, substitute_index)
-from glassgrad.compiler.lower.loops import LOOP, For, Statement, Store, counter, load, local, nested, one, ranges_of
+from glassgrad.compiler.lower.loops import LOOP, For, Statement, Store, counter, current, load, local, nested, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.recognize import REREAD, Product, stride_along
 
@@ -65,20 +65,20 @@ def _copy(name: str, factor: UOp, lanes: int, around: frozenset[UOp]) -> tuple[l
     counters = [counter(f"x{number}", axis.size) for number, axis in enumerate(axes)]
     place, there, inside = index(0), index(0), substitute_index(at, {r: index(0) for r in loops}, {})
     for axis, u in zip(axes, counters):
-        place = add(multiply(place, axis.size), one(u))
+        place = add(multiply(place, axis.size), current(u))
         there = add(multiply(there, axis.size), build(-axis.low, axis.terms))
-        inside = add(inside, multiply(add(one(u), index(axis.low)), axis.step))
+        inside = add(inside, multiply(add(current(u), index(axis.low)), axis.step))
     wanted: UOp | None = None
     for terms, limit in filter(None, conditions):
         axis, u = next((a, u) for a, u in zip(axes, counters) if _multiple(terms, a.terms))
-        along = multiply(add(one(u), index(axis.low)), _multiple(terms, axis.terms) or 0)
+        along = multiply(add(current(u), index(axis.low)), _multiple(terms, axis.terms) or 0)
         wanted = both(wanted, less(along, index(limit)))
     *outer, last = [u for u in counters if u.arg.size > 1]
     value = load(source, inside, wanted)
     for dtype in dtypes_above:
         value = value.cast(dtype)
     body: list[Statement] = moves.wide(For(last, LOOP, [Store(memory, place, value)]), 1, lanes, copies=False)
-    copied = nested(outer, body) if own else moves.share_out(outer, body, -(-memory.arg.size // TASK_ELEMENTS))
+    copied = nested(outer, body) if own else moves.loops_as_tasks(outer, body, -(-memory.arg.size // TASK_ELEMENTS))
     return copied, load(memory, there)
 
 

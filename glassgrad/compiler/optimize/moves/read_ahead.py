@@ -11,7 +11,7 @@ import math
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Assign, For, Statement, Store, around, counter, load,
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Assign, For, Statement, Store, counter, in_loops, load,
                                             loads_in, ranges_of, register)
 from glassgrad.compiler.optimize.moves.loop_moves import rebuild
 from glassgrad.compiler.optimize.moves.move_decorator import move
@@ -60,7 +60,7 @@ def read_next(body: list[Statement], most: int) -> list[Statement]:
     moving = [n for n in reads if at in ranges_of(n)]
     steps = [*[Assign(later[n], _read_after(n, at)) for n in moving], *rebuild(inner, {**held}),
              *[Assign(held[n], later[n]) for n in moving]]
-    return [*around(wide, begin), For(at, LOOP, around(wide, steps)), *body[1:]]
+    return [*in_loops(wide, begin), For(at, LOOP, in_loops(wide, steps)), *body[1:]]
 
 
 def _read_after(read: UOp, at: UOp) -> UOp:
@@ -110,7 +110,7 @@ def _loads_first(name: str, wide: list[For], inner: list[Statement], reads: list
     """S(x[..])  ->  TILE u: LANE l: r[u,l] = x[..]; S(r)      (in these loops)"""
     axes = [f.range for f in wide]
     held: dict[UOp, UOp] = {n: register(f"{name}{i}", n.dtype, axes) for i, n in enumerate(reads)}
-    return around(wide, [*[Assign(r, n) for n, r in held.items()], *rebuild(inner, held)])
+    return in_loops(wide, [*[Assign(r, n) for n, r in held.items()], *rebuild(inner, held)])
 
 
 def _reads(inner: list[Statement]) -> list[UOp]:

@@ -16,7 +16,7 @@ import math
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide_up, index, less, linear, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (Accumulate, Assign, For, If, Statement, Store, around, counter, loads_in,
+from glassgrad.compiler.lower.loops import (Accumulate, Assign, For, If, Statement, Store, counter, in_loops, loads_in,
                                             register, task_loops, walk, with_body)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import edge_gate
@@ -61,7 +61,7 @@ def split_where_divided(body: list[Statement]) -> list[Statement]:
                  Store(s.memory, s.index, edge_gate(s.value, inside), s.combine, both(inside, s.gate))
                  for s in moves.rebuild(inner, {f.range: at})]
         out += [For(some, f.kind, []), For(rest, f.kind, [])]
-    return around(out, inner)
+    return in_loops(out, inner)
 
 
 def _divided(f: For, inner: list[Statement]) -> tuple[int, int] | None:
@@ -103,7 +103,7 @@ def in_one_nest(nests: list[list[Statement]]) -> list[list[Statement]]:
     sums: list[Statement] = []
     stores: list[Statement] = []
     for number, body in enumerate(inner):
-        own = {r: register(f"{r.arg}_{number}", r.dtype, r.src) for r in moves.assigned(body)}
+        own = {r: register(f"{r.arg}_{number}", r.dtype, r.src) for r in moves.initialized_registers(body)}
         begins = [s for s in body if isinstance(s, Assign)]
         steps = [s for s in body if isinstance(s, (For, Accumulate))]
         ends = [s for s in body if isinstance(s, Store)]
@@ -118,7 +118,7 @@ def in_one_nest(nests: list[list[Statement]]) -> list[list[Statement]]:
         else:
             sums += moves.rebuild([*begins, *steps], own)
             stores += moves.rebuild(ends, own)
-    return [around(loops[0], [*sums, *stores])]
+    return [in_loops(loops[0], [*sums, *stores])]
 
 
 def _cut(body: list[Statement]) -> list[list[Statement]] | None:
@@ -163,7 +163,7 @@ def _nest(loops: list[For], at: int, r: int, s: int, inner: list[Statement], gat
         body = only
     until = None if stop is None else divide_up(add(stop, index(-r)), s)
     own = [For(new, loops[at].kind, [], until)] if is_loop else []
-    return around([*loops[:at], *own, *loops[at + 1:]], _without_zeros(body))
+    return in_loops([*loops[:at], *own, *loops[at + 1:]], _without_zeros(body))
 
 
 def _only(body: list[Statement], tap: UOp, wanted: list[int]) -> list[Statement] | None:

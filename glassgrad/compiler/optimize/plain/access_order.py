@@ -41,7 +41,7 @@ def rows_cost(body: list[Statement], lanes: int, times: float = 1.0) -> float:
             cost += rows_cost(f.body, lanes, times * n)
         else:
             used = _share(n, lanes)
-            folds = FOLD_COST if moves.accumulated(f.body) else 0.0
+            folds = FOLD_COST if moves.accumulated_registers(f.body) else 0.0
             cost += times * (n * access_cost(f.body, f.range, lanes) / used + folds)
     return cost
 
@@ -186,7 +186,7 @@ def step_cost(statement: Statement) -> float:
     """The cost of one element step."""
     cost = 1.0
     for e in expressions(statement):
-        cost += 0.1 * len(moves.usual_nodes(e))
+        cost += 0.1 * len(moves.nodes_off_cold_paths(e))
     return cost
 
 
@@ -220,7 +220,7 @@ def arithmetic(body: list[Statement]) -> int:
     """Arithmetic operations per element; 0 for a body with loops."""
     if any(isinstance(s, For) for s in body):
         return 0
-    return sum(n.op in o.ELEMENTWISE for s in body for e in expressions(s) for n in moves.usual_nodes(e))
+    return sum(n.op in o.ELEMENTWISE for s in body for e in expressions(s) for n in moves.nodes_off_cold_paths(e))
 
 
 def vectors_in_flight(body: list[Statement]) -> int:
@@ -234,6 +234,6 @@ def itemsize(body: list[Statement]) -> int:
     and of float intermediates. Wide integer intermediates (random bits, addresses) take two registers, which costs less
     than fewer lanes."""
     values = [s.value for s in walk(body) if isinstance(s, (Assign, Accumulate, Store))]
-    floats = [n.dtype.itemsize for e in values for n in moves.usual_nodes(e)
+    floats = [n.dtype.itemsize for e in values for n in moves.nodes_off_cold_paths(e)
               if n.dtype.is_float and n.op is not o.CONST]
     return max([4, *floats, *[e.dtype.itemsize for e in values]])

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
 from glassgrad.compiler.graph.index_algebra import add, divide, fits, index, linear, modulo, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Prefetch, Statement, Store, around,
-                                            counter, left_of, load, loads_in, local, loops_around, one, ranges_of,
-                                            register, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Prefetch, Statement, Store,
+                                            counter, current, in_loops, load, loads_in, local, loops_around,
+                                            piece_bound, ranges_of, register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_decorator import move
 from glassgrad.compiler.optimize.plain.gpu_scatters import ScatterLoop
@@ -76,7 +76,7 @@ def rows_among_tasks(loops: list[For], inner: list[Statement], wanted: int, lane
         tasks, [column] = [split.range], [s for s in split.body if isinstance(s, For)]
     row: list[Statement] = moves.wide(column, TILE, lanes) if alike else [column]
     if order is None:
-        return RowTasks([], tasks, around_row, around(steps, row))
+        return RowTasks([], tasks, around_row, in_loops(steps, row))
     return order.rows(tasks, row, _prefetched(column))
 
 
@@ -112,7 +112,7 @@ class _BlockOrder:
         self.found, self.length = found, -(-found.size // parts)
         self.part, self.block = counter("p", -(-found.size // self.length)), counter("b", blocks)
         self.inside = counter(found.counter.arg.name, self.length)
-        self.step = add(multiply(one(self.part), self.length), self.inside)
+        self.step = add(multiply(current(self.part), self.length), self.inside)
         self.owner = modulo(divide(self.at_step(found.row), size), blocks)
         self.counts = local("counts", dtypes.int32, self.part.arg.size * blocks, "shared")
         self.starts = local("starts", dtypes.int32, blocks + 1, "shared")
@@ -176,10 +176,10 @@ class _BlockOrder:
         return self._tasks([], {"rows": self.at_step(row), "values": self.at_step(value)}, do)
 
     def _steps(self, body: list[Statement]) -> For:
-        return For(self.inside, LOOP, body, left_of(self.found.size, self.length, self.part))
+        return For(self.inside, LOOP, body, piece_bound(self.found.size, self.length, self.part))
 
     def _count(self, part: UOp) -> UOp:
-        return add(multiply(one(part), self.block.arg.size), self.block)
+        return add(multiply(current(part), self.block.arg.size), self.block)
 
     def _within(self, at: UOp) -> UOp:
         """Clamp a loaded number of a step: loaded values have no known bounds."""

@@ -30,8 +30,8 @@ from dataclasses import dataclass, replace
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, build, divide, divide_up, exact, fits, index,
                                                     less, linear, modulo, multiply, substitute_index)
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Assign, For, Statement, Store, counter, left_of, load,
-                                            local, loops_around, one, ranges_of, register, walk)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Assign, For, Statement, Store, counter, current, load,
+                                            local, loops_around, piece_bound, ranges_of, register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below, edge_gate
 from glassgrad.compiler.optimize.moves.loop_moves import rebuild
@@ -175,7 +175,7 @@ def _owned(found: ScatterLoop, others: int, target: Target) -> tuple[UOp | None,
     own rows; for each of them, `others` groups do other parts of the work."""
     size = -(-found.rows // max(1, GROUPS * target.few_tasks // others))
     block = counter("b", -(-found.rows // size))
-    first = multiply(one(block), size)
+    first = multiply(current(block), size)
     return both(less(index(-1), add(found.row, multiply(first, -1))), less(found.row, add(first, index(size)))), block
 
 
@@ -196,14 +196,14 @@ def _listed(found: ScatterLoop, owned: UOp, done: Callable[[_Steps], list[Statem
     part = counter(name + "p", -(-found.size // LISTED))
     inside, total = counter(name, n), register("found", dtypes.index)
     names = local("listed", dtypes.int32, n)
-    here = substitute_index(owned, {found.counter: add(multiply(one(part), n), inside)}, {})
-    scan = RunningTotal(total, index(0), For(inside, LOOP, [], left_of(found.size, n, part)), o.ADD,
+    here = substitute_index(owned, {found.counter: add(multiply(current(part), n), inside)}, {})
+    scan = RunningTotal(total, index(0), For(inside, LOOP, [], piece_bound(found.size, n, part)), o.ADD,
                         here.where(index(1), index(0)),
                         [Store(names, add(total, index(-1)).maximum(0), inside.cast(dtypes.int32), None, here)])
 
     def step(at: UOp, gate: UOp | None) -> UOp:
         read = load(names, at, *([gate] if gate is not None else [])).cast(dtypes.index)
-        return add(multiply(one(part), n), read.maximum(0).minimum(index(n - 1)))  # loaded values have no known bounds
+        return add(multiply(current(part), n), read.maximum(0).minimum(index(n - 1)))      # its bounds are unknown
     body = [*GroupScan(scan, TILE, MOST_LANES).statements(), *done(_Steps(n, total, step))]
     return [For(part, LOOP, body)] if part.arg.size > 1 else body
 
@@ -245,7 +245,7 @@ def _compared(found: ScatterLoop, steps: _Steps, lanes: int) -> list[Statement]:
     rows, values = local("rows", kind, lanes), local("values", added.dtype, lanes)
     row, result, first = (register(name, dtype, (lane,)) for name, dtype in
                           (("row", kind), ("result", found.store.value.dtype), ("first", dtypes.bool)))
-    at = add(multiply(one(block), lanes), lane)
+    at = add(multiply(current(block), lanes), lane)
     gate = steps.gate(at)
     here = {found.counter: steps.of(at, gate)}
     own = edge_gate(substitute_index(found.row, here, {}), gate).cast(kind)
@@ -260,7 +260,8 @@ def _compared(found: ScatterLoop, steps: _Steps, lanes: int) -> list[Statement]:
             For(other, LOOP, [
                 Assign(first, first & (same & earlier).logical_not()),
                 Assign(result, (same & earlier.logical_not()).where(combined(result, load(values, other)), result))],
-                None if steps.total is None or lanes <= COMPARED else add(steps.total, multiply(one(block), -lanes))),
+                None if steps.total is None or lanes <= COMPARED else
+                add(steps.total, multiply(current(block), -lanes))),
             Store(memory, found.index_of(row), result, None, first)])]
     stop = None if steps.total is None else divide_up(steps.total, lanes)
     return [For(block, LOOP, body, stop)] if block.arg.size > 1 else body

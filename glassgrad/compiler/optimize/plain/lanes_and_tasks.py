@@ -180,7 +180,7 @@ def nest(loops: list[For], body: list[Statement], total: int, target: Target, de
     shorter = None if target.groups or len(loops) != 1 else _times_shorter(body)
     if shorter is not None and wanted > 1 and rows > 1:
         return [tasks_of_rows(For(loops[0].range, LOOP, body, loops[0].stop), wanted, shorter)]
-    return moves.share_out([f.range for f in loops], body, wanted, {f.range: f.stop for f in loops}, target.groups)
+    return moves.loops_as_tasks([f.range for f in loops], body, wanted, {f.range: f.stop for f in loops}, target.groups)
 
 
 @move(lambda loop, *_: loop)

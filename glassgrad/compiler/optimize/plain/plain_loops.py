@@ -26,7 +26,7 @@ from glassgrad.compiler.optimize.plain.reductions import rows_at_once, transpose
 from glassgrad.compiler.optimize.product.recognize import count
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.optimize.versions_by_size import bounded, one_of, run_only_if
+from glassgrad.compiler.optimize.versions_by_size import guarded_versions, replace_bound, run_only_if
 
 MOST_CUTS = 8           # cuts of a row at its conditions: `pad` has two, `cat` of nine tensors has eight
 MOST_BRANCHES = 1       # conditions that are the same for a whole row, for which there are two versions of it
@@ -68,7 +68,7 @@ def _whole_if_short(body: list[Statement], reduced: For, parts: tuple[list[State
     if reduced.stop is None:
         return in_parts
     chunk = next(s.range.arg.size for s in walk(parts[0]) if isinstance(s, For) and s.stop and s.kind == LOOP)
-    short, long = map(version_of, one_of({chunk: bounded(body, reduced.stop, chunk, reduced.stop),
+    short, long = map(version_of, guarded_versions({chunk: replace_bound(body, reduced.stop, chunk, reduced.stop),
                                          reduced.range.arg.size: body}, reduced.stop, -1))
     whole = [run_only_if(short[0], phase) for phase in plain(short[1], target, decisions)]
     return [*whole, *[run_only_if(long[0], phase) for phase in in_parts]]

@@ -25,7 +25,7 @@ from glassgrad.compiler.optimize.moves.gates import edge_gate
 from glassgrad.compiler.optimize.moves.loop_moves import WideStep
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.optimize.versions_by_size import bounded, one_of
+from glassgrad.compiler.optimize.versions_by_size import guarded_versions, replace_bound
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,12 @@ def rows_by_length(body: list[Statement]) -> list[list[Statement]]:
         return [body]
     few = gpu.HELD_WORDS * gpu.WARP
     numbers = [few, row.size] if bounds(row.stop)[0] <= few < row.size else [row.size]
-    return one_of({n: bounded(body, row.stop, n, row.stop) for n in numbers}, row.stop, -1)
+    return guarded_versions({n: replace_bound(body, row.stop, n, row.stop) for n in numbers}, row.stop, -1)
 
 
 def _can_be_wide(loop: For) -> bool:
-    return loop.kind == TASK or loop.kind == LOOP and sum_moves.folds(loop) and bool(moves.accumulated(loop.body))
+    return loop.kind == TASK or \
+        loop.kind == LOOP and sum_moves.folds(loop) and bool(moves.accumulated_registers(loop.body))
 
 
 def row_in_steps(row: Row, rows: int, consecutive: int, target: Target, decisions: Decisions) -> list[Statement] | None:

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter,
-                                            flat_index, left_of, load, loads_in, local, loops_around, nested, one,
-                                            register)
+                                            current, flat_index, load, loads_in, local, loops_around, nested,
+                                            piece_bound, register)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below, edge_gate
@@ -114,7 +114,7 @@ def scan_in_chunks(loops: list[For], inner: list[Statement], work: int, target: 
     name = scan.loop.range.arg.name
     chunk = decisions.ask(ScannedChunks(name, chunk), lambda c: None).chunk
     outer, k = counter(name + "c", -(-n // chunk)), counter(name, chunk)
-    stop, place = left_of(n, chunk, outer), flat_index(rows, outer)
+    stop, place = piece_bound(n, chunk, outer), flat_index(rows, outer)
     part, before = (local(f"{kind}_{scan.total.arg}_{name}", scan.total.dtype, outer.arg.size * count, "shared")
                     for kind in ("part", "before"))
     body = moves.rebuild(scan.loop.body, {scan.loop.range: add(multiply(outer, chunk), k)})
@@ -141,12 +141,12 @@ def read_ahead_of_totals(inner: list[Statement], columns: int) -> list[Statement
     if scan is None or scan.loop.stop is not None:
         return inner
     k, out = scan.loop.range, inner[:1]
-    for start, count, ahead in moves.pieces(k.arg.size, max(1, AHEAD // columns)):
+    for start, count, ahead in moves.split_length(k.arg.size, max(1, AHEAD // columns)):
         block = counter(k.arg.name, count)
         read = [register(f"{scan.total.arg}_{u}", scan.total.dtype) for u in range(ahead)]
         body: list[Statement] = []
         for u, r in enumerate(read):
-            here = {k: add(index(start), add(multiply(one(block), ahead), index(u)))}
+            here = {k: add(index(start), add(multiply(current(block), ahead), index(u)))}
             body.insert(u, Assign(r, substitute_index(scan.value, here, {})))
             body += [Accumulate(scan.total, scan.combine, r), *moves.rebuild(scan.stores, here)]
         out += nested([block], body)
@@ -247,7 +247,7 @@ class GroupScan:
 
     def stored(self) -> list[Statement]:
         """Add the total before a thread's neighbours to each of them, and store them."""
-        scan, column, first = self.scan, divide(self.lane, SIDE), self.first(one(self.block))
+        scan, column, first = self.scan, divide(self.lane, SIDE), self.first(current(self.block))
         later, further = less(index(0), column), less(index(0), modulo(self.lane, SIDE))
         above = load(self.above, add(column, index(-1)).maximum(0), later)
         inside = load(self.inside, add(self.padded(self.lane), index(-1)), further)

@@ -126,7 +126,7 @@ class GroupNest:
             loop = inner[len(begins)] if len(begins) < len(inner) else None
             if not begins or not isinstance(loop, For) or loop.kind != LOOP:
                 break
-            if set(moves.accumulated(loop.body)) != {b.register for b in begins} or _stores([loop]):
+            if set(moves.accumulated_registers(loop.body)) != {b.register for b in begins} or _stores([loop]):
                 return None
             sums.append(Sums.of(begins, loop))
             inner = inner[len(begins) + 1:]
@@ -157,7 +157,7 @@ def phases(found: GroupNest, target: Target, decisions: Decisions) -> list[list[
     if not results_first and all(plan.parts == 1 for plan in by_sum):
         return [along_sum(found, target, decisions)]
     if len(found.sums) > 1 and (by_result.parts > 1 or not results_first):
-        return [phase for part in apart(found) for phase in phases(part, target, decisions)]
+        return [phase for part in split_sums(found) for phase in phases(part, target, decisions)]
     plan, way = (by_result, along_results) if results_first else (by_sum[0], along_sum)
     if plan.parts == 1:
         return [way(found, target, decisions)]
@@ -265,7 +265,7 @@ def in_strips(found: GroupNest, target: Target, decisions: Decisions) -> tuple[l
     row = next((r for r in found.loops if _has_windows(sums, r)), None)
     if row is None:
         return _shared_in_a_thread(found, target)
-    inner, name, size = [*_written_out(sums), *found.rest], row.arg.name, row.arg.size
+    inner, name, size = [*_unrolled(sums), *found.rest], row.arg.name, row.arg.size
     most = found.results // (target.lanes(4) * target.few_tasks) if row is not found.loops[-1] else 1
 
     def refuses(c: Strips) -> str | None:
@@ -330,14 +330,14 @@ def _has_windows(body: list[Statement], row: UOp) -> bool:
     return any(atom in sums and abs(stride) == terms.get(row) for terms in places for atom, stride in terms.items())
 
 
-def _written_out(body: list[Statement]) -> list[Statement]:
+def _unrolled(body: list[Statement]) -> list[Statement]:
     """for k in 3: S  ->  TILE u in 3: S[u]      for short loops"""
     out: list[Statement] = []
     for s in body:
         if not isinstance(s, For):
             out.append(s)
             continue
-        loop, size = For(s.range, s.kind, _written_out(s.body)), s.range.arg.size
+        loop, size = For(s.range, s.kind, _unrolled(s.body)), s.range.arg.size
         short = size <= WINDOW and size * max(times for _, times in weighed(s.body)) <= WRITTEN_OUT
         out += moves.wide(loop, size, 1) if short else [loop]
     return out
@@ -395,7 +395,7 @@ def in_parts(found: GroupNest, parts: int, step: int, decisions: Decisions) -> t
     return nests[0], nests[1]
 
 
-def apart(found: GroupNest) -> list[GroupNest]:
+def split_sums(found: GroupNest) -> list[GroupNest]:
     """r = 0; ..; q = 0; ..; S(r, q)  ->  r = 0; ..; a = r     and     q = 0; ..; S(a, q)"""
     kept: dict[UOp, UOp] = {}
     out: list[GroupNest] = []

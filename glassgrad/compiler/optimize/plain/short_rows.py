@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, Store, counter,
-                                            expressions, load, local, nested, nodes_in, one, ranges_of, register,
+                                            current, expressions, load, local, nested, nodes_in, ranges_of, register,
                                             register_over, task_loops)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -89,7 +89,7 @@ class ShortRows:
         """Whether everything read or stored along a row is contiguous; also records these memories."""
         for s in self.body:
             loop, inside = (s.range, s.body) if isinstance(s, For) else (None, list[Statement]([s]))
-            if loop is not None and set(moves.accumulated(inside)) & _registers(inside):
+            if loop is not None and set(moves.accumulated_registers(inside)) & _registers(inside):
                 return False
             for at_store, memory, at, gate in _accesses(inside):
                 found = self.stored if at_store else self.read
@@ -150,7 +150,7 @@ class ShortRows:
         """All rows, `threads // parts` in each task; the last task may have fewer."""
         rows = threads // self.parts
         task, places = counter("rowt", -(-self.count // rows)), self.places(rows)
-        first = multiply(one(task), rows)
+        first = multiply(current(task), rows)
         body: list[Statement] = []
         for memory in self.read:
             body += self.copies(memory, places[memory], rows, first, threads)
@@ -184,7 +184,7 @@ class GroupRows:
         self.row = add(first, self.in_group)
         self.held = {m: register_over(f"row{i}", m.dtype, (self.step.over, self.lane))
                      for i, m in enumerate([*rows.read, *rows.kept])}
-        self.own = {r: self.of_thread(r, "") for r in moves.assigned(rows.body)}
+        self.own = {r: self.of_thread(r, "") for r in moves.initialized_registers(rows.body)}
 
     def of_thread(self, r: UOp, kind: str) -> UOp:
         return register(r.arg + kind, r.dtype, [self.lane])
@@ -221,14 +221,14 @@ class GroupRows:
     def along(self, loop: For) -> list[Statement]:
         """for k: S  ->  TILE u: LANE l: S[k = u * parts + l % parts]"""
         body, gate = moves.rebuild(loop.body, {loop.range: self.step.at}), self.step.is_inside
-        body = body if gate is None else gated(body, gate, moves.accumulated(body))
+        body = body if gate is None else gated(body, gate, moves.accumulated_registers(body))
         return nested([self.step.over], [For(self.lane, LANE, moves.rebuild(body, {self.step.lane: self.part}))], TILE)
 
     def loop(self, loop: For) -> list[Statement]:
         """A loop along the row: threads compute partial sums and combine them; the row is read from registers and
         stored to them."""
         rows, k = self.rows, loop.range
-        sums = moves.accumulated(loop.body)
+        sums = moves.accumulated_registers(loop.body)
         mine = {r: self.of_thread(r, "_part") for r in sums}
         held: dict[UOp, UOp] = {load(m, add(multiply(rows.row, rows.size), k)): self.held[m] for m in rows.read}
         held |= {load(m, k): self.held[m] for m in rows.kept}

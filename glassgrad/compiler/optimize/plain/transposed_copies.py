@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, modulo, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, load, loads_in,
-                                            local, nested, one, register_over, task_loops)
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, current, load,
+                                            loads_in, local, nested, register_over, task_loops)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below, edge_gate
@@ -72,7 +72,7 @@ class CopyAcross:
         block_read, block_stored = (counter(r.arg.name + "b", -(-r.arg.size // SIDE)) for r in (self.read, self.stored))
         widest = min(SIDE, gpu.COPY_BYTES // min(n.dtype.itemsize for n in self.crossed))
         line, place, axes = self.shared_out(widest)
-        first = {self.read: multiply(one(block_read), SIDE), self.stored: multiply(one(block_stored), SIDE)}
+        first = {self.read: multiply(current(block_read), SIDE), self.stored: multiply(current(block_stored), SIDE)}
         filled: list[Statement] = []
         kept: list[Statement] = []
         there: dict[UOp, UOp] = {}
@@ -99,8 +99,8 @@ class CopyAcross:
         round."""
         rounds, each = counter("r", SIDE * SIDE // (widest * gpu.THREADS)), counter("u", widest)
         lane = counter("l", gpu.THREADS)
-        at = add(multiply(one(rounds), gpu.THREADS), lane)
-        return divide(at, SIDE // widest), add(multiply(modulo(at, SIDE // widest), widest), one(each)), \
+        at = add(multiply(current(rounds), gpu.THREADS), lane)
+        return divide(at, SIDE // widest), add(multiply(modulo(at, SIDE // widest), widest), current(each)), \
             [rounds, each, lane]
 
     def inside(self, at: dict[UOp, UOp], widest: int) -> UOp | None:

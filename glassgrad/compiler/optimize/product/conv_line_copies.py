@@ -25,8 +25,8 @@ from glassgrad.compiler.graph.index_algebra import (add, both, build, divide, in
                                                     substitute_index)
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.group_statements import Axis, Box
-from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, load, local,
-                                            nested, one, register_over)
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, current, load,
+                                            local, nested, register_over)
 from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.product.conv_window_copies import BoxFactor, StoredImage
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
@@ -43,12 +43,12 @@ def stored_by_threads(name: str, source: UOp, to: UOp, pieces: int, width: int,
     `read` gives the index at which an element of a piece is read, and the gate outside of which it is 0."""
     each, lane, more = counter("e", width), counter("l", gpu.PACK_LANES), counter("u", AT_ONCE)
     block = counter("p", -(-pieces // (AT_ONCE * gpu.PACK_LANES)))
-    piece = add(multiply(add(multiply(one(block), AT_ONCE), more), gpu.PACK_LANES), lane)
+    piece = add(multiply(add(multiply(current(block), AT_ONCE), more), gpu.PACK_LANES), lane)
     inside = below(piece, pieces)
-    at, gate = read(piece, one(each))
+    at, gate = read(piece, current(each))
     held = register_over(f"{name}_next", source.dtype, (more, each, lane))
     body: list[Statement] = [Assign(held, load(source, at, both(inside, gate))),
-                             Store(to, add(multiply(piece, width), one(each)), held, None, inside)]
+                             Store(to, add(multiply(piece, width), current(each)), held, None, inside)]
     return nested([block], nested([more, each], [For(lane, LANE, body)], TILE), TASK)
 
 

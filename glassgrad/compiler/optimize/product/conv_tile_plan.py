@@ -14,7 +14,7 @@ from itertools import product
 
 from glassgrad.compiler.graph import UOp
 from glassgrad.compiler.graph.index_algebra import add, close_bounds, index, less, multiply
-from glassgrad.compiler.lower.loops import counter, one, ranges_of
+from glassgrad.compiler.lower.loops import counter, current, ranges_of
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, RunTimePiece, read_in_place
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis
 from glassgrad.compiler.optimize.product.recognize import (REREAD, USUAL, Product, count, footprint, stride_along,
@@ -144,7 +144,7 @@ class CutLoop:
         """The index in the loop; the last tile starts early, so that nothing past the end is read."""
         if self.pieces:
             return add(self.begin, inside)
-        nominal = multiply(one(self.over), self.tile)
+        nominal = multiply(current(self.over), self.tile)
         ragged = self.loop.arg.size % self.tile
         return add(nominal.minimum(self.loop.arg.size - self.tile) if ragged else nominal, inside)
 

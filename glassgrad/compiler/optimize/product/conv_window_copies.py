@@ -27,8 +27,8 @@ from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import (Terms, add, all_of, below_limit, both, build, divide, index, less,
                                                     linear, modulo, multiply, substitute_index)
 from glassgrad.compiler.lower.group_statements import Axis, Box
-from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, flat_index, load,
-                                            local, nested, one, register_over)
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, current,
+                                            flat_index, load, local, nested, register_over)
 from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
@@ -233,9 +233,9 @@ class StoredImage:
         tall = min(SQUARE * SQUARE // wide, MOST_CHANNELS, max(SQUARE, 1 << (channels - 1).bit_length()))
         block_c, block_x = counter("cb", -(-channels // tall)), counter("xb", -(-columns // wide))
         lane, times = counter("l", gpu.PACK_LANES), counter("u", -(-tall * wide // gpu.PACK_LANES))
-        element = add(multiply(one(times), gpu.PACK_LANES), lane)
+        element = add(multiply(current(times), gpu.PACK_LANES), lane)
         square = local(f"{self.name}_square", self.memory.dtype, tall * (wide + 2))
-        first_c, first_x = multiply(one(block_c), tall), multiply(one(block_x), wide)
+        first_c, first_x = multiply(current(block_c), tall), multiply(current(block_x), wide)
 
         def for_all(*body: Statement) -> list[Statement]:
             return nested([times], [For(lane, LANE, list(body))], TILE)
@@ -243,11 +243,11 @@ class StoredImage:
         at_c, at_x = add(first_c, c), add(first_x, x)
         gate, at = both(below(at_c, channels), below(at_x, columns)), multiply(at_c, self.channels.stride)
         apart: list[UOp] = []
-        remainder = one(outer[0])
+        remainder = current(outer[0])
         for kinds in reversed(self.remainders):
             apart.insert(0, modulo(remainder, kinds))
             remainder = divide(remainder, kinds)
-        places = [*[one(r) for r in outer[1:]], at_x]
+        places = [*[current(r) for r in outer[1:]], at_x]
         for size in reversed(self.one_axis[1:]):
             places[:1] = [divide(places[0], size), modulo(places[0], size)]
         for place, axis, (low, _), (_, last), step, other in zip(places, self.axes, self.ends, self.reads, self.steps,
@@ -262,7 +262,7 @@ class StoredImage:
         at_c, at_x = add(first_c, c), add(first_x, x)
         row = index(0)
         for r in outer:
-            row = add(multiply(row, r.arg.size), one(r))
+            row = add(multiply(row, r.arg.size), current(r))
         to = add(multiply(add(multiply(row, columns), at_x), channels), at_c)
         gate = both(below(at_c, channels), below(at_x, columns))
         write = for_all(Store(self.to, to, load(square, add(multiply(c, wide + 2), x)), None, gate))

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.graph import UOp, identity, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, operation
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, counter, load,
-                                            loops_around, nested, one, register_over)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, counter, current,
+                                            load, loops_around, nested, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.gates import below
-from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, Run, between, read_in_place
+from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, Run, in_interval, read_in_place
 from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
@@ -117,25 +117,25 @@ class WindowPlan:
         p = self.p
         self.row, self.over, self.lane = counter("ri", rows), counter("vi", vectors), counter("l", self.lanes)
         columns = counter("vo", -(-self.along.arg.size // (vectors * self.lanes)))
-        self.column = add(multiply(one(columns), vectors * self.lanes), add(
-            multiply(one(self.over), self.lanes), self.lane))
+        self.column = add(multiply(current(columns), vectors * self.lanes), add(
+            multiply(current(self.over), self.lanes), self.lane))
         self.total = register_over(p.total.arg, p.total.dtype, (self.row, self.over, self.lane))
         body: list[Statement] = []
         for piece in self.pieces(rows):
             number = counter("ro", piece.count)
-            first = multiply(add(index(piece.start), one(number)), rows)
+            first = multiply(add(index(piece.start), current(number)), rows)
             ragged = (piece.start + piece.count) * rows > self.down.arg.size
             begin = operation(o.MIN, first, index(self.down.arg.size - rows)) if ragged else first
-            fresh = less(first, add(add(begin, one(self.row)), index(1))) if ragged else None
+            fresh = less(first, add(add(begin, current(self.row)), index(1))) if ragged else None
             tile = self.tile(begin, fresh, piece.runs)
             body += [For(number, LOOP, tile)] if piece.count > 1 else tile
         body = [For(columns, LOOP, body)] if columns.arg.size > 1 else body
-        return moves.share_out(self.outer, body, cpu.LIMITS["window"].tasks(self.p.work), {**self.p.stops})
+        return moves.loops_as_tasks(self.outer, body, cpu.LIMITS["window"].tasks(self.p.work), {**self.p.stops})
 
     def tile(self, begin: UOp, fresh: UOp | None, runs: tuple[Run, ...]) -> list[Statement]:
         """One tile of the result, from row `begin` on; rows that the previous tile has stored are not stored again."""
         p = self.p
-        place = {self.down: add(begin, one(self.row)), self.along: self.column}
+        place = {self.down: add(begin, current(self.row)), self.along: self.column}
         inside = below(self.column, self.along.arg.size)
         body = [*self.summed(self.taps_of(place, inside, runs)), *p.stores(self.total, place, both(fresh, inside))]
         return nested([self.row, self.over], nested([self.lane], body, LANE), TILE)
@@ -151,7 +151,7 @@ class WindowPlan:
         image = load(memory, at, mask)
         body: list[Statement] = []
         for run in runs:
-            wanted = between(index(run.first), one(self.row), index(run.last))
+            wanted = in_interval(index(run.first), current(self.row), index(run.last))
             for tap in range(run.low, run.high):
                 step: Statement = Accumulate(self.total, o.ADD, image * p.right)
                 step = If(wanted, [step]) if wanted is not None else step

@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import UOp, identity, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, around, counter,
-                                            fold, load, one, register_over)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, counter, current,
+                                            fold, in_loops, load, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below
-from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Region, bounded, read_in_place
+from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Region, loop_over_interval, read_in_place
 from glassgrad.compiler.optimize.product.recognize import Product, count, footprint, innermost
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
@@ -45,7 +45,7 @@ def few_at_once(p: Product, target: Target) -> Product:
     inside = innermost(p.m, most)
     rows = next(r for r in range(most // count(inside), 0, -1) if last.arg.size % r == 0)
     outer, row = counter(last.arg.name + "o", last.arg.size // rows), counter(last.arg.name, rows)
-    place = {last: add(multiply(one(outer), rows), one(row))}
+    place = {last: add(multiply(current(outer), rows), current(row))}
     return replace(p, right=substitute_index(p.right, place, {}), epilogue=moves.rebuild(p.epilogue, place), n=[],
                    m=[*[r for r in p.m if r not in inside], row, *inside], batch=[*p.batch, *p.n[:-1], outer])
 
@@ -108,12 +108,13 @@ class TapsPlan:
             body = self.joined(body)
         for k in reversed(around):
             body = [For(k, LOOP, body, p.stops[k])] if k in p.stops else [
-                s for low, high, part in self.regions(k) for s in bounded(k, low, high, self.wanted(part, body))]
+                s for low, high, part in self.regions(k)
+                for s in loop_over_interval(k, low, high, self.wanted(part, body))]
         tile = self.tiled([Assign(self.total, zero), *body], [*self.inside, self.lane])
         ends = moves.rebuild(p.epilogue, {p.total: fold(self.total, o.ADD, (self.lane,))})
         outer = [*p.batch, *[m for m in p.m if m not in self.inside]]
-        return moves.share_out(outer, [*tile, *self.tiled(ends, self.inside)], cpu.LIMITS["taps"].tasks(p.work),
-                               {**p.stops})
+        return moves.loops_as_tasks(outer, [*tile, *self.tiled(ends, self.inside)], cpu.LIMITS["taps"].tasks(p.work),
+                                    {**p.stops})
 
     def joined(self, body: list[Statement]) -> list[Statement]:
         """Accumulate the body into separate partial sums, which are then added to the total."""
@@ -124,7 +125,7 @@ class TapsPlan:
         out: list[Statement] = []
         for low, high, part in self.regions(rows):
             row = self.wanted(both(wanted, part), self.vectors())
-            out += bounded(rows, low, high, self.joined(row) if by_row else row)
+            out += loop_over_interval(rows, low, high, self.joined(row) if by_row else row)
         return out
 
     def regions(self, k: UOp) -> list[Region]:
@@ -133,7 +134,7 @@ class TapsPlan:
         if m is None or m not in self.inside:
             return self.edges.regions(k, index(0) if m is None else m)
         runs = [run for piece in self.edges.pieces(k, m.arg.size) for run in piece.runs]
-        return self.edges.regions(k, index(0), one(m), tuple(runs))
+        return self.edges.regions(k, index(0), current(m), tuple(runs))
 
     def wanted(self, condition: UOp | None, body: list[Statement]) -> list[Statement]:
         return body if condition is None else [If(condition, body)]
@@ -150,7 +151,7 @@ class TapsPlan:
             elif number == whole[0]:
                 v = counter("v", len(whole))
                 start = index(number * self.lanes)
-                steps = self.step(add(start, multiply(one(v), self.lanes)))
+                steps = self.step(add(start, multiply(current(v), self.lanes)))
                 out += [For(v, LOOP, steps)] if len(whole) > 1 else steps
         return out
 
@@ -174,4 +175,4 @@ class TapsPlan:
         return moves.rebuild([Accumulate(self.part, o.ADD, product)], {self.along: at})
 
     def tiled(self, body: list[Statement], ranges: list[UOp]) -> list[Statement]:
-        return around([For(r, LANE if r is self.lane else TILE, []) for r in ranges], body)
+        return in_loops([For(r, LANE if r is self.lane else TILE, []) for r in ranges], body)

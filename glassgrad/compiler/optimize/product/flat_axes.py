@@ -187,7 +187,7 @@ class FlatProduct:
         return not others and is_window and (along == [1, 1] and len(steps) > 1 or along == [2, 1] and len(steps) == 2)
 
     def lines_apart(self, rows: int, ways: int) -> bool:
-        """Whether one cache line from each of `rows` rows of the left factor fits a first-level cache without conflicts."""
+        """Whether one line from each of `rows` rows of the left factor fits a first-level cache without conflicts."""
         left = self.product.left
         step = stride_along(left.src[1], self.m.parts[0]) or 0
         return cpu.fit_sets(rows, step * left.dtype.itemsize, ways)

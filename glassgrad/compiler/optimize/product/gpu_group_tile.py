@@ -22,8 +22,8 @@ from typing import NamedTuple
 from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, linear, modulo, multiply,
                                                     operation, substitute_index, times)
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, around, counter,
-                                            flat_index, load, nested, one, ranges_of, register_over)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, counter,
+                                            current, flat_index, in_loops, load, nested, ranges_of, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis, lies_along_k
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import Factor, packed
@@ -180,7 +180,7 @@ class GroupTile:
         self.row, self.column = counter("mi", c.rows), counter("ni", c.vectors)
         self.height, self.width = c.block_m * c.rows, c.block_n * c.vectors
         self.task_n = counter("nb", -(-n.size // self.width))
-        self.block_n = one(self.task_n)
+        self.block_n = current(self.task_n)
         self.round = c.stages * c.k_block                                      # steps of K per round of the loop
         self.rounds = -(-k.size // self.round)
         self.step = counter("ks", -(-self.rounds // c.k_parts))
@@ -188,7 +188,7 @@ class GroupTile:
         rounds = k.pieces(self.round)
         if m.stop is None:
             part, block = counter("kp", c.k_parts), counter("mb", -(-m.size // self.height))
-            self.part, self.block = one(part), one(block)
+            self.part, self.block = current(part), current(block)
             self.tasks = [*[For(r, TASK, []) for r in (*outer, part, block)],
                           For(self.task_n, TASK, [], n.pieces(self.width))]
             each = index(self.step.arg.size) if rounds is None else divide_up(rounds, c.k_parts)
@@ -204,8 +204,8 @@ class GroupTile:
         else:                                                                  # parts are of equal length at run time
             self.stop = operation(o.MIN, each, add(rounds, multiply(self.first_round, -1)))
         thread_m, thread_n = self.thread()
-        self.in_m = self.position(one(self.row), c.rows, thread_m, c.block_m)
-        self.in_n = self.position(one(self.column), c.vectors, thread_n, c.block_n)
+        self.in_m = self.position(current(self.row), c.rows, thread_m, c.block_m)
+        self.in_n = self.position(current(self.column), c.vectors, thread_n, c.block_n)
         self.at_m = add(multiply(self.block, self.height), self.in_m)
         self.at_n = add(multiply(self.block_n, self.width), self.in_n)
         self.first_k = multiply(self.first_round, self.round)
@@ -225,12 +225,12 @@ class GroupTile:
         columns = self.n.pieces(self.width)
         if columns is not None:
             group = counter("g", most * self.task_n.arg.size)
-            self.block_n = operation(o.IDIV, one(group), blocks)
+            self.block_n = operation(o.IDIV, current(group), blocks)
             loop = For(group, TASK, [], times(columns, blocks))
-            return index(0), operation(o.MOD, one(group), blocks), [loop, *[For(r, TASK, []) for r in self.outer]]
+            return index(0), operation(o.MOD, current(group), blocks), [loop, *[For(r, TASK, []) for r in self.outer]]
         if parts == 1:
             block = counter("mb", most)
-            return index(0), one(block), [For(block, TASK, [], blocks), *self.around()]
+            return index(0), current(block), [For(block, TASK, [], blocks), *self.around()]
         group, self.step = counter("g", max(parts, most)), counter("ks", self.rounds)
         most_parts = index(self.k.size // gpu.PART) if self.k.stop is None else divide(self.k.stop, gpu.PART)
         each = operation(o.MIN, operation(o.IDIV, index(parts), blocks), most_parts)
@@ -278,10 +278,10 @@ class GroupTile:
         tasks.sort(key=lambda loop: loop.stop is None)            # the outermost one bounds the number of tasks
         if self.c.k_parts == 1:
             finish = p.stores(self.total, {**self.m.apart(self.at_m), **self.n.apart(self.at_n)}, gate)
-            return [around(tasks, [*start, *loop, *self.for_all(finish)])], []
+            return [in_loops(tasks, [*start, *loop, *self.for_all(finish)])], []
         parts = Parts(self.total.dtype, self.c.k_parts, self.outer, self.m, self.n, p, self.parts)
         kept = self.for_all([parts.store(self.part, self.at_m, self.at_n, self.total, gate)])
-        return [around(tasks, [*start, *loop, *kept])], parts.joined()
+        return [in_loops(tasks, [*start, *loop, *kept])], parts.joined()
 
     def shared(self, name: str, value: UOp, axis: FlatAxis, task: UOp, size: int) -> CopiedLines:
         """One factor's tile of a step, in shared memory: [k][position]."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, Statement, Store,
-                                            around, counter, load, local, nested, one, register, register_over)
+                                            counter, current, in_loops, load, local, nested, register, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves.gates import below, zero_outside
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis, lies_along_k
@@ -79,7 +79,8 @@ class WarpTile:
         self.height, self.width, self.depth = c.rows * unit.rows, c.vectors * unit.columns, c.k_block
         self.threads = c.rows * unit.threads
         self.task_m, self.task_n = counter("mb", -(-m.size // self.height)), counter("nb", -(-n.size // self.width))
-        self.first_m, self.first_n = (multiply(one(self.task_m), self.height), multiply(one(self.task_n), self.width))
+        self.first_m = multiply(current(self.task_m), self.height)
+        self.first_n = multiply(current(self.task_n), self.width)
         self.row, self.column = counter("r", self.height), counter("c", self.width)
         self.total = register(product.total.arg, unit.total, (self.row, self.column))
         self.step = counter("ks", -(-k.size // (2 * self.depth)))
@@ -98,7 +99,7 @@ class WarpTile:
         stops = {self.task_m: self.m.pieces(self.height), self.task_n: self.n.pieces(self.width)}
         loops = [For(r, TASK, [], stops.get(r)) for r in (*self.outer, self.task_m, self.task_n) if r.arg.size > 1]
         loops.sort(key=lambda loop: loop.stop is None)            # the outermost one bounds the number of tasks
-        return [around(loops, body)]
+        return [in_loops(loops, body)]
 
     def multiplied(self, stage: int) -> list[Statement]:
         k = counter("k", self.depth)
@@ -126,7 +127,7 @@ class CopiedLines:
         pieces = positions * self.depth // piece
         self.times, self.each = counter("u", -(-pieces // threads)), counter("e", piece)
         self.lane = counter("l", threads)
-        number = add(multiply(one(self.times), threads), self.lane)
+        number = add(multiply(current(self.times), threads), self.lane)
         self.inside = below(number, pieces)
         self.line, self.begin = divide(number, across), multiply(modulo(number, across), piece)
         self.next = register_over(f"{name}_next", value.dtype, (self.times, self.each, self.lane))
@@ -146,7 +147,7 @@ class CopiedLines:
 
     def number(self, begin_k: UOp, replace: dict[UOp, UOp]) -> UOp:
         """The value that a thread copies: zero past the edges."""
-        position, k = self.element(one(self.each))
+        position, k = self.element(current(self.each))
         at, at_k = add(self.first, position), add(begin_k, k)
         along = self.k if self.reads_along_k else self.axis
         whole = along.stop is None and along.size % self.each.arg.size == 0
@@ -168,7 +169,7 @@ class CopiedLines:
         return self.for_all(self.store(self.number(index(0), {})))
 
     def store(self, value: UOp, stage: int = 0) -> Store:
-        return Store(self.memories[stage], self.index_of(*self.element(one(self.each))), value, None, self.inside)
+        return Store(self.memories[stage], self.index_of(*self.element(current(self.each))), value, None, self.inside)
 
     def for_all(self, statement: Statement) -> list[Statement]:
         return nested([self.times, self.each], [For(self.lane, LANE, [statement])], TILE)

@@ -11,9 +11,9 @@ import math
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, divide, divide_up, index, multiply, substitute_index, times
-from glassgrad.compiler.graph.symbolic import most
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, For, Prefetch, Statement, Store, around, counter,
-                                            flat_index, left_of, local, nested, one, ranges_of)
+from glassgrad.compiler.graph.symbolic import upper_bound
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, For, Prefetch, Statement, Store, counter, current,
+                                            flat_index, in_loops, local, nested, piece_bound, ranges_of)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import zero_outside
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
@@ -60,8 +60,8 @@ class PackedFactor:
     def pack(self, lanes: int, most: int = moves.PHASE_TASKS) -> list[Statement]:
         """The loops that fill the panels, with lanes along the axis that is contiguous in memory."""
         panel, spot = counter("p", self.panels), counter("q", self.width)
-        first = index(0) if self.task is None else multiply(one(self.task), self.panels)
-        at = add(multiply(add(first, one(panel)), self.width), one(spot))
+        first = index(0) if self.task is None else multiply(current(self.task), self.panels)
+        at = add(multiply(add(first, current(panel)), self.width), current(spot))
         end = self.axis.pieces(self.width)
         gate = self.axis.inside(at)
         value = substitute_index(self.value, self.axis.apart(at), {})
@@ -71,7 +71,7 @@ class PackedFactor:
         along_k = bool(reads) and 1 not in steps and not near and \
             all(stride_along(n.src[1], self.k[-1]) == 1 and (long or evenly_along(n.src[1], spot)) for n in reads)
         value = zero_outside(value, gate)
-        store: list[Statement] = [Store(self.memory, self.index_of(one(panel), self.step(), one(spot)), value)]
+        store: list[Statement] = [Store(self.memory, self.index_of(current(panel), self.step(), current(spot)), value)]
         if along_k:
             body, loops = self.across(spot, store, lanes), self.loops(self.k[:-1])
         else:
@@ -79,8 +79,8 @@ class PackedFactor:
             body = [*(self.rows_ahead(reads, spot) if self.far else []), *body]
             loops = self.loops(self.k)
         if self.task is not None:
-            body = around(loops, body)
-            stop = left_of(-(-self.axis.size // self.width) if end is None else end, self.panels, self.task)
+            body = in_loops(loops, body)
+            stop = piece_bound(-(-self.axis.size // self.width) if end is None else end, self.panels, self.task)
             return [For(panel, LOOP, body, stop)] if self.panels > 1 else body
         if not along_k and end is None:
             panel, loops, body = self.side_by_side(panel, body)
@@ -92,9 +92,9 @@ class PackedFactor:
         if not loops and len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP:
             body = [moves.tasks(body[0], more)]          # few panels, transposed: chunks of k become tasks
         if end is not None:
-            return [moves.tasks(For(panel, LOOP, moves.share_out(self.outer, body, most), end), most)]
+            return [moves.tasks(For(panel, LOOP, moves.loops_as_tasks(self.outer, body, most), end), most)]
         if work >= cpu.PACK_WORK:
-            return moves.share_out([*self.outer, panel], body, most)
+            return moves.loops_as_tasks([*self.outer, panel], body, most)
         return nested([*self.outer, panel], body)
 
     def rows_ahead(self, reads: list[UOp], spot: UOp) -> list[Statement]:
@@ -121,11 +121,11 @@ class PackedFactor:
         size = min(PACKED_AT_ONCE, k.arg.size)
         group, inside = counter("pg", -(-self.panels // together)), counter("p", together)
         piece, step = counter("kp", -(-k.arg.size // size)), counter("k", size)
-        body = moves.rebuild(body, {panel: add(multiply(one(group), together), inside),
-                                    k: add(multiply(one(piece), size), one(step))})
-        left = left_of(k.arg.size if self.stop is None else self.stop, size, piece)
+        body = moves.rebuild(body, {panel: add(multiply(current(group), together), inside),
+                                    k: add(multiply(current(piece), size), current(step))})
+        left = piece_bound(k.arg.size if self.stop is None else self.stop, size, piece)
         body = [For(step, LOOP, body, left)] if size > 1 else body
-        body = [For(inside, LOOP, body, left_of(self.panels, together, group))]
+        body = [For(inside, LOOP, body, piece_bound(self.panels, together, group))]
         loops = [For(piece, LOOP, [], self.stop and divide_up(self.stop, size))] if piece.arg.size > 1 else []
         return group, [*loops, *self.loops(self.k[:-1])], body
 
@@ -144,7 +144,7 @@ class PackedFactor:
 
         def copied(start: int, times: int, piece: int, stop: UOp | None = None) -> list[Statement]:
             outer, inner = counter("kb", times), counter("kq", piece)
-            at = add(index(start), add(multiply(one(outer), piece), inner))
+            at = add(index(start), add(multiply(current(outer), piece), inner))
             body = moves.rebuild(store, {k: at})
             if in_registers and piece in blocks:
                 body = [For(spot, TILE, [For(inner, LANE, body)])]
@@ -181,4 +181,4 @@ def swells(factor: UOp, loops: list[UOp]) -> bool:
     """Whether a packed factor would be huge and much larger than the memory it reads: a window, or an expanded view."""
     packed = count(dict.fromkeys([*loops, *ranges_of(factor)]))
     read = {n.src[0] for n in toposort([factor]) if n.op is o.LOAD and n.src[0].op is o.PARAM}
-    return packed > max(cpu.MOST_PACKED, 4 * sum(math.prod(map(most, m.arg.shape)) for m in read))
+    return packed > max(cpu.MOST_PACKED, 4 * sum(math.prod(map(upper_bound, m.arg.shape)) for m in read))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, linear, multiply, substitute_index, times
-from glassgrad.compiler.lower.loops import (TASK, Accumulate, Assign, For, Statement, Store, around, counter,
+from glassgrad.compiler.lower.loops import (TASK, Accumulate, Assign, For, Statement, Store, counter, in_loops,
                                             loops_around, nodes_in, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import edge_gate
@@ -162,7 +162,7 @@ def recognize_with_run_time_bounds(body: list[Statement]) -> Product | None:
     """As `recognize`, but loops with run-time bounds may belong to M and N; `stops` has these bounds."""
     loops, inner = task_loops(body)
     ends = {f.range: f.stop for f in loops if f.stop is not None}
-    product = recognize(around([For(f.range, f.kind, []) for f in loops], inner))
+    product = recognize(in_loops([For(f.range, f.kind, []) for f in loops], inner))
     counters = [f.range for f in loops]
     if product is None or not {*ends} <= {*product.m, *product.n} or any(
             not ranges_of(stop).isdisjoint(counters) for stop in ends.values()):

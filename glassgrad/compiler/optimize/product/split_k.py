@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, identity, ops as o
 from glassgrad.compiler.graph.index_algebra import add, linear, multiply, times
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, flat_index,
-                                            load, local, nested, one, register)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, current,
+                                            flat_index, load, local, nested, register)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
@@ -54,7 +54,7 @@ class Parts:
         """Add up the parts by plain loops: for all results: for the parts: add."""
         product = self.product
         total = register(product.total.arg, product.total.dtype)
-        at = load(self.memory, self.at(one(self.part), self.m.position(), self.n.position()))
+        at = load(self.memory, self.at(current(self.part), self.m.position(), self.n.position()))
         loops = [*self.outer, *self.m.parts, *self.n.parts]
         loops.sort(key=lambda r: -abs(stride_along(self.stored_at, r) or 0))
         if self.at_run_time is not None:                 # outermost, so that it bounds the number of tasks

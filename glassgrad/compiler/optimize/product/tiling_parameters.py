@@ -12,7 +12,7 @@ from typing import Any
 
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, divide_up, index, multiply, operation, times
-from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter, left_of, nested, one
+from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter, current, nested, piece_bound
 from glassgrad.compiler.optimize.decisions import Choice, one_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.tiling_families import FAMILIES
@@ -93,8 +93,8 @@ class PanelBlocks:
         self.block_m, self.block_n = block_m, block_n
         self.task_m, self.in_m = counter("mb", -(-panels_m // block_m)), counter("mo", block_m)
         self.task_n, self.in_n = counter("nb", -(-panels_n // block_n)), counter("no", block_n)
-        self.panel_m = add(multiply(one(self.task_m), block_m), one(self.in_m))
-        self.panel_n = add(multiply(one(self.task_n), block_n), one(self.in_n))
+        self.panel_m = add(multiply(current(self.task_m), block_m), current(self.in_m))
+        self.panel_n = add(multiply(current(self.task_n), block_n), current(self.in_n))
 
     def over_m(self, body: list[Statement]) -> list[Statement]:
         """for the panels of M of one task: body      (the last task may have fewer)"""
@@ -113,19 +113,19 @@ class PanelBlocks:
             number = counter("t", self.task_m.arg.size * self.task_n.arg.size)
             body = moves.rebuild(nested([] if worth else outer, body), {
                 self.task_n: operation(o.IDIV, number, tasks_m), self.task_m: operation(o.MOD, number, tasks_m)})
-            rest = moves.share_out(outer if worth else [], body, most)
+            rest = moves.loops_as_tasks(outer if worth else [], body, most)
             return [moves.tasks(For(number, LOOP, rest, times(divide_up(self.end_n, self.block_n), tasks_m)), most)]
         if self.end_m is not None:
             stop = divide_up(self.end_m, self.block_m)
             body = nested([] if worth else outer, body)
-            rest = moves.share_out([*(outer if worth else []), self.task_n], body, most)
+            rest = moves.loops_as_tasks([*(outer if worth else []), self.task_n], body, most)
             return [moves.tasks(For(self.task_m, LOOP, rest, stop), most)]
         blocks = [self.task_m, self.task_n]
         if worth:
-            return moves.share_out([*outer, *blocks], body, most)
-        return nested(outer, moves.share_out(blocks, body, most))
+            return moves.loops_as_tasks([*outer, *blocks], body, most)
+        return nested(outer, moves.loops_as_tasks(blocks, body, most))
 
 
 def _over(panel: UOp, task: UOp, panels: int | UOp, body: list[Statement]) -> list[Statement]:
     size = panel.arg.size
-    return [For(panel, LOOP, body, left_of(panels, size, task))] if size > 1 else body
+    return [For(panel, LOOP, body, piece_bound(panels, size, task))] if size > 1 else body

@@ -170,7 +170,7 @@ def type_of(code: Code) -> str:
     return kind if kind in TYPES else "v128"
 
 
-def is_settled(code: Code) -> bool:
+def is_cheap_to_repeat(code: Code) -> bool:
     """Whether an expression costs nothing to repeat: a local or a constant."""
     return code.name == "local.get" or code.name.endswith(".const")
 

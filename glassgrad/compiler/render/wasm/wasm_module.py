@@ -16,7 +16,7 @@ from glassgrad.compiler.lower.missing_instructions import held
 from glassgrad.compiler.render.launch_info import LocalLayout, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_placement import Flow
-from glassgrad.compiler.render.wasm.instruction_encoding import At, Code, CodeLocal, get, is_settled, type_of
+from glassgrad.compiler.render.wasm.instruction_encoding import At, Code, CodeLocal, get, is_cheap_to_repeat, type_of
 from glassgrad.compiler.render.wasm.module_encoding import (ARGS_AT, RUN, SCRATCH_AT, CodeBlock, CodeFunction,
                                                             CodeModule, Line, nest)
 from glassgrad.compiler.render.wasm.wasm_memory import ARGS, SCRATCH, TASK, WasmMemory
@@ -77,7 +77,7 @@ class WasmFunction(WasmMemory):
         return CodeLocal(f"{name}_{self.names[name]}" if name != "v" else f"v{self.names[name]}", type_)
 
     def bind(self, code: Code) -> Code:
-        if is_settled(code):
+        if is_cheap_to_repeat(code):
             return code
         local = self.local(type_of(code))
         self.line(_set(local, code))

@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, dtypes, index_algebra as ix, ops as o
-from glassgrad.compiler.lower.loops import Kernel, Store, filled, walk
+from glassgrad.compiler.lower.loops import Kernel, Store, locals_written, walk
 from glassgrad.compiler.lower.missing_instructions import carrier, held
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions, Spelling
@@ -80,7 +80,7 @@ def declared_arrays(kernel: Kernel, scratch_bytes: int, target: Target, definiti
     in_global = scratch_is_global(kernel, scratch_bytes, target.group_bytes)
     written = {s.memory for phase in kernel.phases for s in walk(phase.body) if isinstance(s, Store)}
     shared, found, types = shared_slots(kernel), {}, definitions.types
-    scratch = dict.fromkeys(m for phase in kernel.phases for m in filled(phase) if m not in shared)
+    scratch = dict.fromkeys(m for phase in kernel.phases for m in locals_written(phase) if m not in shared)
     count = len(kernel.params) + len(shared)
     slots = {p: p.arg.slot for p in kernel.params if not p.arg.scalar} | shared
     slots |= {memory: slot for slot, memory in enumerate(scratch, count)}

@@ -15,8 +15,8 @@ from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (Terms, add, both, divide, index, linear, modulo, multiply,
                                                     substitute_index)
 from glassgrad.compiler.lower.group_statements import Axis, Box
-from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, flat_index, local,
-                                            loops_around, nested, one, ranges_of, register_over)
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, current,
+                                            flat_index, local, loops_around, nested, ranges_of, register_over)
 from glassgrad.compiler.optimize.moves.gates import below, zero_outside
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.conv_line_copies import LineAxis
@@ -185,12 +185,12 @@ def _in_rows(memory: UOp, used: list[UOp], size: tuple[int, int], rows_at_once: 
     at_once = rows_at_once * (gpu.PACK_LANES // per_line)
     some, block = counter("p", -(-lines // at_once)), counter("pb", -(-inner // (per_line * piece)))
     rows, each, lane = counter("pr", rows_at_once), counter("pe", piece), counter("l", gpu.PACK_LANES)
-    in_group = add(multiply(divide(lane, per_line), rows_at_once), one(rows))
-    at_line = add(multiply(one(some), at_once), in_group)
-    begin = multiply(add(multiply(one(block), per_line), modulo(lane, per_line)), piece)
+    in_group = add(multiply(divide(lane, per_line), rows_at_once), current(rows))
+    at_line = add(multiply(current(some), at_once), in_group)
+    begin = multiply(add(multiply(current(block), per_line), modulo(lane, per_line)), piece)
     gate = both(below(at_line, lines), below(begin, inner))
     gate = both(gate, below(in_group, at_once))
-    to, value = copy(at_line, add(begin, one(each)), gate)
+    to, value = copy(at_line, add(begin, current(each)), gate)
     held = register_over(f"{memory.arg.name}_next", memory.dtype, (rows, each, lane))
     body: list[Statement] = [Assign(held, value), Store(memory, to, held, None, gate)]  # all loads before the stores
     return nested([*used, some, block], nested([rows, each], [For(lane, LANE, body)], TILE), TASK)

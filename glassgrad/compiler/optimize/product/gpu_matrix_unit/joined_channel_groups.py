@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, substitute_index
-from glassgrad.compiler.lower.loops import Store, counter, one, ranges_of
+from glassgrad.compiler.lower.loops import Store, counter, current, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import zero_outside
 from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
@@ -58,7 +58,7 @@ def _follows(factor: UOp, groups: UOp, members: UOp) -> bool:
 def _joined(p: Product, g: UOp, r: UOp, together: int) -> Product:
     """The product with every `together` groups joined."""
     block = counter(g.arg.name + "b", g.arg.size // together)
-    first = multiply(one(block), together)
+    first = multiply(current(block), together)
 
     def in_one(members: UOp) -> tuple[UOp, UOp, UOp]:
         """A loop over the members of all joined groups, with the group and the member at its index."""

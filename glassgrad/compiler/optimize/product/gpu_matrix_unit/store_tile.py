@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from glassgrad.compiler.graph import DType, UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply
-from glassgrad.compiler.lower.loops import (LANE, TILE, UNIT, For, Statement, Store, counter, load, local, nested,
-                                            nodes_in, one, walk)
+from glassgrad.compiler.lower.loops import (LANE, TILE, UNIT, For, Statement, Store, counter, current, load, local,
+                                            nested, nodes_in, walk)
 from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_next
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
@@ -42,7 +42,7 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     along = width // piece
     each, further = counter("e", piece), counter("f", 8 // piece)
     times, lane = counter("i", height * width // (8 * threads)), counter("l", threads)
-    at = add(multiply(add(multiply(one(times), 8 // piece), one(further)), threads), lane)
+    at = add(multiply(add(multiply(current(times), 8 // piece), current(further)), threads), lane)
     if across:                       # in the result, a run of a line is followed by that of the next line
         run = columns // piece if width % columns == 0 else 1
         lines = divide(at, run)
@@ -53,12 +53,12 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     at_m, at_n = add(first_m, line), add(first_n, begin)
     gate = both(_inside(axis_m, at_m, height), _inside(axis_n, at_n, width))
     gate = both(gate, both(axis_m.gate(at_m), axis_n.gate(at_n)))
-    result = load(tile, add(add(add(multiply(line, pitch), begin), one(each)), start))
+    result = load(tile, add(add(add(multiply(line, pitch), begin), current(each)), start))
     if parts is None:
         product = product if small is None else product.rounded(small)
-        stores = product.stores(result, {**axis_m.apart(at_m), **axis_n.apart(add(at_n, one(each)))}, gate)
+        stores = product.stores(result, {**axis_m.apart(at_m), **axis_n.apart(add(at_n, current(each)))}, gate)
     else:
-        stores = [parts[0].store(parts[1], at_m, add(at_n, one(each)), result, gate)]
+        stores = [parts[0].store(parts[1], at_m, add(at_n, current(each)), result, gate)]
     pieces = nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))
     ahead = read_ahead(pieces, most=4)
     return [*keep, *(ahead if ahead is not pieces else read_next(pieces, most=4))]

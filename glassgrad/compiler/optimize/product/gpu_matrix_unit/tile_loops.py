@@ -18,8 +18,8 @@ from __future__ import annotations
 from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import add, divide, index, less, modulo, multiply
 from glassgrad.compiler.lower.group_statements import AwaitCopies, AwaitSteps, Barrier, CopyBoxes
-from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, For, If, Statement, counter, left_of,
-                                            load, local, nested, one, register, task_loops)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, For, If, Statement, counter, current,
+                                            load, local, nested, piece_bound, register, task_loops)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below
@@ -72,9 +72,10 @@ class GroupUnitTile:
         self.group, self.in_group = counter("mg", -(-tiles_m // together)), counter("mi", together // c.cluster)
         self.cluster = counter("mc", c.cluster)
         self.task_n = counter("nb", -(-self.n.size // self.width))
-        tile = add(multiply(one(self.group), together), add(multiply(one(self.in_group), c.cluster), one(self.cluster)))
+        in_group = add(multiply(current(self.in_group), c.cluster), current(self.cluster))
+        tile = add(multiply(current(self.group), together), in_group)
         self.first_m = multiply(tile, self.height)
-        self.first_n = multiply(one(self.task_n), self.width)
+        self.first_n = multiply(current(self.task_n), self.width)
         self.part, self.steps = counter("kp", c.k_parts), -(-plan.k.size // (self.line * c.k_parts))
         self.row, self.column = counter("r", self.height), counter("c", self.width)
         self.total = register(self.product.total.arg, self.unit.total, (self.row, self.column))
@@ -84,8 +85,8 @@ class GroupUnitTile:
         self.apart = plan.apart(c)
         self.steps_now = plan.k.pieces(self.line) or index(self.steps)
         tiles = self.m.pieces(self.height)
-        self.tiles_left = left_of(tiles_m, together, self.group) if tiles is None else \
-            add(tiles, multiply(one(self.group), -together))
+        self.tiles_left = piece_bound(tiles_m, together, self.group) if tiles is None else \
+            add(tiles, multiply(current(self.group), -together))
         stops = {self.group: self.m.pieces(self.height * together), self.task_n: self.n.pieces(self.width)}
         self.stops = {r: stop for r, stop in stops.items() if stop is not None}
         small = rounded_to(self.product) if c.k_parts == 1 else None
@@ -114,11 +115,11 @@ class GroupUnitTile:
         """The steps of K, with copies for the next ones in flight."""
         ahead = max(1, self.stages - 1)
         first, step = counter("ka", ahead), counter("ks", self.steps)
-        later = add(one(step), index(ahead))
-        body = self.step(one(step))
+        later = add(current(step), index(ahead))
+        body = self.step(current(step))
         if self.steps > ahead:
             body.append(If(less(later, self.steps_now), [self.copies(later, later)]))
-        begin: list[Statement] = [self.copies(one(first), one(first))]
+        begin: list[Statement] = [self.copies(current(first), current(first))]
         stop = None if self.plan.k.stop is None else self.steps_now
         if stop is not None and ahead > 1:
             begin = [If(less(first, stop), begin)]
@@ -145,35 +146,35 @@ class GroupUnitTile:
 
         def copies(tile: UOp, later: UOp) -> Statement:
             """The copies of a step, which may belong to the next tile; none past the last tile."""
-            number = add(multiply(add(tile, divide(later, self.steps)), groups), one(group))
+            number = add(multiply(add(tile, divide(later, self.steps)), groups), current(group))
             round_ = add(multiply(tile, self.steps), later)
             begun = moves.rebuild([self.copies(modulo(later, self.steps), round_)], order.apart(number))
             inside = below(number, order.size)
             return begun[0] if inside is None else If(inside, begun)
-        number = add(multiply(one(tile), groups), one(group))
-        round_ = add(multiply(one(tile), self.steps), one(step))
-        steps = [*self.step(round_), copies(one(tile), add(one(step), index(self.stages - 1)))]
-        last = add(multiply(one(tile), self.steps), index(self.steps - 1))
+        number = add(multiply(current(tile), groups), current(group))
+        round_ = add(multiply(current(tile), self.steps), current(step))
+        steps = [*self.step(round_), copies(current(tile), add(current(step), index(self.stages - 1)))]
+        last = add(multiply(current(tile), self.steps), index(self.steps - 1))
         into = self.memory, multiply(modulo(last, self.stages), self.stage_size)
         body = [*self.in_unit([Assign(self.total, const(0, self.unit.total))]),
                 *([For(step, LOOP, steps)] if self.steps > 1 else steps), AwaitSteps(0), Barrier(),
                 *moves.rebuild(self.epilogue(into), order.apart(number)), Barrier(copies=True)]
         stop = None if order.size % groups == 0 else \
-            add(divide(add(index(order.size - 1), multiply(one(group), -1)), groups), index(1))
+            add(divide(add(index(order.size - 1), multiply(current(group), -1)), groups), index(1))
         first = counter("ka", self.stages - 1)
         tiles: list[Statement] = [For(tile, LOOP, body, stop)] if tile.arg.size > 1 else body
-        return nested([group], [*nested([first], [copies(index(0), one(first))]), *tiles], TASK)
+        return nested([group], [*nested([first], [copies(index(0), current(first))]), *tiles], TASK)
 
     def copies(self, step: UOp, round_: UOp) -> CopyBoxes:
         """The copies of both factors for a step of K, into the stage of its round."""
         to = multiply(modulo(round_, self.stages), self.stage_size)
-        k = multiply(add(multiply(one(self.part), self.steps), step), self.line)
+        k = multiply(add(multiply(current(self.part), self.steps), step), self.line)
         return CopyBoxes(self.memory, round_, (
             *self.left.boxes(self.line, to, self.first_m, self.height, k),
             *self.right.boxes(self.line, add(to, index(self.left_size)), self.first_n, self.width, k)),
             cluster=self.cluster if self.cluster.arg.size > 1 else None)
 
     def epilogue(self, into: tuple[UOp, UOp] | None = None) -> list[Statement]:
-        parts = (self.parts, one(self.part)) if self.apart else None
+        parts = (self.parts, current(self.part)) if self.apart else None
         return tile_to_memory(self.product, self.total, (self.m, self.first_m), (self.n, self.first_n), self.threads,
                               "stages", parts, into)

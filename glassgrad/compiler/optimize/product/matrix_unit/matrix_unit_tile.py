@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LOOP, TILE, UNIT, Accumulate, Assign, For, Statement, Store, counter, load,
-                                            local, loops_around, nested, one, register)
+from glassgrad.compiler.lower.loops import (LOOP, TILE, UNIT, Accumulate, Assign, For, Statement, Store, counter,
+                                            current, load, local, loops_around, nested, register)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below
@@ -169,7 +169,7 @@ class UnitTile(PanelBlocks):
         size = -(-self.steps // count)
         count = -(-self.steps // size)
         block = counter("kb", count - 1)
-        first = multiply(add(one(block), index(1)), size)
+        first = multiply(add(current(block), index(1)), size)
         rest = load(self.tiles, self.place_in_unit())
         stop = None if self.steps % size == 0 else add(index(self.steps), multiply(first, -1))
         later = self.over_m(self.over_n(self.sums(rest, first, size, stop)))
@@ -179,19 +179,19 @@ class UnitTile(PanelBlocks):
 
     def index_of(self, row: UOp, column: UOp) -> UOp:
         """The index of a sum in LOCAL memory: rows of a panel of M, each with all of the task's columns."""
-        above = multiply(one(self.in_m), self.rows) if self.k_block else index(0)
+        above = multiply(current(self.in_m), self.rows) if self.k_block else index(0)
         return add(multiply(add(above, row), self.width), column)
 
     def place_in_unit(self) -> UOp:
         """The index in LOCAL memory of an element of the unit's matrices of sums."""
         unit, inside = self.unit, self.inside
-        column = add(multiply(one(self.in_n), self.columns), multiply(one(self.tile_n), unit.columns))
-        return self.index_of(add(multiply(one(self.tile_m), unit.rows), inside.row), add(column, inside.column))
+        column = add(multiply(current(self.in_n), self.columns), multiply(current(self.tile_n), unit.columns))
+        return self.index_of(add(multiply(current(self.tile_m), unit.rows), inside.row), add(column, inside.column))
 
     def sums(self, begin: UOp, first: UOp, count: int, stop: UOp | None = None) -> list[Statement]:
         """Compute the sums of one panel of M and one of N over some steps of K, and add them to LOCAL memory."""
         step = counter("ks", count)
-        a, b = self.factors(add(first, one(step)))
+        a, b = self.factors(add(first, current(step)))
         product = Accumulate(self.total, o.ADD, a.cast(self.unit.total) * b.cast(self.unit.total))
         body = loops_around([self.inside.word, self.inside.piece], [product], UNIT)
         body = [For(step, LOOP, body, stop)] if count > 1 else body
@@ -201,10 +201,10 @@ class UnitTile(PanelBlocks):
     def factors(self, step: UOp) -> tuple[UOp, UOp]:
         """The operands of one step of the unit, in the factors' own types."""
         inside, unit = self.inside, self.unit
-        b = self.right.element(self.panel_n, step, one(self.tile_n), inside.column, inside)
+        b = self.right.element(self.panel_n, step, current(self.tile_n), inside.column, inside)
         if not self.left_in_place:
-            return self.left.element(self.panel_m, step, one(self.tile_m), inside.row, inside), b
-        row = add(multiply(one(self.tile_m), unit.rows), inside.row)
+            return self.left.element(self.panel_m, step, current(self.tile_m), inside.row, inside), b
+        row = add(multiply(current(self.tile_m), unit.rows), inside.row)
         k = add(add(multiply(step, unit.depth), multiply(inside.word, unit.pieces)), inside.piece)
         at_m = add(self.first_row(), row)
         return substitute_index(self.product.left, {**self.m.apart(at_m), self.product.k[0]: k}, {}), b
@@ -231,7 +231,7 @@ class UnitTile(PanelBlocks):
         column = counter("ni", self.columns)
         at_n = add(multiply(self.panel_n, self.columns), column)
         gate = both(gate, below(at_n, self.n.size) if self.n.size % self.columns else None)
-        result = load(self.tiles, self.index_of(row, add(multiply(one(self.in_n), self.columns), column)))
+        result = load(self.tiles, self.index_of(row, add(multiply(current(self.in_n), self.columns), column)))
         stores = self.product.stores(result, {**self.m.apart(at_m), **self.n.apart(at_n)}, gate)
         body = moves.wide(For(column, LOOP, stores), -(-self.columns // self.lanes), self.lanes)
         return [For(row, LOOP, self.over_n(body))]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, For, If, Statement, Store, counter, flat_index,
-                                            load, local, loops_around, nested, one, ranges_of)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, For, If, Statement, Store, counter, current,
+                                            flat_index, load, local, loops_around, nested, ranges_of)
 from glassgrad.compiler.lower.missing_instructions import carrier
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below, zero_outside
@@ -95,10 +95,10 @@ class UnitPanels:
         else:
             if whole:
                 step = counter("ks", whole)
-                inner = self.one_step(one(panel), one(step), lanes, False)
+                inner = self.one_step(current(panel), current(step), lanes, False)
                 body += [For(step, LOOP, inner)] if whole > 1 else inner
             if whole < self.steps:
-                body += self.one_step(one(panel), index(whole), lanes, True)
+                body += self.one_step(current(panel), index(whole), lanes, True)
             body = [For(panel, kind, body)] if self.panels > 1 else body
         return loops_around(self.outer, body, kind)
 
@@ -141,8 +141,8 @@ class UnitPanels:
         blocks_a, blocks_o = -(-across.arg.size // lanes), -(-over.arg.size // lanes)
         block_a, block_o = counter("qa", blocks_a), counter("qo", blocks_o)
         lane, tile = counter("l", min(lanes, across.arg.size)), counter("t", min(lanes, over.arg.size))
-        body = moves.rebuild(store, {across: add(multiply(one(block_a), lanes), lane),
-                                     over: add(multiply(one(block_o), lanes), tile)})
+        body = moves.rebuild(store, {across: add(multiply(current(block_a), lanes), lane),
+                                     over: add(multiply(current(block_o), lanes), tile)})
         return nested([block_o, block_a], nested([tile], nested([lane], body, LANE), TILE))
 
     def at(self, panel: UOp, spot: UOp, k: UOp, ragged: bool, clamp: bool) -> UOp:

@@ -27,7 +27,7 @@ from glassgrad.compiler.graph import UOp, const, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, modulo, multiply,
                                                     operation, substitute_index)
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Prefetch, Statement, Store,
-                                            counter, flat_index, load, local, nested, one, ranges_of, register_over)
+                                            counter, current, flat_index, load, local, nested, ranges_of, register_over)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below, edge_gate
 from glassgrad.compiler.optimize.product.packing import PackedFactor
@@ -58,7 +58,7 @@ class RegisterTile(PanelBlocks):
         self.left_in_place, self.right_in_place = c.left == "in_place", c.right == "in_place"
         self.row, self.over = counter("mi", rows or c.rows), counter("ni", self.vectors)
         self.lane = counter("l", c.lanes)
-        self.column = add(multiply(one(self.over), self.lanes), one(self.lane))
+        self.column = add(multiply(current(self.over), self.lanes), current(self.lane))
         self.set_rows(rows)
         self.set_columns()
         p, near = self.product, c.right == "near"
@@ -66,10 +66,11 @@ class RegisterTile(PanelBlocks):
         own = self.left_is_own = (self.task_m.arg.size == 1 or plan.any_rows) and plan.packs_own_left
         self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1,
                                  self.block_m if own else self.panels_m, self.task_m if own else None, p.stops)
-        self.right_panel, self.right_column, width = one(self.in_n) if near else self.panel_n, self.column, self.pitch
+        self.right_panel = current(self.in_n) if near else self.panel_n
+        self.right_column, width = self.column, self.pitch
         if self.end_n is not None:           # each vector of a panel is packed by itself: no more vectors than exist
-            self.right_panel = add(multiply(self.right_panel, c.vectors), one(self.over))
-            self.right_column, width = one(self.lane), c.lanes
+            self.right_panel = add(multiply(self.right_panel, c.vectors), current(self.over))
+            self.right_column, width = current(self.lane), c.lanes
         panels = (self.block_n if near else self.panels_n) * self.pitch // width
         self.right = PackedFactor("right", p.right, self.n, self.outer, p.k, width, width // c.lanes, panels,
                                   self.task_n if near else None, p.stops, plan.right_bytes > plan.target.l2_bytes)
@@ -77,7 +78,7 @@ class RegisterTile(PanelBlocks):
     def set_rows(self, rows: int) -> None:
         """Set the position of a tile's row on M (`at_m`), and the condition for storing it (`gate_m`)."""
         begin = add(multiply(self.panel_m, rows or self.rows), self.taller_panels(rows))
-        self.at_m = add(begin, one(self.row))
+        self.at_m = add(begin, current(self.row))
         end = index(self.m.size) if self.m.stop is None else self.m.stop
         ragged = self.m.stop is not None or self.m.size % self.rows != 0
         self.gate_m = less(self.at_m, end) if ragged and (not self.m.balanced or rows == self.least_rows) else None
@@ -88,7 +89,7 @@ class RegisterTile(PanelBlocks):
         elif self.left_in_place:
             # the last panel starts early, so that no row past the end is read; overlapping rows are masked at the store
             nominal = multiply(self.panel_m, self.rows)
-            self.at_m = add(nominal.minimum(add(end, index(-self.rows))), one(self.row))
+            self.at_m = add(nominal.minimum(add(end, index(-self.rows))), current(self.row))
             self.gate_m = less(nominal, add(self.at_m, index(1)))
 
     def set_columns(self) -> None:
@@ -122,7 +123,7 @@ class RegisterTile(PanelBlocks):
         if self.plan.before:
             rest = [r for r in self.outer if r not in self.product.batch]
             body = [*self.plan.before, *nested([*rest, self.task_m, self.task_n], body)]
-            return [*packed, moves.share_out(self.product.batch, body, most)]
+            return [*packed, moves.loops_as_tasks(self.product.batch, body, most)]
         return [*packed, self.as_tasks(self.outer, body, self.work >= cpu.LIMITS["contract"].task_work, most)]
 
     def sums(self) -> list[Statement]:
@@ -144,7 +145,7 @@ class RegisterTile(PanelBlocks):
         whole, rest = divide(end, together), modulo(end, together)
         found: list[Statement] = [For(k, LOOP, body, whole)]
         if rest is not index(0):
-            found.append(For(left, LOOP, [self.step(add(first, add(multiply(whole, together), one(left))))], rest))
+            found.append(For(left, LOOP, [self.step(add(first, add(multiply(whole, together), current(left))))], rest))
         return found
 
     def begin(self) -> list[Statement]:
@@ -156,7 +157,7 @@ class RegisterTile(PanelBlocks):
             a = self.left_at(self.at_m, k)
         else:
             panel, row = divide(self.at_m, self.rows), modulo(self.at_m, self.rows)
-            a = load(self.left.memory, self.left.index_of(one(self.in_m) if self.left_is_own else panel, k, row))
+            a = load(self.left.memory, self.left.index_of(current(self.in_m) if self.left_is_own else panel, k, row))
         if self.right_in_place:
             b = edge_gate(self.right_at(self.at_n, k), self.read_gate)
         else:
@@ -207,14 +208,14 @@ class RegisterTile(PanelBlocks):
         k = add(multiply(modulo(after, passes.arg.size), self.choice.k_block * self.choice.k_blocks), inner)
         first = add(self.begin_n, multiply(divide(after, passes.arg.size), self.columns * self.block_n))
         together = min(self.block_m, self.vectors) if self.end_m is None else 1
-        lines = [add(modulo(one(self.in_m), together), index(line)) for line in range(0, self.vectors, together)]
+        lines = [add(modulo(current(self.in_m), together), index(line)) for line in range(0, self.vectors, together)]
         reads = [self.right_at(add(first, multiply(line, self.lanes)), add(k, index(i)))
                  for i in range(self.choice.unroll) for line in lines]
         return [Prefetch(read.src[0], read.src[1]) for read in reads]
 
     def over_image(self) -> list[Statement]:
         """The sums over windows of an image: every tap is a vector load from the image itself, at a constant offset."""
-        a = load(self.left.memory, self.left.index_of(self.panel_m, flat_index(self.product.k), one(self.row)))
+        a = load(self.left.memory, self.left.index_of(self.panel_m, flat_index(self.product.k), current(self.row)))
         if self.left_in_place:
             a = substitute_index(self.product.left, self.m.apart(self.at_m), {})
         b = edge_gate(substitute_index(self.product.right, self.n.apart(self.at_n), {}), self.read_gate)
@@ -243,18 +244,18 @@ class RegisterTile(PanelBlocks):
         count = -(-self.depth // size)
         whole = at_once >= count
         passes, block = counter("kp", -(-count // at_once)), counter("kb", min(at_once, count))
-        number = add(multiply(one(passes), at_once), one(block))
+        number = add(multiply(current(passes), at_once), current(block))
         first = multiply(number, size)
         tiles = 1 if whole else self.block_m * self.block_n
         memory = local("tiles", self.total.dtype, tiles * self.rows * self.columns)
-        tile = index(0) if whole else add(multiply(one(self.in_n), self.block_m), one(self.in_m))
+        tile = index(0) if whole else add(multiply(current(self.in_n), self.block_m), current(self.in_m))
         end = self.product.k_stop or (index(self.depth) if self.depth % size else None)
         stop = None if end is None else add(end, multiply(number, -size))
         last = None if count % at_once == 0 or whole else add(index(count), multiply(passes, -at_once))
         rounds = None
         if self.product.k_stop is not None:
             used = divide_up(self.product.k_stop, size)                 # the number of blocks that are not empty
-            last, rounds = add(used, multiply(one(passes), -at_once)), divide_up(used, at_once)
+            last, rounds = add(used, multiply(current(passes), -at_once)), divide_up(used, at_once)
 
         def clear(t: RegisterTile) -> list[Statement]:
             return t.tile([Store(memory, t.in_tile(tile), const(0, t.total.dtype))])
@@ -287,7 +288,7 @@ class RegisterTile(PanelBlocks):
             by_rows = self.block_n > 1 and (self.choice.right == "near" or few and self.right_in_place)
             return self.over_m(self.over_n(body(self))) if by_rows else self.over_n(self.over_m(body(self)))
         found, each = list[Statement](), counter("mh", self.block_m)
-        first = multiply(one(self.task_m), self.block_m)
+        first = multiply(current(self.task_m), self.block_m)
         for rows in range(self.rows, self.least_rows - 1, -1):
             begin = operation(o.MAX, self.taller_panels(rows), first)
             end = operation(o.MIN, self.end_m, add(first, index(self.block_m)))
@@ -298,9 +299,9 @@ class RegisterTile(PanelBlocks):
         return self.over_n(found)
 
     def over_widths(self, body: Callable[[RegisterTile], list[Statement]]) -> list[Statement]:
-        """Do the body for the whole panels of a task's columns, known at run time, then for one panel of the other vectors."""
+        """Do the body for the whole panels of a run-time number of columns, then for one panel of the other vectors."""
         assert self.n.stop is not None
-        first, most = multiply(one(self.task_n), self.block_n * self.pitch), self.block_n * self.pitch
+        first, most = multiply(current(self.task_n), self.block_n * self.pitch), self.block_n * self.pitch
         columns = operation(o.MIN, add(self.n.stop, multiply(first, -1)), index(most))
         whole, left_over = divide(columns, self.pitch), divide_up(modulo(columns, self.pitch), self.lanes)
         found: list[Statement] = [For(self.in_n, LOOP, body(self), whole)]
@@ -325,7 +326,7 @@ class RegisterTile(PanelBlocks):
 
     def in_tile(self, tile: UOp) -> UOp:
         """The index of an element in LOCAL memory that holds whole tiles."""
-        return add(multiply(add(multiply(tile, self.rows), one(self.row)), self.pitch), self.column)
+        return add(multiply(add(multiply(tile, self.rows), current(self.row)), self.pitch), self.column)
 
     @cached_property
     def long_epilogue(self) -> bool:
