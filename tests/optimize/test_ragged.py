@@ -166,7 +166,7 @@ REWRITES = {
     "short_gpu_loops._written_out": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.along_sum": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.in_parts": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
-    "short_gpu_loops.apart": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
+    "short_gpu_loops.split_sums": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "joined_channel_groups.joined_groups":
         "test_conv_window_copies.py::test_groups_of_few_channels_are_one_product_with_zeros",
     "scans.read_ahead_of_totals": "test_scans.py::test_few_rows_are_cut_into_chunks",
@@ -205,7 +205,8 @@ REWRITES = {
     "reduction_moves.group": "test_optimize.py::test_a_sum_by_groups_of_rows_is_the_same_sum",
     "padding_bounds.loop_over_interval": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",
     "loop_moves.branch": "test_cold_path.py::test_the_same_values_with_and_without_the_branch",
-    "redundant_phases.without_redundant_fills": "test_conv_window_copies.py::test_the_gradients_of_a_strided_convolution",
+    "redundant_phases.without_redundant_fills":
+        "test_conv_window_copies.py::test_the_gradients_of_a_strided_convolution",
     "split_by_remainder.in_one_nest": "test_short_gpu_loops.py::test_remainders_of_a_pooled_gradient_are_side_by_side",
     "split_by_remainder.split_where_divided":
         "test_joined_remainders.py::test_loops_of_groups_give_what_the_graph_gives",

@@ -135,7 +135,7 @@ class Values:
         self.requested: dict[UOp, list[tuple[Index, Any]]] = {}        # elementwise node -> its (index, gate)s
         self.kept_at: dict[UOp, tuple[UOp, list[Block], Index]] = {}   # node -> its LOCAL, loops that fill it, index
         self.open_blocks: list[Block] = [Block(None)]
-        self.fresh = count().__next__         # numbers for fresh names
+        self.next_number = count().__next__         # numbers for fresh names
         self.reduced: list[int] = []          # sizes of reduced axes, which the kernel's name mentions
         nodes = toposort([sink])
         self.params = sorted((n for n in nodes if n.op is o.PARAM), key=lambda n: n.arg.slot)
@@ -280,9 +280,9 @@ class Values:
             for block in self.open_blocks[1:]:
                 if block.counter in self.votes and any(block.counter in ranges_of(i) for i in at):
                     self.votes[block.counter] += 1
-        counters = {a: self.counter(f"k{self.fresh()}", source.shape[a]) for a in axes}
+        counters = {a: self.counter(f"k{self.next_number()}", source.shape[a]) for a in axes}
         self.reduced += [source.shape[a] for a in axes]
-        total = register(f"acc{self.fresh()}", dtype)
+        total = register(f"acc{self.next_number()}", dtype)
         around = self.open_blocks
         inner = [Block(counters[a]) for a in axes]
         self.open_blocks = around[:depth + 1] + inner

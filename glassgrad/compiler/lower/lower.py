@@ -54,7 +54,7 @@ def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_B
 def _online_softmax(sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks) -> Kernel:
     """The loops of softmax(scores) times values; on a CPU, run-time rows are cut into blocks of several sizes."""
     size = chain.weights.shape[chain.row_axis]
-    if blocks.even or not isinstance(size, Length):
+    if blocks.equal_sizes or not isinstance(size, Length):
         return OnlineSoftmax(sink, chain, blocks).kernel()
     rows = tuple([n for n in blocks.symbolic_rows if n <= upper_bound(size)]) or blocks.symbolic_rows[-1:]
     kernels = [OnlineSoftmax(sink, chain, blocks._replace(symbolic_rows=rows), larger, n).kernel()

@@ -131,7 +131,7 @@ class HeldNests:
         self.row = counter("r", plan.row.arg.size)
         self.column = {m: counter(f"{plan.alike.get(m, m).arg.name}_c", _rounded_up(axis.size, TOGETHER))
                        for m, axis in plan.matrices.items()}
-        self.now: dict[UOp, UOp] = {}                 # LOCAL memory -> the register with its current contents
+        self.register_of: dict[UOp, UOp] = {}                 # LOCAL memory -> the register with its current contents
         self.block: dict[UOp, UOp] = {}               # counter of blocks -> the block for which code is generated
         lefts = {p.left.src[0] for p in plan.products.values()}
         self.rounded = {m: self.named(m, f"{m.arg.name}_left", self.unit.left) for m in plan.matrices if m in lefts}
@@ -212,7 +212,7 @@ class HeldNests:
             made = self.over([self.row, column], Assign(sums, finished))
             condition = something_masked(finished, sums, [self.row, column])
             made = made if condition is None else [If(condition, made)]
-        self.now[memory] = sums
+        self.register_of[memory] = sums
         return ProductSteps(self.over([self.row, column], Assign(sums, begins)),
                             self.over([self.row, column, depth], step), made)
 
@@ -263,7 +263,7 @@ class HeldNests:
         small = narrowed(s.value, self.unit.left) if s.memory in self.rounded else None
         value = self.new(s.value if small is None else small, replace)
         target = self.named(s.memory, s.memory.arg.name, s.memory.dtype) if small is None else self.rounded[s.memory]
-        self.now[s.memory] = target
+        self.register_of[s.memory] = target
         return Assign(target, value)
 
     def stored(self, s: Store, wide: list[UOp], replace: dict[UOp, UOp], matrices: list[UOp]) -> list[Statement]:
@@ -281,7 +281,7 @@ class HeldNests:
         out = {**self.block, self.plan.row: self.row}
         for m in matrices:
             axis = FlatAxis.of(counters)
-            out.update(axis.apart(self.column[m]))
+            out.update(axis.loop_indices(self.column[m]))
         return out
 
     def new(self, value: UOp, replace: dict[UOp, UOp]) -> UOp:
@@ -289,7 +289,7 @@ class HeldNests:
         held = {}
         for n in toposort([value]):
             if n.op is o.LOAD and n.src[0].op is o.LOCAL:
-                register_ = self.now[n.src[0]]
+                register_ = self.register_of[n.src[0]]
                 held[n] = register_ if register_.dtype is n.dtype else register_.cast(n.dtype)
         return substitute_index(value, {**replace, **held}, {})
 

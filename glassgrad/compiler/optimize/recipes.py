@@ -122,7 +122,7 @@ def is_nests(body: list[Statement]) -> bool:
 
 
 def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[list[Statement]]]:
-    """Yield the loop nests of each phase, split by remainders; for thread groups, sums over the same loops are fused."""
+    """Yield the loop nests of each phase, split by remainders; for thread groups, sums over equal loops are fused."""
     for phase in [p for p in kernel.phases if not is_nests(p.body)]:
         body = moves.without_known_gates(phase.body)
         if target.groups:

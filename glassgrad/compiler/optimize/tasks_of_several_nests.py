@@ -130,7 +130,7 @@ def _columns(loops: list[For], inner: list[Statement], target: Target, decisions
     if target.groups and len(loops) > 1 and loops[-1].range.arg.size < lanes and all(f.stop is None for f in loops):
         axis = FlatAxis.of([f.range for f in loops])
         whole = counter(loops[0].range.arg.name, axis.size)
-        loops, inner = [For(whole, TASK, [])], moves.rebuild(inner, axis.apart(whole))
+        loops, inner = [For(whole, TASK, [])], moves.rebuild(inner, axis.loop_indices(whole))
     chosen = ask_lanes(decisions, loops, len(loops) - 1, vectors_in_flight(inner), lanes)
     along = next(f for f in loops if f.range.arg.name == chosen.loop)
     wide = moves.wide(For(along.range, LOOP, inner, along.stop), chosen.tile, chosen.lanes, copies=False)

@@ -40,17 +40,17 @@ def schedule_steps(planned: Schedule, inputs: Sequence[UOp], schedule: ScheduleS
 
 def unrolled(planned: Schedule, values: Sequence[int] = ()) -> Schedule:
     """Expand recurrences into the kernels of every step. With `values` of the variables, memory gets plain sizes."""
-    def now(shape: Any) -> Any:
+    def plain_shape(shape: Any) -> Any:
         return replaced(shape, lambda symbol: values[int(symbol.name[1:])])
 
-    slots = [replace(slot, shape=now(slot.shape)) for slot in planned.slots] if values else list(planned.slots)
+    slots = [replace(slot, shape=plain_shape(slot.shape)) for slot in planned.slots] if values else list(planned.slots)
     out = replace(planned, items=[], slots=slots)
     for item in planned.items:
         if item.step is None:
             out.items.append(item)
         else:
-            step = replace(item.step, slots=[replace(slot, shape=now(slot.shape)) for slot in item.step.slots])
-            out.items += _StepKernels(item, step, slots, now(_count(item.ast.src[0]))).items()
+            step = replace(item.step, slots=[replace(slot, shape=plain_shape(slot.shape)) for slot in item.step.slots])
+            out.items += _StepKernels(item, step, slots, plain_shape(_count(item.ast.src[0]))).items()
     return out
 
 

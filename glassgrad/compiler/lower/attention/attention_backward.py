@@ -36,19 +36,19 @@ from glassgrad.compiler.schedule.attention_backward import FactorProduct
 class ComputedFactor(BlockLoops):
     """Builds the loops of one kernel: those of its first chain, which has all products, and of the chains that share
     them."""
-    any_order = True
+    keys_in_any_order = True
 
     def __init__(self, sink: UOp, chains: list[FactorProduct], blocks: ScoreBlocks, number: int = 0,
                  rows: int | None = None):
         chain, *others = chains
         size, keys = (chain.weights.shape[a] for a in (chain.row_axis, chain.axis))
         width = sum(math.prod(c.weights.shape[a] for a in c.columns) for c in chains)
-        rows = rows or blocks.rows_of(size, width, reads=False, times=batch_elements(chain))
+        rows = rows or blocks.rows_of(size, width, reads=False, batch=batch_elements(chain))
         super().__init__(sink, chain, chain.total.dtype.accumulator, blocks, rows,
                          blocks._replace(keys=blocks.factor_keys).keys_of(keys))
         self.out = local(f"out{number or ''}", self.dtype, self.out.arg.size)
         self.factor, self.scale = in_full_precision(chain.weights, chain.inside, self.dtype), 1.0
-        if self.even:
+        if self.equal_sizes:
             self.factor, self.scale = without_factor(self.factor)
         self.rounded = min([n.dtype for n in chain.inside if n.dtype.is_float],
                            key=lambda dtype: (dtype.itemsize, dtype.mantissa))
@@ -57,7 +57,7 @@ class ComputedFactor(BlockLoops):
                 self.nesting[n] = max([self.nesting[s] for s in n.src], default=0)
         self.tiles = {p: local(f"tile{i or ''}", self.dtype, self.keys * self.rows)
                       for i, p in enumerate(chain.products)}
-        self.tops = {p: self.top(p) if self.even else p for p in chain.products}
+        self.tops = {p: self.top(p) if self.equal_sizes else p for p in chain.products}
         self.factors: dict[UOp, float] = {}           # product -> the constant factor left out of its tile
         self.sharing = [ComputedFactor(sink, [other], blocks, i, self.rows) for i, other in enumerate(others, 1)]
         for other in self.sharing:
@@ -88,10 +88,10 @@ class ComputedFactor(BlockLoops):
     def computation(self, node: UOp, at: Index, gate: UOp | None) -> Computation:
         if node in self.known:
             return (yield from super().computation(node, at, gate))
-        if node.op is o.EXP2 and self.even and node.dtype is self.dtype:
+        if node.op is o.EXP2 and self.equal_sizes and node.dtype is self.dtype:
             argument = yield (node.src[0], at, gate)
             return UOp(o.EXP2, node.dtype, (argument,))
-        if node.op is o.WHERE and self.even and node.src[2].op is o.CONST and node.src[2].arg == 0:
+        if node.op is o.WHERE and self.equal_sizes and node.src[2].op is o.CONST and node.src[2].arg == 0:
             condition = self.value_at(node.src[0], at if node.src[0].shape else (), None)
             if condition in self.conditions(node.src[1], at, 0):       # already 0 there
                 return (yield (node.src[1], at, gate))
@@ -99,7 +99,7 @@ class ComputedFactor(BlockLoops):
 
     # -- the nests -------------------------------------------------------------------------------------------
     def begin(self) -> list[Statement]:
-        return [*super().begin(), *[s for other in self.sharing for s in other.cleared()]]
+        return [*super().begin(), *[s for other in self.sharing for s in other.clear()]]
 
     def over_keys(self, first: UOp, size: int) -> tuple[list[Statement], UOp]:
         key, out = self.key(size), list[Statement]()
@@ -110,7 +110,7 @@ class ComputedFactor(BlockLoops):
             part.nest([key, self.row], list)
             part.made(first, key)
         edge = both(self.row_gate, self.key_gate)
-        wanted = [part.in_sight(part.at_key("k_at", first, key)) for part in parts]
+        wanted = [part.factor_conditions(part.at_key("k_at", first, key)) for part in parts]
         known, self.known = self.known, self.rows_known()
         for p, tile in self.tiles.items():
             out += self.nest([key, self.row], partial(self.product, p, tile, spot, edge))
@@ -146,16 +146,16 @@ class ComputedFactor(BlockLoops):
             out.append(Assign(value, substitute_index(made, known, {})))
             known[made] = value
         for value, part, tile in zip(known.values(), parts, self.tiles.values()):
-            out.append(Store(tile, spot, value.cast(part.rounded).cast(self.dtype) if self.even else value))
+            out.append(Store(tile, spot, value.cast(part.rounded).cast(self.dtype) if self.equal_sizes else value))
         return out
 
     def product(self, node: UOp, tile: UOp, spot: UOp, gate: UOp | None) -> list[Statement]:
         """Store a contraction, with the values added to it, in its tile; keys past the end are masked there."""
         top = self.tops[node]
-        value = self.value_at(top, self.asked[top], gate).cast(self.dtype)
-        if not self.even:
+        value = self.value_at(top, self.last_read_at[top], gate).cast(self.dtype)
+        if not self.equal_sizes:
             return [Store(tile, spot, value)]
-        [total] = [made for (asked, _, _), made in self.memo.items() if asked is node]
+        [total] = [made for (requested, _, _), made in self.memo.items() if requested is node]
         found = shifted_sum(value, total)
         if found is None:
             raise Bug(f"{top.op.name} is not made of a product by additions, factors and masks alone")
@@ -184,7 +184,7 @@ class ComputedFactor(BlockLoops):
         readers = [n for n in toposort([self.factor]) if top in n.src]
         return len(readers) == 1 and readers[0].op is o.EXP2
 
-    def cleared(self) -> list[Statement]:
+    def clear(self) -> list[Statement]:
         """Set the accumulator to 0."""
         return self.nest([*self.wide, self.row], lambda: [Store(self.out, self.out_at(), const(0, self.dtype))])
 
@@ -197,26 +197,25 @@ class ComputedFactor(BlockLoops):
         return out
 
     # -- masks -----------------------------------------------------------------------------------------------
-    def in_sight(self, at: Index) -> list[UOp]:
+    def factor_conditions(self, at: Index) -> list[UOp]:
         """Conditions for the factor to be nonzero: where any of them is false, it is 0."""
         self.nest([self.row], list)
         return self.conditions(self.factor, at, 0)
 
-    def conditions(self, node: UOp, at: Index, gone: float) -> list[UOp]:
-        """Conditions outside of which a node has the value `gone` (0, or -inf for an exponent): where any of them is
-        false."""
+    def conditions(self, node: UOp, at: Index, masked_value: float) -> list[UOp]:
+        """Conditions such that, where one is false, a node has the value `masked_value` (0; -inf for an exponent)."""
         if node.op in (o.RESHAPE, o.PERMUTE, o.EXPAND):
-            return self.conditions(node.src[0], source_index(node, at)[0], gone)
-        if node.op is o.WHERE and node.src[2].op is o.CONST and node.src[2].arg == gone:
+            return self.conditions(node.src[0], source_index(node, at)[0], masked_value)
+        if node.op is o.WHERE and node.src[2].op is o.CONST and node.src[2].arg == masked_value:
             condition = self.value_at(node.src[0], at if node.src[0].shape else (), None)
-            return [condition, *self.conditions(node.src[1], at, gone)]
-        if node.op is o.EXP2 and gone == 0:
+            return [condition, *self.conditions(node.src[1], at, masked_value)]
+        if node.op is o.EXP2 and masked_value == 0:
             return self.conditions(node.src[0], at, -float("inf"))
-        if node.op is o.MUL and gone == 0:
-            return [found for s in node.src for found in self.conditions(s, at if s.shape else (), gone)]
+        if node.op is o.MUL and masked_value == 0:
+            return [found for s in node.src for found in self.conditions(s, at if s.shape else (), masked_value)]
         scaled = node.op is o.MUL and node.src[1].op is o.CONST and node.src[1].arg > 0
-        if node.op is o.CAST or scaled or node.op is o.SUB and gone < 0:
-            return self.conditions(node.src[0], at, gone)
+        if node.op is o.CAST or scaled or node.op is o.SUB and masked_value < 0:
+            return self.conditions(node.src[0], at, masked_value)
         return []
 
 

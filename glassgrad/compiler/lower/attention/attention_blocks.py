@@ -14,11 +14,11 @@ tiles, the rest into vectors. Rows are innermost in all of them, so that every p
 summed across lanes. The sums of a row are computed by one task, block by block in order, so the bits do not depend on
 the number of threads. Blocks differ only in their first row and key, except for the last keys.
 
-For groups of threads, all blocks have the same size (`ScoreBlocks.even`): rows and keys past the end are read as zeros,
-and such rows are not stored. On a CPU, a symbolic number of rows is cut into blocks of several sizes, of which the last
-goes past the end likewise; loops over a symbolic number of keys end after the last key that any row of the block sees.
-For groups of threads, weights are rounded where the graph rounds them, so that a matrix unit can read them, and their
-exponential stays one op, for which GPUs have an instruction.
+For groups of threads, all blocks have the same size (`ScoreBlocks.equal_sizes`): rows and keys past the end are read as
+zeros, and such rows are not stored. On a CPU, a symbolic number of rows is cut into blocks of several sizes, of which
+the last goes past the end likewise; loops over a symbolic number of keys end after the last key that any row of the
+block sees. For groups of threads, weights are rounded where the graph rounds them, so that a matrix unit can read them,
+and their exponential stays one op, for which GPUs have an instruction.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class ScoreBlocks(NamedTuple):
     rows: int = 64
     keys: int = 64
     lanes: int = 16                # the rows of a block are a multiple of this
-    even: bool = False             # all blocks have the same size, even past the end: for groups of threads
-    again: int = 8                 # the cost of reading the keys once more, in rows
+    equal_sizes: bool = False      # all blocks have the same size, even past the end: for groups of threads
+    key_read_cost: int = 8         # the cost of reading the keys once more, in rows
     narrow_rows: int = 0           # used instead of `rows` where registers suffice: values have at most
-    narrow: int = 64               # this many columns, scores read no memory except keys, and
+    narrow_columns: int = 64       # this many columns, scores read no memory except keys, and
     processors: int = 1            # each of this many processors has a block
     factor_keys: int = 64          # used instead of `keys` where a block of several products is in registers at once
     symbolic_rows: tuple[int, ...] = (48, 16)      # sizes of blocks of symbolically many rows: as many blocks
     symbolic_keys: int = 64                        # of the first size as fit, then of the next; and their keys
 
-    def rows_of(self, size: Size, width: int = 0, reads: bool = True, times: int = 1) -> int:
+    def rows_of(self, size: Size, width: int = 0, reads: bool = True, batch: int = 1) -> int:
         """Choose the rows of a block, so that few rows are computed twice or past the end, and few blocks read the keys
-        again. `times`: the number of elements of the batch axes, each of which has these rows.
+        again. `batch`: the number of elements of the batch axes, each of which has these rows.
 
         >>> [ScoreBlocks().rows_of(size) for size in (512, 65, 20, 5)]
         [64, 48, 20, 5]
@@ -69,11 +69,11 @@ class ScoreBlocks(NamedTuple):
         """
         if isinstance(size, Length):
             return self.symbolic_rows[0]
-        enough = times * size >= self.processors * self.narrow_rows > 0
-        largest = self.narrow_rows if enough and width <= self.narrow and not reads else self.rows
+        enough = batch * size >= self.processors * self.narrow_rows > 0
+        largest = self.narrow_rows if enough and width <= self.narrow_columns and not reads else self.rows
         steps = range(self.lanes, largest + 1, self.lanes)
-        rows = min(steps, key=lambda rows: (-(-size // rows) * (rows + self.again), -rows))
-        return rows if self.even else min(size, rows)
+        rows = min(steps, key=lambda rows: (-(-size // rows) * (rows + self.key_read_cost), -rows))
+        return rows if self.equal_sizes else min(size, rows)
 
     def keys_of(self, size: Size) -> int:
         """Choose the keys of a block, so that all blocks have nearly the same number.
@@ -83,20 +83,20 @@ class ScoreBlocks(NamedTuple):
         """
         if isinstance(size, Length):
             return self.symbolic_keys
-        return self.keys if self.even else -(-size // max(1, round(size / self.keys)))
+        return self.keys if self.equal_sizes else -(-size // max(1, round(size / self.keys)))
 
-    def parts_of(self, keys: Size, times: int) -> int:
-        """Choose into how many parts keys are split, each of them a task, where `times` tasks leave processors idle.
+    def parts_of(self, keys: Size, tasks: int) -> int:
+        """Choose into how many parts keys are split, each of them a task, if this many tasks leave processors idle.
         Costs are in blocks: a processor runs its tasks in sequence, each task starts and ends, and parts have to be
         joined.
 
-        >>> [BOX_BLOCKS._replace(processors=132).parts_of(4096, times) for times in (1, 8, 32, 256)]
+        >>> [BOX_BLOCKS._replace(processors=132).parts_of(4096, tasks) for tasks in (1, 8, 32, 256)]
         [32, 16, 4, 1]
         """
         blocks = -(-upper_bound(keys) // self.keys_of(keys))
 
         def cost(parts: int) -> int:
-            return -(-times * parts // self.processors) * (-(-blocks // parts) + TASK_ENDS) + JOINING * (parts > 1)
+            return -(-tasks * parts // self.processors) * (-(-blocks // parts) + TASK_ENDS) + JOINING * (parts > 1)
 
         best = min(range(1, min(blocks, self.processors) + 1), key=cost)
         return best if 5 * cost(best) < 4 * cost(1) else 1
@@ -105,8 +105,8 @@ class ScoreBlocks(NamedTuple):
 TASK_ENDS = 1        # the cost of starting and ending a task, in blocks of keys
 JOINING = 2          # the cost of joining parts, in blocks of keys
 SCORE_BLOCKS = ScoreBlocks()
-GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, even=True, again=48, symbolic_rows=(64,))
-BOX_BLOCKS = ScoreBlocks(rows=128, keys=128, lanes=64, even=True, again=48, narrow_rows=256, symbolic_rows=(64,))
+GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, equal_sizes=True, key_read_cost=48, symbolic_rows=(64,))
+BOX_BLOCKS = GROUP_BLOCKS._replace(keys=128, narrow_rows=256)
 
 
 def batch_elements(chain: WeightedSum) -> int:
@@ -118,7 +118,7 @@ def batch_elements(chain: WeightedSum) -> int:
 
 class BlockLoops(Values):
     """Builds the loops of one kernel."""
-    any_order = False  # whether blocks of keys may run from last to first, if a mask then allows skipping some
+    keys_in_any_order = False  # whether blocks of keys may run from last to first, if a mask then allows skipping some
 
     def __init__(self, sink: UOp, chain: WeightedSum, dtype: DType, blocks: ScoreBlocks, rows: int, keys: int,
                  parts: int = 1, larger: int = 0):
@@ -126,24 +126,24 @@ class BlockLoops(Values):
         none)."""
         super().__init__(sink, {})
         self.part = counter("kp", parts)                  # block b of keys belongs to part b % parts
-        self.chain, self.even, self.dtype = chain, blocks.even, dtype
+        self.chain, self.equal_sizes, self.dtype = chain, blocks.equal_sizes, dtype
         self.rows, self.keys = rows, keys
         self.stands_for: dict[UOp, UOp] = {}              # stand-in counter -> its index, which gates keep in bounds
         self.shape = chain.weights.shape                  # of the summed product: rows, columns and keys
         self.ends: dict[UOp, UOp] = {}                    # counter -> where its loop ends at run time
         # whether loops over keys are among those
-        self.ends_with_keys = not self.even and isinstance(self.shape[chain.axis], Length)
+        self.ends_with_keys = not self.equal_sizes and isinstance(self.shape[chain.axis], Length)
         size = self.shape[chain.row_axis]
         self.row, self.block = counter("q", self.rows), self.counter("qb", (size + self.rows - 1) // self.rows)
         begin, ragged = multiply(current(self.block), self.rows), size % self.rows != 0
-        if isinstance(size, Length) and not self.even:
+        if isinstance(size, Length) and not self.equal_sizes:
             begin, ragged = self.set_blocks(size, larger, blocks.symbolic_rows[-1]), True
-        self.first_row = begin.minimum(size - self.rows) if ragged and not self.past_end(size) else begin
+        self.first_row = begin.minimum(size - self.rows) if ragged and not self.runs_past_end(size) else begin
         at_row = add(self.first_row, self.row)
         self.gate: UOp | None = None                  # the rows to store: not those of the block before,
         self.row_gate: UOp | None = None              # nor rows past the end, which are not read either
         self.key_gate: UOp | None = None              # the keys of the current block that exist
-        if ragged and self.past_end(size):
+        if ragged and self.runs_past_end(size):
             self.gate = self.row_gate = less(at_row, self.size(size))
         elif ragged:
             self.gate = less(begin, add(at_row, index(1)))
@@ -152,14 +152,14 @@ class BlockLoops(Values):
                          if n != 1 and a not in (chain.row_axis, chain.axis, *chain.columns)]
         outer = {int(c.arg.name[1:]): c for c in self.counters}
         self.place = [outer.get(a, index(0)) for a in range(len(self.shape))]
-        self.place[chain.row_axis] = self.kept_inside("q_at", at_row, size)
+        self.place[chain.row_axis] = self.stand_in("q_at", at_row, size)
         for a, c in zip(chain.columns, self.wide):
             self.place[a] = c
         self.lefts = [LeftFactor.of(f"queries{i or ''}", product, rows, self.rows)
                       for i, (product, rows) in enumerate(zip(chain.products, chain.rows))]
         self.out = local("out", self.dtype, math.prod(self.shape[a] for a in chain.columns) * self.rows)
         self.known: dict[UOp, Callable[[Index], UOp]] = {}      # node -> how to load its elements from LOCAL memory
-        self.asked: dict[UOp, Index] = {}                       # and the index at which each was read last
+        self.last_read_at: dict[UOp, Index] = {}                       # and the index at which each was read last
 
     def set_blocks(self, size: Length, larger: int, least: int) -> UOp:
         """Set the counter of this size's blocks, for a number of rows that blocks of these sizes cover; return where a
@@ -171,14 +171,14 @@ class BlockLoops(Values):
         self.ends[self.block] = divide(pieces, self.rows // least)
         return add(multiply(before, larger), multiply(current(self.block), self.rows))
 
-    def past_end(self, size: Size) -> bool:
+    def runs_past_end(self, size: Size) -> bool:
         """Whether the last block along an axis of this size is as large as the others, and goes past the end."""
-        return self.even or isinstance(size, Length)
+        return self.equal_sizes or isinstance(size, Length)
 
-    def kept_inside(self, name: str, at: UOp, size: Size) -> UOp:
+    def stand_in(self, name: str, at: UOp, size: Size) -> UOp:
         """A stand-in counter for an index that gates keep in bounds, so that views need no modulo; `at` itself if none
         is needed."""
-        if not self.past_end(size) or bounds(at)[1] < lower_bound(size):
+        if not self.runs_past_end(size) or bounds(at)[1] < lower_bound(size):
             return at
         stand_in = self.counter(name, size)
         self.stands_for[stand_in] = at
@@ -187,7 +187,7 @@ class BlockLoops(Values):
     # -- the kernel ------------------------------------------------------------------------------------------
     def kernel(self) -> Kernel:
         size = self.shape[self.chain.axis]
-        whole, rest = ((size + self.keys - 1) // self.keys, 0) if self.past_end(size) else divmod(size, self.keys)
+        whole, rest = ((size + self.keys - 1) // self.keys, 0) if self.runs_past_end(size) else divmod(size, self.keys)
         parts = self.part.arg.size
         each = (whole + parts - 1) // parts
         block = self.counter("kb", each)
@@ -198,7 +198,7 @@ class BlockLoops(Values):
             body = [For(block, LOOP, body, self.until_last_key(number, block, kept))]
         elif upper_bound(each) > 1:
             stop = blocks_in_sight(kept, block, self.inner(self.keys))
-            if stop is None and self.any_order:
+            if stop is None and self.keys_in_any_order:
                 last_first = add(index(whole - 1), multiply(block, -1))
                 stop = blocks_in_sight(substitute_index(kept, {block: last_first}, {}), block, self.inner(self.keys))
                 if stop is not None:
@@ -213,7 +213,7 @@ class BlockLoops(Values):
             seen = kept_below(kept, self.inner(rest))
             body += last if seen is None else [If(seen, last)]
         done: list[Statement] = [*self.begin(), *body, *self.finish()]
-        self.put_indices(done)
+        self.replace_stand_ins(done)
         tasks = [c for c in (*self.counters, self.block, self.part) if c.arg.size > 1 or c in self.ends]
         phases = [Phase(self.closed([Block(c) for c in tasks], TASK, done)), *self.joined_parts()]
         for loop in [s for s in walk(phases[0].body) if isinstance(s, For) and s.range in self.ends]:
@@ -246,7 +246,7 @@ class BlockLoops(Values):
         """The phases that combine the results of parts, if keys are split into parts."""
         return []
 
-    def put_indices(self, body: list[Statement]) -> None:
+    def replace_stand_ins(self, body: list[Statement]) -> None:
         """Replace stand-in counters by the indices that they stand for."""
         memo: dict[UOp, UOp] = {}
         for s in walk(body) if self.stands_for else ():
@@ -271,7 +271,7 @@ class BlockLoops(Values):
     # -- values ----------------------------------------------------------------------------------------------
     def computation(self, node: UOp, at: Index, gate: UOp | None) -> Computation:
         if node in self.known:
-            self.asked[node] = at
+            self.last_read_at[node] = at
             return self.known[node](at)
         if node in self.chain.keys:       # keys are the same for all rows
             gate = self.key_gate
@@ -288,7 +288,7 @@ class BlockLoops(Values):
     def at_key(self, name: str, first: UOp, key: UOp) -> Index:
         """The index of the summed product at a key of a block; sets `key_gate`, the condition that the key exists."""
         size, whole = self.shape[self.chain.axis], add(first, key)
-        inside = self.kept_inside(name, whole, size)
+        inside = self.stand_in(name, whole, size)
         self.key_gate = None if inside is whole or self.ends_with_keys else less(whole, self.size(size))
         return self.at(inside)
 
@@ -301,7 +301,7 @@ class BlockLoops(Values):
 
     def transposed(self, left: LeftFactor) -> list[Statement]:
         """Store a row factor, transposed, in LOCAL memory."""
-        at = tuple([left.step if a == left.axis else i for a, i in enumerate(self.asked[left.rows])])
+        at = tuple([left.step if a == left.axis else i for a, i in enumerate(self.last_read_at[left.rows])])
         return self.nest([left.step, self.row], lambda: [Store(
             left.memory, left.at(left.step, self.row),
             self.value_at(left.rows, at, self.row_gate).cast(left.memory.dtype))])
@@ -333,7 +333,7 @@ class BlockLoops(Values):
     def result(self, total: UOp) -> list[Statement]:
         """Store the results, computed from the total."""
         chain, out = self.chain, list[Statement]()
-        if self.gate is not None and not self.even:         # row by row, so that a row is stored whole or not at all
+        if self.gate is not None and not self.equal_sizes:     # row by row, so that a row is stored whole or not at all
             by_rows, spot = local("result", self.dtype, self.out.arg.size), self.result_spot()
             out += self.nest([self.row, *self.wide], lambda: [Store(by_rows, spot, total)])
             self.known[chain.total] = lambda at: load(by_rows, spot).cast(chain.total.dtype)

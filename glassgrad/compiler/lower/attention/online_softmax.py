@@ -39,7 +39,7 @@ class OnlineSoftmax(BlockLoops):
 
     def __init__(self, sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks, larger: int = 0, rows: int = 0):
         self.scores, self.factor = chain.scores, 1.0
-        if blocks.even:                    # not rounded in between; a constant factor is left to the exponential
+        if blocks.equal_sizes:                    # not rounded in between; a constant factor is left to the exponential
             self.scores, self.factor = without_factor(in_full_precision(chain.scores, chain.inside, chain.exps.dtype))
         width = math.prod(chain.weights.shape[a] for a in chain.columns)
         rows = rows or blocks.rows_of(chain.weights.shape[chain.row_axis], width, self.scores_read_memory(chain),
@@ -68,13 +68,13 @@ class OnlineSoftmax(BlockLoops):
         """A weight, computed from the value of its exponential; factors that all keys share are applied at the end
         (here 1)."""
         if node is self.chain.exps or any(node is n for n, _ in self.chain.shared):
-            self.asked[node] = at
+            self.last_read_at[node] = at
             return value if node is self.chain.exps else const(1, self.dtype)
         if node.op in o.MOVEMENT:
             return self.weigh(node.src[0], source_index(node, at, self.size)[0], value)
         if node.op is o.CAST and node.src[0].dtype.is_float:
             weight = self.weigh(node.src[0], at, value)
-            rounds = self.even and node.dtype.itemsize < self.dtype.itemsize and weight.op is not o.CONST
+            rounds = self.equal_sizes and node.dtype.itemsize < self.dtype.itemsize and weight.op is not o.CONST
             return weight.cast(node.dtype).cast(self.dtype) if rounds else weight
         edge = both(self.row_gate, self.key_gate)
         if node not in self.chain.inside:
@@ -94,7 +94,7 @@ class OnlineSoftmax(BlockLoops):
     def is_of_rows(self, condition: UOp, at: Index) -> bool:
         """Whether a condition depends on the row alone; only for groups of threads, where no per-row value is
         stored."""
-        if not self.even or not condition.shape or self.of_rows():
+        if not self.equal_sizes or not condition.shape or self.of_rows():
             return False
         keys = {r for r in self.chosen_key if r not in (self.row, self.block)}
         return keys.isdisjoint(ranges_of(self.value_at(condition, at, self.row_gate)))
@@ -103,7 +103,7 @@ class OnlineSoftmax(BlockLoops):
         """exp2((score - top) * rate); and 0 for a score of -inf, even if the top is -inf because the row has seen no
         key yet. (On CPUs, the exponent of a masked score is set to 0: results that underflow are slow.)"""
         zero, least, rate = const(0, self.dtype), identity(o.MAX, self.dtype), self.rate
-        if self.even:                     # exp2(-inf) is 0, and cheap
+        if self.equal_sizes:                     # exp2(-inf) is 0, and cheap
             seen = top.eq(least).where(zero, top)
             below = score - seen if rate is None else UOp(o.MULACC, self.dtype, (score, rate, seen * -rate.arg))
             return UOp(o.EXP2, self.dtype, (below,))
@@ -123,7 +123,7 @@ class OnlineSoftmax(BlockLoops):
         at = self.at_key("k_at", first, key)
         self.chosen_key = ranges_of(at[chain.axis])
         self.weigh(chain.weights, at, register("e", self.dtype))
-        scores_at, spot = self.asked[chain.exps], add(multiply(key, self.rows), self.row)
+        scores_at, spot = self.last_read_at[chain.exps], add(multiply(key, self.rows), self.row)
         found: list[UOp] = []
         self.known = self.rows_known()
 
@@ -133,7 +133,7 @@ class OnlineSoftmax(BlockLoops):
             if value.op is o.WHERE and any(value.src[0] is self.value_at(condition, mask_at, self.row_gate)
                                            for condition, mask_at in self.row_masks.items()):
                 value = value.src[1]                         # the mask is applied to the result instead
-            value = fused(value) if self.even else value
+            value = fused(value) if self.equal_sizes else value
             if gate is not None and value.op is o.WHERE and value.src[2] is least:         # merge both masks
                 gate, value = gate & value.src[0], value.src[1]
             return [Store(self.tile, spot, value if gate is None else gate.where(value, least))]
@@ -174,7 +174,8 @@ class OnlineSoftmax(BlockLoops):
             scaled = scaled * load(self.scale, self.row)
         top = load(self.top, self.row)
         self.known[chain.maximum] = lambda at: top if self.factor == 1 else top * self.factor
-        along = tuple([index(0) if a in chain.maximum.arg.axes else i for a, i in enumerate(self.asked[chain.exps])])
+        exps_at = self.last_read_at[chain.exps]
+        along = tuple([index(0) if a in chain.maximum.arg.axes else i for a, i in enumerate(exps_at)])
         for store in self.of_rows():
             out += self.nest([self.row], partial(self.stored, store, along))
         self.nest([self.row], list)
@@ -184,7 +185,7 @@ class OnlineSoftmax(BlockLoops):
         """The factor that the weights of all keys of a row share."""
         factor = const(1, self.dtype)
         for node, op in self.chain.shared:
-            value = self.value_at(node, self.asked[node], self.row_gate).cast(self.dtype)
+            value = self.value_at(node, self.last_read_at[node], self.row_gate).cast(self.dtype)
             factor = factor * value if op is o.MUL else factor / value
         return factor
 
@@ -220,8 +221,8 @@ class OnlineSoftmax(BlockLoops):
         row = counter("q", self.shape[axis]) if self.shape[axis] > 1 else index(0)
         here = {self.place[axis]: row}
         self.place[axis], self.gate, self.row_gate = row, None, None
-        self.asked, self.row_masks = ({node: tuple([substitute_index(i, here, {}) for i in at])
-                                       for node, at in known.items()} for known in (self.asked, self.row_masks))
+        self.last_read_at, self.row_masks = ({node: tuple([substitute_index(i, here, {}) for i in at])
+                                       for node, at in known.items()} for known in (self.last_read_at, self.row_masks))
         top, sums, total, shrink = (register(name, self.dtype) for name in ("top", "sums", "total", "shrink"))
         part_top, part_sums = (self.part_memory(name, row, []) for name in ("part_top", "part_sums"))
         part_out = self.part_memory("part_out", row, self.wide)

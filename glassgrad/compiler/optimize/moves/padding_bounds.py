@@ -30,7 +30,7 @@ Region = tuple[UOp, UOp, UOp | None]  # first iteration, end, and the condition 
 
 
 @dataclass(frozen=True)
-class ImageEdge:
+class EdgeCondition:
     """One edge of an image: m_step * m + k_step * k < limit, for a loop of M and one of K (None: it depends on no such
     loop)."""
     m: UOp | None
@@ -61,13 +61,13 @@ class UsedIterations(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """Iterations low <= k < high, used by the positions first <= t < last of a register tile. With `asked`, each is
-    used only if it is inside the image, which is known only at run time."""
+    """Iterations low <= k < high, used by the positions first <= t < last of a register tile. With
+    `is_conditional`, each is used only if it is inside the image, which is known only at run time."""
     low: int
     high: int
     first: int
     last: int
-    asked: bool = False
+    is_conditional: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,15 +94,15 @@ class Edges:
     """The edges of a padded factor. Each loop of K is bounded by at most one loop of M, and each of M bounds at most
     one. `stops` are the run-time bounds of loops."""
 
-    def __init__(self, halves: list[ImageEdge], stops: dict[UOp, UOp] | None = None):
-        self.halves, self.stops = halves, stops or {}
+    def __init__(self, conditions: list[EdgeCondition], stops: dict[UOp, UOp] | None = None):
+        self.conditions, self.stops = conditions, stops or {}
         self._counted: dict[tuple[UOp, int], list[Piece]] = {}
         self._inside: dict[UOp, list[tuple[int, int]]] = {}
 
     @staticmethod
     def of(gate: UOp, m: list[UOp], k: list[UOp], stops: dict[UOp, UOp] | None = None) -> Edges | None:
         """Read the edges from a gate's conditions; None if one has another form."""
-        halves: list[ImageEdge] = []
+        conditions: list[EdgeCondition] = []
         for condition in map(below_limit, all_of(gate)):
             if condition is None:
                 return None
@@ -113,16 +113,16 @@ class Edges:
             if len(outside) > 1 or len(summed) != 1 or len(outside) + 1 != len(terms):
                 return None
             by = outside[0] if outside else None
-            halves.append(ImageEdge(by, summed[0], terms[by] if by is not None else 0, terms[summed[0]],
+            conditions.append(EdgeCondition(by, summed[0], terms[by] if by is not None else 0, terms[summed[0]],
                                     build(limit, known)))
-        pairs = {(h.m, h.k) for h in halves}
+        pairs = {(h.m, h.k) for h in conditions}
         apart = len({k for _, k in pairs}) == len(pairs) == len({m if m is not None else k for m, k in pairs})
-        return Edges(halves, stops) if apart else None
+        return Edges(conditions, stops) if apart else None
 
     @cached_property
     def bound(self) -> dict[UOp, UOp | None]:
         """The bounded loops of K, each with the loop of M that bounds it."""
-        return {h.k: h.m for h in self.halves}
+        return {h.k: h.m for h in self.conditions}
 
     def end(self, k: UOp) -> UOp:
         """How many iterations a loop has."""
@@ -131,7 +131,7 @@ class Edges:
     def is_known(self, k: UOp) -> bool:
         """Whether the iterations of a bounded loop that multiply no zeros are known at compile time."""
         return k not in self.stops and self.bound[k] not in self.stops and \
-            all(h.limit.op is o.CONST for h in self.halves if h.k is k)
+            all(h.limit.op is o.CONST for h in self.conditions if h.k is k)
 
     def taps_first(self, k: list[UOp], steps: dict[UOp, int]) -> list[UOp]:
         """Order the loops of K so that they can be split: taps outside, those of the smallest stride outermost. Then a
@@ -142,7 +142,7 @@ class Edges:
     def interval(self, k: UOp, place: UOp) -> tuple[UOp, UOp]:
         """The first iteration and the end of a bounded loop, at an index of its loop of M."""
         low, high = index(0), self.end(k)
-        for h in self.halves:
+        for h in self.conditions:
             if h.k is not k:
                 continue
             left = add(h.limit, multiply(place, -h.m_step))        # k_step * k < left
@@ -159,7 +159,7 @@ class Edges:
             found = list[Region]()
             for run in runs:
                 wanted = in_interval(index(run.first), inside, index(run.last))
-                for h in [h for h in self.halves if run.asked and h.k is k]:
+                for h in [h for h in self.conditions if run.is_conditional and h.k is k]:
                     wanted = both(wanted, h.holds(k, place))
                 found.append((index(run.low), index(run.high), wanted))
             return found
@@ -232,7 +232,7 @@ class Edges:
         if k is None or place is None:
             return UsedIterations.always(0, 0 if k is None else k.arg.size)
         (low, surely_low), (surely_high, high) = (0, 0), (k.arg.size, k.arg.size)
-        for h in [h for h in self.halves if h.k is k]:
+        for h in [h for h in self.conditions if h.k is k]:
             least, most = close_bounds(add(h.limit, multiply(place, -h.m_step)))        # of k_step * k
             if h.k_step > 0:
                 surely_high, high = min(surely_high, -(-least // h.k_step)), min(high, -(-most // h.k_step))
@@ -242,7 +242,7 @@ class Edges:
 
     def _reach(self, m: UOp, edge: UOp, step: int, most: int) -> int | None:
         """How many indices near an edge of M may not use all taps because of it; None for more than `most`."""
-        own = [h for h in self.halves if h.m is m and (h.limit.op is o.CONST) == (step > 0)]
+        own = [h for h in self.conditions if h.m is m and (h.limit.op is o.CONST) == (step > 0)]
         ends = Edges(own, self.stops)
         found = (n for n in range(most + 1) if ends._used(m, add(edge, index(step * n))) == self._used(m))
         return next(found, None)
@@ -259,8 +259,8 @@ class Edges:
             wanted = [t for t, used in enumerate(places) if used.low <= low < used.high]
             if not wanted:
                 continue
-            asked = not all([places[t].surely_low <= low < places[t].surely_high for t in wanted])
-            run = Run(low, high, wanted[0], wanted[-1] + 1, asked)
+            is_conditional = not all([places[t].surely_low <= low < places[t].surely_high for t in wanted])
+            run = Run(low, high, wanted[0], wanted[-1] + 1, is_conditional)
             if out and out[-1] == replace(run, low=out[-1].low, high=low):
                 run = replace(run, low=out.pop().low)
             out.append(run)

@@ -156,8 +156,8 @@ class _BlockOrder:
         step = self.found.counter
 
         def do(at: UOp, order: UOp) -> list[Statement]:
-            now, then = (self._within(load(order, self._within(add(at, index(n))))) for n in (0, AHEAD))
-            return [*moves.rebuild(soon, {step: then}), *moves.rebuild(body, {step: now})]
+            here, ahead = (self._within(load(order, self._within(add(at, index(n))))) for n in (0, AHEAD))
+            return [*moves.rebuild(soon, {step: ahead}), *moves.rebuild(body, {step: here})]
         return self._tasks(pieces, {"order": self.step.cast(dtypes.int32)}, do)
 
     def numbers(self) -> RowTasks | None:

@@ -145,7 +145,7 @@ def one_loop(loop: For) -> For:
         return loop
     whole = counter(loop.range.arg.name, axis.size)
     inside = axis.size // loop.range.arg.size
-    return For(whole, LOOP, moves.rebuild(body, axis.apart(whole)), loop.stop and multiply(loop.stop, inside))
+    return For(whole, LOOP, moves.rebuild(body, axis.loop_indices(whole)), loop.stop and multiply(loop.stop, inside))
 
 
 @move(lambda body, most: body)

@@ -180,7 +180,7 @@ class Plan:
         axis = FlatAxis.of(found.loops)
         lane = counter("lane", axis.size)
         depth = sum(part.depth for part in found.sums)
-        each = max(depth, pieces_touched(moves.rebuild(found.inner, axis.apart(lane)), lane))
+        each = max(depth, pieces_touched(moves.rebuild(found.inner, axis.loop_indices(lane)), lane))
         return Plan.best(-(-axis.size // target.lanes(4)), lambda parts: each / parts, depth // LEAST_PART, target)
 
     @staticmethod
@@ -246,7 +246,7 @@ def along_results(found: GroupNest, target: Target, decisions: Decisions) -> lis
     consecutive = divided(inner, last) if last is not None else 1
     most = axis.size // (lanes * target.few_tasks) if axis.size == found.results else 1
     tile = consecutive if consecutive > 1 else max(1, min(vectors_in_flight(inner), most))
-    loop = For(flat, LOOP, sum_moves.chunks(moves.rebuild(inner, axis.apart(flat)), ADDS))
+    loop = For(flat, LOOP, sum_moves.chunks(moves.rebuild(inner, axis.loop_indices(flat)), ADDS))
     chosen = ask_lanes(decisions, [loop], 0, tile, lanes)
     total = count(f.range for f in found.outer) * axis.size * work(inner)
     body = moves.wide(loop, chosen.tile, chosen.lanes, consecutive=consecutive > 1)

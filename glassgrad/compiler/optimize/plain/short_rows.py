@@ -82,7 +82,7 @@ class ShortRows:
             return None
         axis, [size] = FlatAxis.of([f.range for f in loops]), sizes
         row = counter("row", axis.size)
-        found = ShortRows(row, size, moves.serial(moves.rebuild(inner, axis.apart(row))), [], [], [])
+        found = ShortRows(row, size, moves.serial(moves.rebuild(inner, axis.loop_indices(row))), [], [], [])
         return found if 1 < size <= LONGEST and found.is_in_rows() else None
 
     def is_in_rows(self) -> bool:

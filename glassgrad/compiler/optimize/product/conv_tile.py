@@ -195,14 +195,14 @@ class ImageTile(PanelBlocks):
                     part = [For(number, LOOP, part)] if piece.count > 1 else part
             body += part
         tiles = FlatAxis([r.over for r in self.plan.flat], self.plan.tiles)
-        return moves.rebuild(self.over_m(self.over_n(body)), tiles.apart(self.panel_m))
+        return moves.rebuild(self.over_m(self.over_n(body)), tiles.loop_indices(self.panel_m))
 
     def finish(self, held: UOp) -> list[Statement]:
         """The stores of a finished tile: one vector of columns after another, each for all rows together. A renderer
         stores such a block by columns."""
         at_n = add(multiply(self.panel_n, self.columns), self.column)
         gate = below(at_n, self.plan.n.size)
-        places = {**self.plan.n.apart(at_n), **{r.loop: r.index_of(current(r.inside)) for r in self.rows}}
+        places = {**self.plan.n.loop_indices(at_n), **{r.loop: r.index_of(current(r.inside)) for r in self.rows}}
         for r in [r for r in self.rows if not r.pieces or self.reads_along(r)]:
             gate = both(gate, r.gate(current(r.inside)))
         body = self.p.stores(load(self.sums, self.spot(held)), places, gate)

@@ -144,7 +144,7 @@ class WindowPlan:
         """Every tap, unrolled: taps along rows outside, so that taps down the image share their loads."""
         p = self.p
         mask = inside
-        for half in self.edges.halves:
+        for half in self.edges.conditions:
             if half.k is not self.taps:
                 mask = both(mask, half.holds(half.k))
         memory, at, *_ = p.left.src

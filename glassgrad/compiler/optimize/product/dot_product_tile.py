@@ -158,7 +158,7 @@ class TapsPlan:
     def unmasked(self, number: int) -> bool:
         """Whether no tap of this vector lies outside the image."""
         places = (number * self.lanes, (number + 1) * self.lanes - 1)
-        return all(h.m_step * m + h.k_step * at < h.limit.arg for h in self.edges.halves if h.k is self.along
+        return all(h.m_step * m + h.k_step * at < h.limit.arg for h in self.edges.conditions if h.k is self.along
                    for m in ((0, h.m.arg.size - 1) if h.m is not None else (0,)) for at in places)
 
     def step(self, start: UOp) -> list[Statement]:
@@ -167,7 +167,7 @@ class TapsPlan:
         at = add(start, self.lane)
         inside = below(at, self.along.arg.size)
         mask = inside
-        for h in self.edges.halves:
+        for h in self.edges.conditions:
             if h.k is self.along:
                 mask = both(mask, h.holds(at))
         (memory, place, *_), (other, there) = p.left.src, p.right.src

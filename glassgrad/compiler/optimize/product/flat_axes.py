@@ -1,8 +1,8 @@
 """Flatten the loops of a product's M and N into one axis each. In: a `Product`. Out: `FlatAxis`, `FlatProduct`.
 
 Tiles are cut from a single axis. Several loops become one axis if the output is linear in it; a position on it gives
-the loops' indices (`apart`). A `FlatProduct` also knows which factor is contiguous along which axis, so that tiles may
-read it in place. The target and its thresholds are used only for the number of tasks, and for what fits a cache.
+the loops' indices (`loop_indices`). A `FlatProduct` also knows along which axis a factor is contiguous, so that tiles
+may read it in place. The target and its thresholds are used only for the number of tasks, and for what fits a cache.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThreshol
 
 @dataclass
 class FlatAxis:
-    """Several loops flattened into one axis of `size` positions; `apart` recovers the loop indices.
+    """Several loops flattened into one axis of `size` positions; `loop_indices` recovers the loop indices.
 
     With a pitch, each row of the last loop (columns of an image) takes `pitch` positions: those past its last column
     are padding, which `gate` masks off. With a height, the loop before it is padded to that many rows, likewise.
@@ -68,7 +68,7 @@ class FlatAxis:
 
     def gate(self, at: UOp) -> UOp | None:
         """The condition that a position is not padding; None if there is no padding."""
-        places, gate = self.apart(at), None
+        places, gate = self.loop_indices(at), None
         for r, size in reversed(self.sizes.items()):
             gate = both(gate, below(places[r], r.arg.size)) if size > r.arg.size else gate
         return gate
@@ -88,7 +88,7 @@ class FlatAxis:
             at = add(multiply(at, size), r)
         return at
 
-    def apart(self, at: UOp) -> dict[UOp, UOp]:
+    def loop_indices(self, at: UOp) -> dict[UOp, UOp]:
         """The index of each loop at a flat position."""
         out, step = {}, 1
         for r, size in reversed(self.sizes.items()):
@@ -126,14 +126,14 @@ class FlatProduct:
         return self.m.any_length
 
     @cached_property
-    def around(self) -> int:
+    def repetitions(self) -> int:
         """How often the outer loops repeat the product."""
         return count(self.outer)
 
     def tasks_wanted(self, limits: TilingThresholds) -> int:
         """How many tasks each repetition should be split into."""
         most = min(limits.most_tasks, self.target.most_tasks)
-        return max(1, min(most, self.work // limits.task_work) // max(1, self.around))
+        return max(1, min(most, self.work // limits.task_work) // max(1, self.repetitions))
 
     def why_left_not_along_k(self, rows: int) -> str | None:
         """Why the left factor must be packed; None if its rows are contiguous along k and can be read in place."""
@@ -199,7 +199,7 @@ def flat_axis(loops: list[UOp], epilogue: list[Statement], name: str) -> tuple[F
     for start in range(len(loops) - 2, -1, -1):
         axis = FlatAxis.of(loops[start:])
         whole = counter(name, axis.size)
-        split = axis.apart(whole)
+        split = axis.loop_indices(whole)
         stores = [substitute_index(s.index, split, {}) for s in epilogue if isinstance(s, Store)]
         if any(n.op in (o.IDIV, o.MOD) for n in toposort(stores)):
             break

@@ -230,16 +230,16 @@ class GroupTile:
             return index(0), operation(o.MOD, current(group), blocks), [loop, *[For(r, TASK, []) for r in self.outer]]
         if parts == 1:
             block = counter("mb", most)
-            return index(0), current(block), [For(block, TASK, [], blocks), *self.around()]
+            return index(0), current(block), [For(block, TASK, [], blocks), *self.outer_tasks()]
         group, self.step = counter("g", max(parts, most)), counter("ks", self.rounds)
         most_parts = index(self.k.size // gpu.PART) if self.k.stop is None else divide(self.k.stop, gpu.PART)
         each = operation(o.MIN, operation(o.IDIV, index(parts), blocks), most_parts)
         self.parts = RunTimeParts(operation(o.MAX, each, index(1)), multiply(blocks, self.height),
                                   group.arg.size * self.height)
         loop = For(group, TASK, [], times(self.parts.number, blocks))
-        return operation(o.IDIV, group, blocks), operation(o.MOD, group, blocks), [loop, *self.around()]
+        return operation(o.IDIV, group, blocks), operation(o.MOD, group, blocks), [loop, *self.outer_tasks()]
 
-    def around(self) -> list[For]:
+    def outer_tasks(self) -> list[For]:
         """The loops over tasks, except those of rows and parts."""
         return [For(r, TASK, []) for r in (*self.outer, self.task_n)]
 
@@ -277,7 +277,7 @@ class GroupTile:
         tasks = [loop for loop in self.tasks if loop.range.arg.size > 1]
         tasks.sort(key=lambda loop: loop.stop is None)            # the outermost one bounds the number of tasks
         if self.c.k_parts == 1:
-            finish = p.stores(self.total, {**self.m.apart(self.at_m), **self.n.apart(self.at_n)}, gate)
+            finish = p.stores(self.total, {**self.m.loop_indices(self.at_m), **self.n.loop_indices(self.at_n)}, gate)
             return [in_loops(tasks, [*start, *loop, *self.for_all(finish)])], []
         parts = Parts(self.total.dtype, self.c.k_parts, self.outer, self.m, self.n, p, self.parts)
         kept = self.for_all([parts.store(self.part, self.at_m, self.at_n, self.total, gate)])
@@ -301,7 +301,7 @@ def is_matrix(value: UOp, axis: FlatAxis, k: FlatAxis) -> bool:
     if value.op is not o.LOAD or len(value.src) != 2:
         return False
     position, step = counter("position", axis.size), counter("step", k.size)
-    _, terms = linear(substitute_index(value.src[1], {**axis.apart(position), **k.apart(step)}, {}))
+    _, terms = linear(substitute_index(value.src[1], {**axis.loop_indices(position), **k.loop_indices(step)}, {}))
     return all(atom.op is o.RANGE for atom in terms)
 
 

@@ -106,12 +106,12 @@ GROUP_TILES = [tile for results in EFFICIENCY for side in (16, 8, 4, 32, 64) for
                if (tile := Tile.of(*results, side, threads)).is_whole]
 
 
-def tile_time(m: int, n: int, k: int, around: int, tile: Tile, parts: int, processors: int,
+def tile_time(m: int, n: int, k: int, repetitions: int, tile: Tile, parts: int, processors: int,
               copied: tuple[int, int] = (COPIED_ACROSS, COPIED)) -> float:
     """Estimate the cycles of a product with this tile and number of parts of K: those of the processor with the most
     groups, of which as many run at once as fit, and those for adding up the parts. `copied`: cycles to copy an element
     of each factor."""
-    groups = parts * around * -(-m // tile.height) * -(-n // tile.width)
+    groups = parts * repetitions * -(-m // tile.height) * -(-n // tile.width)
     rounds, left = divmod(-(-groups // processors), RESIDENT // tile.threads)
     results = tile.rows * tile.columns
     copies = (copied[0] * tile.height + copied[1] * tile.width) / tile.threads
@@ -120,7 +120,7 @@ def tile_time(m: int, n: int, k: int, around: int, tile: Tile, parts: int, proce
     def cycles(at_once: int) -> float:
         share = at_once * tile.threads / RESIDENT
         return share ** (1 - FEWER_THREADS) * RESIDENT / LANES * -(-k // parts) * step + TILE_ENDS * results / at_once
-    join = join_time(parts * around * m * n) if parts > 1 else 0.0
+    join = join_time(parts * repetitions * m * n) if parts > 1 else 0.0
     return rounds * cycles(RESIDENT // tile.threads) + (cycles(left) if left else 0.0) + join
 
 
@@ -151,16 +151,16 @@ def parts_at(rows: int, blocks: int, k: int, tile: Tile) -> int:
     return max(1, min(blocks // -(-rows // tile.height), k // PART))
 
 
-def block_counts(n: int, around: int, tile: Tile, processors: int) -> list[int]:
+def block_counts(n: int, repetitions: int, tile: Tile, processors: int) -> list[int]:
     """The numbers of groups per column of tiles for which K may be split: one (never split), and those that fill all
     processors up to three times."""
-    columns, at_once = around * -(-n // tile.width), RESIDENT // tile.threads * processors
+    columns, at_once = repetitions * -(-n // tile.width), RESIDENT // tile.threads * processors
     return sorted({max(1, times * at_once // columns) for times in (0, 1, 2, 3)})
 
 
-def part_counts(m: int, n: int, k: int, around: int, tile: Tile, processors: int) -> list[int]:
+def part_counts(m: int, n: int, k: int, repetitions: int, tile: Tile, processors: int) -> list[int]:
     """The numbers of parts into which K may be split: a few, and those that fill all processors once or twice."""
-    groups = around * -(-m // tile.height) * -(-n // tile.width)
+    groups = repetitions * -(-m // tile.height) * -(-n // tile.width)
     at_once = RESIDENT // tile.threads * processors
     return sorted({max(1, min(parts, k // PART)) for parts in (*FEW_PARTS, at_once // groups, 2 * at_once // groups)})
 

@@ -299,13 +299,13 @@ class GroupUnitPlan:
             return self.refuses_cluster(c)
         if not c.stay:
             return None
-        if self.apart(c) or rounded_to(self.product) is not unit.left or self.images != (None, None):
+        if self.stores_in_second_phase(c) or rounded_to(self.product) is not unit.left or self.images != (None, None):
             return "groups stay where sums are stored in the type of the factors: a stage holds a tile of them"
         if c.stages * self.stage_size(c) * unit.left.itemsize > gpu.SHARED_BYTES:
             return "stages that hold a tile each do not fit the memory of a group"
         return None
 
-    def apart(self, c: Tiling) -> bool:
+    def stores_in_second_phase(self, c: Tiling) -> bool:
         """Whether a second phase stores the results: for split K, or results that are contiguous along neither axis."""
         return c.k_parts > 1 or self.out_of_order
 

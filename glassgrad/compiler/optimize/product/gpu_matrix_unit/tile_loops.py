@@ -82,7 +82,7 @@ class GroupUnitTile:
         self.left_size = self.height * self.line
         self.stage_size = plan.stage_size(c)
         self.memory = local("stages", self.unit.left, self.stages * self.stage_size)
-        self.apart = plan.apart(c)
+        self.second_phase = plan.stores_in_second_phase(c)
         self.steps_now = plan.k.pieces(self.line) or index(self.steps)
         tiles = self.m.pieces(self.height)
         self.tiles_left = piece_bound(tiles_m, together, self.group) if tiles is None else \
@@ -105,7 +105,7 @@ class GroupUnitTile:
             tasks = nested([*self.outer, self.part, self.group, self.task_n], body, TASK)
             for loop in task_loops(tasks)[0]:
                 loop.stop = self.stops.get(loop.range, loop.stop)
-        joined = self.parts.joined() if self.apart else []
+        joined = self.parts.joined() if self.second_phase else []
         return [*[f.before for f in (self.left, self.right) if f.before], tasks], joined
 
     def in_unit(self, body: list[Statement]) -> list[Statement]:
@@ -148,7 +148,7 @@ class GroupUnitTile:
             """The copies of a step, which may belong to the next tile; none past the last tile."""
             number = add(multiply(add(tile, divide(later, self.steps)), groups), current(group))
             round_ = add(multiply(tile, self.steps), later)
-            begun = moves.rebuild([self.copies(modulo(later, self.steps), round_)], order.apart(number))
+            begun = moves.rebuild([self.copies(modulo(later, self.steps), round_)], order.loop_indices(number))
             inside = below(number, order.size)
             return begun[0] if inside is None else If(inside, begun)
         number = add(multiply(current(tile), groups), current(group))
@@ -158,7 +158,7 @@ class GroupUnitTile:
         into = self.memory, multiply(modulo(last, self.stages), self.stage_size)
         body = [*self.in_unit([Assign(self.total, const(0, self.unit.total))]),
                 *([For(step, LOOP, steps)] if self.steps > 1 else steps), AwaitSteps(0), Barrier(),
-                *moves.rebuild(self.epilogue(into), order.apart(number)), Barrier(copies=True)]
+                *moves.rebuild(self.epilogue(into), order.loop_indices(number)), Barrier(copies=True)]
         stop = None if order.size % groups == 0 else \
             add(divide(add(index(order.size - 1), multiply(current(group), -1)), groups), index(1))
         first = counter("ka", self.stages - 1)
@@ -175,6 +175,6 @@ class GroupUnitTile:
             cluster=self.cluster if self.cluster.arg.size > 1 else None)
 
     def epilogue(self, into: tuple[UOp, UOp] | None = None) -> list[Statement]:
-        parts = (self.parts, current(self.part)) if self.apart else None
+        parts = (self.parts, current(self.part)) if self.second_phase else None
         return tile_to_memory(self.product, self.total, (self.m, self.first_m), (self.n, self.first_n), self.threads,
                               "stages", parts, into)

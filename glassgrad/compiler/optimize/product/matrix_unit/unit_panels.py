@@ -155,7 +155,7 @@ class UnitPanels:
             position = position.minimum(self.axis.size - 1)
         elif self.axis.size % self.width:
             gate = both(gate, below(position, self.axis.size))
-        value = substitute_index(self.value, {**self.axis.apart(position), **self.k.apart(k)}, {})
+        value = substitute_index(self.value, {**self.axis.loop_indices(position), **self.k.loop_indices(k)}, {})
         return zero_outside(value, gate)
 
 

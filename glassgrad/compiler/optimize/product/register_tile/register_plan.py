@@ -53,7 +53,7 @@ class RegisterPlan(TileCycles):
         plan = RegisterPlan(p, target, m, n, [*p.batch, *m_out, *n_out])
         if plan.work < limits.least_work or min(m.size, n.size) < 2:
             return None
-        large = plan.around * m.size * n.size * plan.itemsize > target.l2_bytes
+        large = plan.repetitions * m.size * n.size * plan.itemsize > target.l2_bytes
         if plan.depth < cpu.SHORT_K and large and plan.why_right_not_along_n is None:
             return None  # writing the result takes longest: plain loops write it row by row
         if plan.reads_windows:
@@ -217,7 +217,7 @@ class RegisterPlan(TileCycles):
         each, packing = self.tile_cycles(tile, tile.rows, self.m.size), self.costs.pack_near * tile.vectors * self.lanes
         row = self.n.size * self.itemsize
         piece = cpu.SHARED_CYCLES if row % cpu.CACHE_LINE and self.workers > 1 else 0.0
-        if self.around * self.m.size * row > self.workers * self.target.l2_bytes:      # written during other tasks
+        if self.repetitions * self.m.size * row > self.workers * self.target.l2_bytes:      # written during other tasks
             piece = max(piece, cpu.PIECE_CYCLES - self.depth * each / tile.rows)
         many = panels_n if piece else panels_n // self.wanted
         fit = max(1, 3 * self.target.l1_bytes // (4 * panel))

@@ -164,7 +164,7 @@ class TileCycles(FlatProduct):
         packing, and of workers that wait. Packing is counted per element (more if other cores read it from further
         away) and per phase. A right factor that is read in place counts by its lines: once if they stay in the
         first-level cache, not at all if it flows (`right_flows`)."""
-        target, costs, readers = self.target, self.costs, max(1, self.workers // self.around)
+        target, costs, readers = self.target, self.costs, max(1, self.workers // self.repetitions)
         panels_m, panels_n = -(-size // rows), self.panels(rows, tile.vectors)[1]
         left_far, right_far = 2 * self.left_bytes > target.l2_bytes, self.right_bytes > target.l2_bytes
         phase = cpu.PHASE * self.workers / self.depth
@@ -222,8 +222,8 @@ class TileCycles(FlatProduct):
             step = (step + 0.1 * max(0, rows - 8)) * (1.06 if overlaps else 1)
         elif in_place and self.right_pitch % target.vector_bytes:
             step += 0.6 * lines
-        each = cpu.APART_CYCLES * target.vector_bytes / 4 if self.apart else 2 if size % rows else 1
-        written_far = self.around * self.m.size * self.n.size * self.itemsize > target.l2_bytes
+        each = cpu.APART_CYCLES * target.vector_bytes / 4 if self.stores_single_elements else 2 if size % rows else 1
+        written_far = self.repetitions * self.m.size * self.n.size * self.itemsize > target.l2_bytes
         writing = self.accesses * rows * vectors * each + costs.write_row[written_far] * rows
         return step + writing / self.depth
 
@@ -231,13 +231,13 @@ class TileCycles(FlatProduct):
     def wanted(self) -> int:
         """How many tasks each repetition should be split into, by its multiply-adds or by what it reads."""
         limits = cpu.LIMITS["contract"]
-        reading = self.right_bytes // cpu.TASK_BYTES // max(1, self.around)      # reading takes longest if rows are few
+        reading = self.right_bytes // cpu.TASK_BYTES // max(1, self.repetitions)  # most if rows are few
         return max(self.tasks_wanted(limits), min(reading, limits.most_tasks, self.target.most_tasks))
 
     @cached_property
     def workers(self) -> int:
         """How many workers have a task."""
-        return min(self.target.workers, self.wanted * self.around)
+        return min(self.target.workers, self.wanted * self.repetitions)
 
     @cached_property
     def task_counts(self) -> list[int]:
@@ -245,7 +245,8 @@ class TileCycles(FlatProduct):
         if there is enough work."""
         if self.workers == 1:
             return [1]
-        counts = [min(self.wanted, -(-each * self.workers // self.around)) for each in range(1, cpu.WORKER_TASKS + 1)]
+        each = range(1, cpu.WORKER_TASKS + 1)                # tasks of a worker
+        counts = [min(self.wanted, -(-n * self.workers // self.repetitions)) for n in each]
         return list(dict.fromkeys(counts))
 
     def waiting(self, tasks: int) -> float:
@@ -253,7 +254,7 @@ class TileCycles(FlatProduct):
         tasks, or a part of a round, since cores differ in speed."""
         if self.workers == 1:
             return 1.0
-        each = tasks * self.around / self.workers
+        each = tasks * self.repetitions / self.workers
         return max(math.ceil(each), each + cpu.TASK_SPREAD) / each
 
     @cached_property
@@ -263,7 +264,7 @@ class TileCycles(FlatProduct):
         return len(stores) + sum(n.op is o.LOAD for n in toposort([s.value for s in stores]))
 
     @cached_property
-    def apart(self) -> bool:
+    def stores_single_elements(self) -> bool:
         """Whether the result is not contiguous along N, so that each element is stored by itself."""
         return stride_along(self.product.store.index, self.n.parts[-1]) != 1
 
