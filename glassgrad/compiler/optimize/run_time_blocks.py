@@ -140,7 +140,7 @@ def _by_rows(body: list[Statement], product: Product, target: Target) -> list[li
     stop = product.stops[loop]
     few_of = recognize(replace_bound(body, stop, cpu.FEW_ROWS, None))
     few = 0 if target.groups or few_of is None or not few_rows(few_of) else cpu.FEW_ROWS
-    up_to = (*range(1, few + 1), cpu.EVEN_ROWS) if few else cpu.TILE_ROWS
+    up_to = (*range(1, few + 1), cpu.BALANCED_ROWS) if few else cpu.TILE_ROWS
     if target.groups:
         up_to = gpu.ROWS if unit_for(product, target) is None else gpu.UNIT_ROWS
     numbers = [n for n in (*up_to, loop.arg.size) if bounds(stop)[0] <= n <= loop.arg.size]

@@ -55,7 +55,7 @@ def accumulated_registers(body: Iterable[Statement]) -> dict[UOp, o.Op]:
     return {s.register: s.combine for s in walk(body) if isinstance(s, Accumulate) and s.register not in inside}
 
 
-def spread_rows(body: list[Statement], copies: int, at: UOp) -> list[Statement]:
+def copies_per_iteration(body: list[Statement], copies: int, at: UOp) -> list[Statement]:
     """Give each iteration its own copy of the LOCAL memory written in a loop's body: element e of iteration i is at
     e * copies + i. `at` is the iteration's number."""
     memories = {s.memory: local(s.memory.arg.name, s.memory.dtype, s.memory.arg.size * copies) for s in walk(body)
@@ -161,7 +161,7 @@ def wide(loop: For, tile: int, lanes: int, copies: bool = True, consecutive: boo
     out: list[Statement] = []
     for step in wide_steps(loop, tile, lanes, consecutive):
         body = step.body_of(loop)
-        body = spread_rows(body, step.width, step.number) if copies else body
+        body = copies_per_iteration(body, step.width, step.number) if copies else body
         out += step.loop(step.tiled(body), loop.kind)
     return out
 

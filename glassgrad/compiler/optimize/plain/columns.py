@@ -100,7 +100,7 @@ def _slices(columns: For, body: list[Statement], width: int, rows: int, tile: in
         return Store(values[statement.register], inner, statement.value, combine)
 
     out: list[Statement] = []
-    for s in moves.spread_rows(body, width, inner):
+    for s in moves.copies_per_iteration(body, width, inner):
         if not isinstance(s, For):
             out += along(moves.rebuild([in_memory(s)], read))
             continue

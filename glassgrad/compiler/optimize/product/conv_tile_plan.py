@@ -41,8 +41,8 @@ class Cut:
         Then each tile is transposed into the result. The other factor is packed, once for all of its `repeats`."""
         more = 0.5 + again * vectors
         steps = sum([times * (max(n * vectors / 2, (n + vectors) * load, 4) + more) for n, times in self.steps.items()])
-        turn = self.count * (self.rows + cpu.APART * self.pieces) * cpu.TURN * vectors * lanes
-        return panels * (steps + turn + cpu.PACK * depth * vectors * lanes / repeats)
+        turn = self.count * (self.rows + cpu.PIECE_STORE_CYCLES * self.pieces) * cpu.TRANSPOSE_CYCLES * vectors * lanes
+        return panels * (steps + turn + cpu.PACK_IMAGE_CYCLES * depth * vectors * lanes / repeats)
 
     def lines(self, step: int) -> float:
         """The cache lines that a step of K reads, if neighbours along the last loop of M are `step` bytes apart."""
@@ -215,7 +215,7 @@ class ImagePlan:
             lanes = max(cpu.LEAST_LANES, 1 << (wide - 1).bit_length())  # lanes along the image would not be contiguous
         ideal = depth * tall * wide / (2 * lanes) * math.prod(edges.share(k) for k in edges.bound)
         packed = ideal * lanes * -(-flat // full) / flat                        # lanes along the image, and copying it
-        packed += depth * tall * (cpu.APART_CYCLES if width < flat and width % full else cpu.PACK)
+        packed += depth * tall * (cpu.STRIDED_STORE_CYCLES if width < flat and width % full else cpu.PACK_IMAGE_CYCLES)
         ways: list[tuple[float, int, list[int]]] = []
         repeats, load = max(1, count(run_time) // USUAL), cpu.tile_costs(target.arch).load
         step = abs(steps[line]) * image.dtype.itemsize
@@ -223,10 +223,10 @@ class ImagePlan:
         for vectors in range(1, min(cpu.MOST_VECTORS, -(-wide // lanes)) + 1):
             panels = -(-wide // (vectors * lanes))
             panel_bytes = min(depth, limits.long_k) * vectors * lanes * image.dtype.itemsize
-            again = cpu.AGAIN_CYCLES if (window or along) and panel_bytes > target.l1_bytes else 0.0
+            again = cpu.REREAD_CYCLES if (window or along) and panel_bytes > target.l1_bytes else 0.0
             most = (target.vector_registers - vectors - 1) // vectors
             for cut in all_cuts:
-                if vectors > 1 and cut.rows > most or cut.written * cut.rows * vectors > cpu.MOST_WRITTEN:
+                if vectors > 1 and cut.rows > most or cut.written * cut.rows * vectors > cpu.MOST_UNROLLED:
                     continue
                 cost = cut.cycles(depth, panels, vectors, lanes, load, again, repeats)
                 if not (window or along):
@@ -238,7 +238,7 @@ class ImagePlan:
             return None
         cost, vectors, tiles = ways[0]
         return ImagePlan(p, edges, rows_of(p, edges, tiles), vectors, lanes, cost, target.vector_registers,
-                         ways[:cpu.MOST_NEAR])
+                         ways[:cpu.MOST_SEARCHED])
 
     def with_tile(self, vectors: int, tiles: list[int]) -> ImagePlan:
         """The same plan with another register tile, and the blocks that suit it."""
@@ -272,7 +272,7 @@ class ImagePlan:
         if other.parts > 1 and (c.block_m, c.block_n) != other.block:
             return "a task that sums a part of K has all of the result"
         held = c.block_m * c.block_n * other.strip * other.height * c.vectors * self.lanes
-        return "the sums of a block do not fit a cache" if c.k_block and held > cpu.MOST_RESTING else None
+        return "the sums of a block do not fit a cache" if c.k_block and held > cpu.MOST_WAITING_SUMS else None
 
     # -- sizes ---------------------------------------------------------------------------------------------------
     def __post_init__(self) -> None:

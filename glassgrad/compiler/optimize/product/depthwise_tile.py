@@ -84,7 +84,7 @@ class WindowPlan:
         """The number of rows with the fewest loads, such that sums, elements and weights fit the registers; 0: none
         fits."""
         taps, size = self.taps.arg.size, self.down.arg.size
-        fits = [r for r in range(1, min(size, self.registers) + 1) if self.written(r, vectors) <= cpu.MOST_WRITTEN
+        fits = [r for r in range(1, min(size, self.registers) + 1) if self.written(r, vectors) <= cpu.MOST_UNROLLED
                 and (2 * r + taps - 1) * vectors + taps + 1 <= self.registers]
         return min(fits, key=lambda r: (-(-size // r) * (r * taps + r + taps - 1), -r), default=0)
 
@@ -102,7 +102,7 @@ class WindowPlan:
             return "the tile is larger than the image"
         if c.rows * c.vectors >= self.registers:
             return f"the tile takes {c.rows * c.vectors} of {self.registers} registers"
-        return "too much would be written out" if self.written(c.rows, c.vectors) > 2 * cpu.MOST_WRITTEN else None
+        return "too much would be written out" if self.written(c.rows, c.vectors) > 2 * cpu.MOST_UNROLLED else None
 
     def pieces(self, rows: int) -> list[Piece]:
         """The tiles of rows, grouped if they have the same code."""

@@ -59,7 +59,7 @@ class FlatAxis:
     def balanced(self) -> bool:
         """Whether it is split into pieces whose lengths differ by at most one: if it is short, with a run-time
         bound."""
-        return self.stop is not None and self.most <= cpu.EVEN_ROWS and not self.any_length
+        return self.stop is not None and self.most <= cpu.BALANCED_ROWS and not self.any_length
 
     @property
     def row(self) -> int:

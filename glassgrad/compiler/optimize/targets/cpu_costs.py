@@ -23,12 +23,12 @@ SHORT_LOOP = 9           # steps of nested sums, such as taps of a window, up to
 SPREAD_ROWS = 16         # rows up to which each row is split into several tasks
 CACHE_LINE = 64          # bytes
 PAGE = 4096
-MOST_RESTING = 1 << 22   # elements of sums that a task may keep in memory between blocks of K
+MOST_WAITING_SUMS = 1 << 22    # elements of sums that a task may keep in memory between blocks of K
 PACK_WORK = 32 * 1024    # elements whose packing is worth a task
 MOST_PACKED = 1 << 28    # elements that a packed factor may have, if it is much larger than the memory that it reads
 
 # -- contract: a register tile of vectors ----------------------------------------------------------------------------
-PHASE = 6_000            # cycles of one more barrier between workers
+PHASE_CYCLES = 6_000     # cycles of one more barrier between workers
 TASK_BYTES = 192 * 1024  # bytes of the right factor that are worth a task: reading them takes as long as `task_work`
 SHORT_K = 8  # size of K below which writing a result that does not fit the caches takes longer than its products
 FEW_STEPS = 32           # steps of K up to which writing a result takes about as long as its products
@@ -36,11 +36,11 @@ FEW_STEPS = 32           # steps of K up to which writing a result takes about a
 ROWS_AHEAD = 16
 NEAR_K = 2048            # size of K above which panels do not fit a cache: all tiles do one part of K, then the next
 FEW_PANELS = 16          # panels of N up to which the left factor may be read in place, once for each panel
-EVEN_ROWS = 64           # rows of an M with a run-time bound, up to which they are split into panels of balanced height
+BALANCED_ROWS = 64       # rows of an M with a run-time bound, up to which they are split into panels of balanced height
 # terms of a sum of products, up to which a run-time number of them has a version
 FEW_TERMS = 64, 128, LIMITS["contract"].long_k
-TILE_ROWS = 5, EVEN_ROWS  # rows up to which a run-time number of them has a version of the code,
-USUAL_ROWS = {5: (2, 3, 4, 5), EVEN_ROWS: (8, 16, 33)}   # and typical numbers of them
+TILE_ROWS = 5, BALANCED_ROWS  # rows up to which a run-time number of them has a version of the code,
+USUAL_ROWS = {5: (2, 3, 4, 5), BALANCED_ROWS: (8, 16, 33)}   # and typical numbers of them
 ROW_CYCLES = 4           # to find the row of a tile in a result with a run-time number of columns
 PACKED_ROWS = 256        # rows that share the part of the right factor that a task packs for such a result,
 UNPACKED_ROWS = 24       # and rows up to which it is read in place, if a masked load is one instruction
@@ -51,10 +51,10 @@ TASK_CYCLES = 1_500      # to claim a task and begin it
 FINISH_CYCLES = 0.25     # to clear an element of sums in memory, and to read it when it is complete
 PACK_CYCLES = 0.25       # to pack one element
 REMOTE_CYCLES = 0.6      # to read a packed element from another core's cache
-AGAIN_CYCLES = 0.8       # to read a packed vector from the second-level cache again, for each panel of rows
+REREAD_CYCLES = 0.8      # to read a packed vector from the second-level cache again, for each panel of rows
 SHARED_CYCLES = 50       # to write a cache line that another core writes too
-PIECE_CYCLES = 200       # to write a piece of a row, if the result does not stay in a cache
-APART_CYCLES = 2.5       # to store one element of a vector with strided stores
+RESULT_PIECE_CYCLES = 200    # to write a piece of a row, if the result does not stay in a cache
+STRIDED_STORE_CYCLES = 2.5    # to store one element of a vector with strided stores
 SCATTER_CYCLES = 1.0     # to store one element of a vector that spans two rows of an image
 NARROW_VECTORS = 4       # vectors of N below which lanes may go along M instead, though stores are strided then
 LONG_EPILOGUE = 16       # operations per result from which a tile's rows are a loop: unrolling them is not faster
@@ -116,12 +116,12 @@ FLOW_ROWS = 448          # and the most such rows: more pages exceed the TLB
 MANY_PANELS = 16         # panels of M from which such a factor is reread so often that it need not be prefetched
 # product of the sizes of both caches (32 KB x 1 MB) for which FLOW_PITCH holds; it scales with that
 FLOW_CACHES = 1 << 35
-MOST_NEAR = 12           # tiles that a search tries
-MOST_WRITTEN = 2048      # unrolled multiply-adds, for all edges that a tile may be at
-PACK = 1.0               # cycles to pack one element of the other factor,
+MOST_SEARCHED = 12       # tiles that a search tries
+MOST_UNROLLED = 2048     # unrolled multiply-adds, for all edges that a tile may be at
+PACK_IMAGE_CYCLES = 1.0    # cycles to pack one element of the other factor,
 LINE_CYCLES = 0.4        # and to read a cache line of an image that is not a window, which no earlier tap has read
-TURN = 1.0               # cycles to transpose one element of a finished tile,
-APART = 8.0              # plus this for each contiguous piece of the result in a column of the tile
+TRANSPOSE_CYCLES = 1.0   # cycles to transpose one element of a finished tile,
+PIECE_STORE_CYCLES = 8.0    # plus this for each contiguous piece of the result in a column of the tile
 
 # -- rows and columns of reductions ----------------------------------------------------------------------------------
 READ_ROWS = 8            # rows read together (unroll and jam),

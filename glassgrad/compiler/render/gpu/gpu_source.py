@@ -32,8 +32,8 @@ from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch, group_threads, 
 from glassgrad.compiler.render.gpu.gpu_ops import GpuArithmetic
 from glassgrad.compiler.render.gpu.group_threads import GroupThreads
 from glassgrad.compiler.render.gpu.skipped_rounding import rounded_divisions
-from glassgrad.compiler.render.gpu.wide_access import (MOST_BYTES, load_wide, neighbours, read_once, runs_of_reads,
-                                                       store_wide)
+from glassgrad.compiler.render.gpu.wide_access import (MOST_BYTES, contiguous_stores, load_wide, read_once,
+                                                       runs_of_reads, store_wide)
 from glassgrad.compiler.render.launch_info import LaunchInfo, LocalLayout, launch_info, slot_of
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.unroll_and_jam import Jammed
@@ -306,7 +306,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
             return []
         wide = len(body) <= FEW_STORES or self.is_group_memory(first.memory) or \
             any(n.op is o.LOAD or n in self.finished for n in toposort([first.value]))
-        return neighbours(body, at) if self.dialect.wide_access and wide else [first]
+        return contiguous_stores(body, at) if self.dialect.wide_access and wide else [first]
 
     def store_together(self, stores: list[Store]) -> None:
         test = self.store_test(stores[0], self.gate(stores[0]))

@@ -24,7 +24,7 @@ HALF_WORD = "u16"                            # element type of which two make a 
 WORDS = {16: "uint4", 8: "uint2", 4: "unsigned"}         # bytes -> the type that moves them at once
 
 
-def neighbours(body: list[Statement], at: int) -> list[Store]:
+def contiguous_stores(body: list[Statement], at: int) -> list[Store]:
     """The stores from body[at] on that go to contiguous elements: 4, 8 or 16 bytes of them, or that one alone."""
     first = body[at]
     assert isinstance(first, Store)

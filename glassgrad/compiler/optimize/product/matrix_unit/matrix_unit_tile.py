@@ -122,7 +122,7 @@ class UnitPlan(FlatProduct):
         if c.k_block >= self.steps:
             return f"there are {self.steps} steps of K"
         panel = c.rows * self.unit.rows * c.vectors * self.unit.columns
-        if panel * c.block_n * (c.block_m if c.k_block else 1) > cpu.MOST_RESTING:
+        if panel * c.block_n * (c.block_m if c.k_block else 1) > cpu.MOST_WAITING_SUMS:
             return "the sums of a block do not fit a cache"
         if c.left not in ("packed", "in_place"):
             return "a unit reads the left factor in place or from panels"

@@ -47,8 +47,8 @@ class RegisterTile(PanelBlocks):
         usual, panels_n = plan.panels(c.rows, c.vectors, c.lanes)
         self.pitch, self.is_rest = c.vectors * c.lanes, vectors > 0          # columns of a whole panel
         panels_m, panels_n = max(usual, -(-plan.m.most // c.rows)), max(panels_n, -(-plan.n.most // self.pitch))
-        rests = 0 < c.k_block * c.k_blocks < plan.depth and plan.m.most > cpu.EVEN_ROWS  # whether sums wait in memory
-        block_m = panels_m if c.block_m >= usual and not rests and not plan.any_rows else c.block_m
+        sums_wait = 0 < c.k_block * c.k_blocks < plan.depth and plan.m.most > cpu.BALANCED_ROWS      # in memory
+        block_m = panels_m if c.block_m >= usual and not sums_wait and not plan.any_rows else c.block_m
         super().__init__(panels_m, panels_n, block_m, c.block_n, plan.m.pieces(c.rows), plan.n.pieces(self.pitch))
         self.plan, self.least_rows = plan, -(-c.rows // 2)         # for panels of balanced height
         self.product, self.m, self.n, self.outer = plan.product, plan.m, plan.n, plan.outer

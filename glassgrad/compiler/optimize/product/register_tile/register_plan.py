@@ -45,7 +45,7 @@ class RegisterPlan(TileCycles):
             usual = min(n.size, cpu.USUAL_POSITIONS[-1])
             n = replace(n.with_run_time_bound(p.stops), size=usual, most=n.size)
         if p.m[0] in p.stops:
-            usual = max(min(m.size, cpu.USUAL_ROWS[cpu.EVEN_ROWS][-1]), m.size // 4) if len(p.stops) == 1 else \
+            usual = max(min(m.size, cpu.USUAL_ROWS[cpu.BALANCED_ROWS][-1]), m.size // 4) if len(p.stops) == 1 else \
                 min(m.size, cpu.USUAL_POSITIONS[-1])
             m = replace(m.with_run_time_bound(p.stops), size=usual, most=m.size, any_length=len(p.stops) > 1)
         if m.stop is not None or n.stop is not None:
@@ -218,7 +218,7 @@ class RegisterPlan(TileCycles):
         row = self.n.size * self.itemsize
         piece = cpu.SHARED_CYCLES if row % cpu.CACHE_LINE and self.workers > 1 else 0.0
         if self.repetitions * self.m.size * row > self.workers * self.target.l2_bytes:      # written during other tasks
-            piece = max(piece, cpu.PIECE_CYCLES - self.depth * each / tile.rows)
+            piece = max(piece, cpu.RESULT_PIECE_CYCLES - self.depth * each / tile.rows)
         many = panels_n if piece else panels_n // self.wanted
         fit = max(1, 3 * self.target.l1_bytes // (4 * panel))
         more = max(fit, min(self.target.l2_bytes // (2 * panel), many))
@@ -226,7 +226,7 @@ class RegisterPlan(TileCycles):
         def cycles(m: int, n: int) -> float:
             tasks = -(-panels_m // m) * -(-panels_n // n)
             pieces = m * tile.rows if n < panels_n else 0
-            again = cpu.AGAIN_CYCLES * tile.vectors if n > fit else 0
+            again = cpu.REREAD_CYCLES * tile.vectors if n > fit else 0
             task = n * (m * (each + again) + packing) + (cpu.TASK_CYCLES + pieces * piece) / self.depth
             return self.waiting(tasks) * tasks * task
         found = [blocks(panels_m, panels_n, least, cycles, lambda m: fit) for least in self.task_counts]
@@ -249,7 +249,7 @@ class RegisterPlan(TileCycles):
         if c.k_blocks > max(1, -(-self.depth // max(c.k_block, 1))):
             return "there are fewer blocks of K"
         resting = c.block_m * c.rows * c.block_n * c.vectors * c.lanes
-        if 0 < c.k_block * c.k_blocks < self.depth and resting > cpu.MOST_RESTING:
+        if 0 < c.k_block * c.k_blocks < self.depth and resting > cpu.MOST_WAITING_SUMS:
             return "the sums of a block do not fit a cache"
         if c.left not in ("packed", "in_place") or c.right not in ("packed", "in_place", "near"):
             return "a CPU reads factors in place or from panels"

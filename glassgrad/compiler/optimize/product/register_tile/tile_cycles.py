@@ -167,7 +167,7 @@ class TileCycles(FlatProduct):
         target, costs, readers = self.target, self.costs, max(1, self.workers // self.repetitions)
         panels_m, panels_n = -(-size // rows), self.panels(rows, tile.vectors)[1]
         left_far, right_far = 2 * self.left_bytes > target.l2_bytes, self.right_bytes > target.l2_bytes
-        phase = cpu.PHASE * self.workers / self.depth
+        phase = cpu.PHASE_CYCLES * self.workers / self.depth
         tiles, packing = panels_m * panels_n * self.tile_cycles(tile, rows, size), 0.0
         if tile.left == "packed":
             packing += phase + (costs.pack_left[left_far] + cpu.REMOTE_CYCLES * (min(readers, panels_n) - 1)) * size
@@ -222,7 +222,9 @@ class TileCycles(FlatProduct):
             step = (step + 0.1 * max(0, rows - 8)) * (1.06 if overlaps else 1)
         elif in_place and self.right_pitch % target.vector_bytes:
             step += 0.6 * lines
-        each = cpu.APART_CYCLES * target.vector_bytes / 4 if self.stores_single_elements else 2 if size % rows else 1
+        each: float = 2 if size % rows else 1
+        if self.stores_single_elements:
+            each = cpu.STRIDED_STORE_CYCLES * target.vector_bytes / 4
         written_far = self.repetitions * self.m.size * self.n.size * self.itemsize > target.l2_bytes
         writing = self.accesses * rows * vectors * each + costs.write_row[written_far] * rows
         return step + writing / self.depth
