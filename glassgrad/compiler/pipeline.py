@@ -210,7 +210,7 @@ def separate_results(work: GraphWork) -> None:
 @compiler_pass(SCHEDULE, "schedule/joined_remainders.py",
                STRIDED.where("a window with a stride has a gradient", o.UNWINDOW))
 def joined_remainders(work: GraphWork) -> None:
-    """Make one contraction of a strided transposed convolution, if zeros cost less than several loop nests."""
+    """Make a strided transposed convolution one contraction, where its zeros cost less than several loop nests."""
     from glassgrad.compiler.schedule.joined_remainders import with_joined_remainders
     work.sinks = with_joined_remainders(work.sinks, work.limits.products_of)
 

@@ -1,4 +1,4 @@
-"""Express one element of a node. In: a node and an index. Out: an expression, and loops added to the open blocks.
+"""Lower nodes to expressions of one element. In: a node, an index. Out: an expression, and loops in the open blocks.
 
 Movement nodes only change the index (`source_index`), so nothing is copied. A LOAD ends the recursion, and a reduction
 becomes a loop with a register, placed as far out as its index allows. This placement alone gives row fusion: the

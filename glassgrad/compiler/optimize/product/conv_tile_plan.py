@@ -52,39 +52,39 @@ class Cut:
 def cuts(p: Product, edges: Edges, most: int) -> list[Cut]:
     """All ways to split M into tiles of at most `most` rows."""
     depth = p.depth
-    apart = {r: abs(usual_stride(p.store.index, r) or 0) for r in (*p.m, *p.n) if r.arg.size > 1}
+    strides = {r: abs(usual_stride(p.store.index, r) or 0) for r in (*p.m, *p.n) if r.arg.size > 1}
     out: list[Cut] = []
-    whole = {m for k, m in edges.bound.items() if not edges.is_known(k)}         # along these, a tile has one row
+    whole = {m for k, m in edges.bound.items() if not edges.is_known(k)}         # a tile has one row along these
     known = {r: [tile for tile in range(1, min(most, close_bounds(stop)[0]) + 1) if edges.run_time_pieces(r, tile)]
-             for r, stop in edges.stops.items() if r in p.m}                     # or so many, up to a run-time bound
+             for r, stop in edges.stops.items() if r in p.m}                     # loop with a run-time bound -> its possible tiles
     sizes = [max(known[r], default=1) if r in known else 1 if r in whole or known else r.arg.size for r in p.m]
     for tiles in tilings(sizes, most):
         if any(r in known and t not in known[r] for r, t in zip(p.m, tiles)):
             continue
         count = math.prod([tiles_along(edges, r, t) for r, t in zip(p.m, tiles)])
         steps, written = steps_of(edges, dict(zip(p.m, tiles)), depth * count)
-        out.append(Cut(tiles, math.prod(tiles), count, steps, written, pieces_in_result(p.m, apart, tiles)))
+        out.append(Cut(tiles, math.prod(tiles), count, steps, written, pieces_in_result(p.m, strides, tiles)))
     return out
 
 
 def tiles_along(edges: Edges, loop: UOp, tile: int) -> int:
-    """The number of tiles along a loop. With a run-time bound, the number for its greatest value, with as many unused
-    positions per tile as on the average of typical values."""
+    """The number of tiles along a loop. With a run-time bound: its greatest value times the number of tiles per
+    position, averaged over typical values."""
     low, high = close_bounds(edges.stops.get(loop, index(loop.arg.size)))
     usual = [n for n in cpu.USUAL_POSITIONS if low <= n <= high] if low < high else []
     usual = usual or [high]
     return math.ceil(high * sum([-(-n // tile) / n for n in usual]) / len(usual))
 
 
-def pieces_in_result(loops: list[UOp], apart: dict[UOp, int], tiles: list[int]) -> int:
-    """How many contiguous pieces of the result a tile's rows are in, given the strides of its loops (`apart`); 1 if
-    columns have the smaller stride."""
-    nearest = min(filter(None, apart.values()), default=0)
-    if not nearest or nearest not in [apart.get(r) for r in loops]:
+def pieces_in_result(loops: list[UOp], strides: dict[UOp, int], tiles: list[int]) -> int:
+    """How many contiguous pieces of the result a tile's rows are in, given the strides of its loops; 1 if columns have
+    the smallest stride."""
+    nearest = min(filter(None, strides.values()), default=0)
+    if not nearest or nearest not in [strides.get(r) for r in loops]:
         return 1
     along, goes_on = 1, True
     while goes_on:
-        at = next((i for i, r in enumerate(loops) if tiles[i] > 1 and apart.get(r) == along * nearest), None)
+        at = next((i for i, r in enumerate(loops) if tiles[i] > 1 and strides.get(r) == along * nearest), None)
         goes_on = at is not None and tiles[at] == loops[at].arg.size
         along *= tiles[at] if at is not None else 1
     return math.prod(tiles) // along
@@ -308,12 +308,12 @@ class ImagePlan:
             return 1
         rows, columns = count(p.m), count(p.n)
         image, weights, wanted = footprint(p.left, p.m + p.k), self.depth * columns, self.wanted()
-        apart = min(-(-wanted // n) * weights + n * image for n in range(1, -(-columns // self.lanes) + 1))
+        unsplit = min(-(-wanted // n) * weights + n * image for n in range(1, -(-columns // self.lanes) + 1))
         pieces = self.k_loops[0].arg.size
         pieces = -(-pieces // self.k_chunk) if len(self.k_loops) == 1 else pieces
         parts = -(-pieces // -(-pieces // max(1, min(wanted, pieces))))
         whole = rows * columns <= cpu.MOST_SPLIT and 2 * parts >= wanted
-        return parts if whole and weights + image + 2 * parts * rows * columns < apart else 1
+        return parts if whole and weights + image + 2 * parts * rows * columns < unsplit else 1
 
     def blocks(self) -> tuple[int, int]:
         """Tiles of M and panels of N per task: enough tasks, with as little as possible read more than once."""
