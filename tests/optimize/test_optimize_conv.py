@@ -50,7 +50,7 @@ CASES: list[tuple[int, int, int, tuple[int, int], tuple[int, int], dict[str, Any
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipe without its lower limits, and with short blocks: small cases take every path."""
     monkeypatch.setitem(cpu.LIMITS, "direct", TilingThresholds(task_work=1000, most_tasks=16, long_k=40, k_block=16))
-    for name in ("LEAST_USE", "PACK"):
+    for name in ("LEAST_USE", "PACK_IMAGE_CYCLES"):
         monkeypatch.setattr(cpu, name, 0)
     for module in (conv_tile_plan, recognize_file):
         monkeypatch.setattr(module, "REREAD", 0)

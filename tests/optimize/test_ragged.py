@@ -81,7 +81,7 @@ LIMITS: dict[str, dict[str, float]] = {     # what makes small sizes worth it, f
 ROW_LIMITS = {"LEAST_ROW": 16, "SLICE": 32, "LEAST_SLICE": 16, "LEAST_COLUMN": 16}
 OWN_LIMITS: dict[str, dict[str, dict[str, Any]]] = {
     "contract": {"targets.cpu_costs": {"NEAR_K": 32, "PACK_WORK": 64}, "product.packing": {"READ_AT_ONCE": 64}},
-    "direct": {"targets.cpu_costs": {"LEAST_USE": 0.0, "PACK": 0.0}, "product.recognize": {"REREAD": 0},
+    "direct": {"targets.cpu_costs": {"LEAST_USE": 0.0, "PACK_IMAGE_CYCLES": 0.0}, "product.recognize": {"REREAD": 0},
                "product.conv_tile_plan": {"REREAD": 0}},
     "stream": {"recipes": {"STREAM_FROM": 1}},
     "taps": {"targets.cpu_costs": {"LEAST_OUTER": 1}},
@@ -163,7 +163,7 @@ REWRITES = {
     "bulk_copy_tasks.in_boxes": "test_chained_matmul_pipeline.py::test_trees_are_right",
     "short_gpu_loops.along_results": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.in_strips": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
-    "short_gpu_loops._written_out": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
+    "short_gpu_loops._unrolled": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.along_sum": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.in_parts": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.split_sums": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",

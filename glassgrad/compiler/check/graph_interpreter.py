@@ -395,7 +395,7 @@ def varying_axes(array: Array) -> tuple[bool, ...]:
     """The axes along which an array changes, as far as its strides tell.
 
     >>> import numpy as np
-    >>> seen(np.broadcast_to(np.arange(3.0)[:, None], (3, 4)))
+    >>> varying_axes(np.broadcast_to(np.arange(3.0)[:, None], (3, 4)))
     (True, False)
     """
     return tuple(stride != 0 and n > 1 for n, stride in zip(array.shape, array.strides))

@@ -79,7 +79,7 @@ def serial(body: Iterable[Statement]) -> list[Statement]:
 def split_length(size: int, piece: int) -> list[tuple[int, int, int]]:
     """Split a length into whole pieces and a remainder: (start, how many, how long).
 
-    >>> pieces(100, 16)
+    >>> split_length(100, 16)
     [(0, 6, 16), (96, 1, 4)]
     """
     whole, rest = divmod(size, piece)

@@ -56,7 +56,7 @@ def cuts(p: Product, edges: Edges, most: int) -> list[Cut]:
     out: list[Cut] = []
     whole = {m for k, m in edges.bound.items() if not edges.is_known(k)}         # a tile has one row along these
     known = {r: [tile for tile in range(1, min(most, close_bounds(stop)[0]) + 1) if edges.run_time_pieces(r, tile)]
-             for r, stop in edges.stops.items() if r in p.m}                     # loop with a run-time bound -> its possible tiles
+             for r, stop in edges.stops.items() if r in p.m}                     # run-time bound: the possible tiles
     sizes = [max(known[r], default=1) if r in known else 1 if r in whole or known else r.arg.size for r in p.m]
     for tiles in tilings(sizes, most):
         if any(r in known and t not in known[r] for r, t in zip(p.m, tiles)):
