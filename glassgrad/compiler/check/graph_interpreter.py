@@ -242,8 +242,8 @@ def _truncate(np: Any, x: Array, dtype: DType) -> Array:
 
 # -- conversion to and from the bits in memory ---------------------------------------------------------------
 def to_storage(values: Array, dtype: DType) -> Array:
-    """Convert values to their form in memory: the array itself; or the codes of a type that NumPy lacks, rounded to
-    nearest even.
+    """Convert values to their form in memory: the array itself; for a type that NumPy lacks, codes, rounded to nearest
+    even.
 
     >>> import numpy as np
     >>> [hex(code) for code in to_storage(np.array([1.0, 3.14159], np.float32), dtypes.bfloat16)]

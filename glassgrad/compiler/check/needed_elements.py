@@ -1,5 +1,4 @@
-"""Find which elements of its sources a part of a node needs, and their values. In: a node and a box. Out: boxes,
-arrays.
+"""Find which elements of its sources a part of a node needs, and their values. In: a node, a box. Out: boxes, arrays.
 
 A box is a (start, stop) for each axis. One element of a matrix product needs a row and a column, so few values lead to
 one element, however large the tensors are.

@@ -1,5 +1,4 @@
-"""Follow axes through movement ops: along which does a value change? In: shapes, nodes, sets of axes. Out: sets of
-axes.
+"""Follow axes through movement ops: along which does a value change? In: shapes, nodes, axes. Out: sets of axes.
 
 A value that is constant along an axis can be computed once for all of it; fusion and contractions depend on this.
 """
@@ -118,8 +117,8 @@ def start_of_piece(node: UOp) -> int | None:
 
 
 def varies(order: list[UOp], known: dict[UOp, AxisSet] | None = None) -> dict[UOp, AxisSet]:
-    """Map each node (in topological order) to the axes along which its value may change. `known` is extended; it
-    already has the nodes below."""
+    """Map each node (in topological order) to the axes along which its value may change. `known`, which has the nodes
+    below, is extended."""
     found: dict[UOp, AxisSet] = {} if known is None else known
     for node in order:
         if node.op in o.ELEMENTWISE:

@@ -44,7 +44,7 @@ class DType:
 
     @property
     def in_numpy(self) -> bool:
-        """Whether NumPy and Python's struct support the type; for other float types, `format` is that of their bit
+        """Whether NumPy and Python's struct support the type; for other floats, `format` is that of their bit
         patterns."""
         return self.kind != "f" or self.format in "efd"
 

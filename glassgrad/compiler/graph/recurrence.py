@@ -112,8 +112,7 @@ def _param(slot: int, source: UOp, shape: Shape) -> UOp:
 
 
 class _Constants:
-    """Replaces the parts of a step's graph that do not depend on its states and rows, the same for all steps, by
-    PARAMs."""
+    """Replaces the parts of a step's graph that do not depend on its states and rows by PARAMs."""
 
     def __init__(self, stands_in: list[UOp]):
         self.stands_in = set(stands_in)
@@ -208,8 +207,7 @@ class _Backward:
                            for i in range(what.states, first_constant)], *weights)
 
     def _rows_read(self) -> dict[UOp, UOp]:
-        """The values that the gradient of a step reads and that differ between steps, each with its value for all
-        steps."""
+        """The values that the gradient of a step reads and that differ between steps; each with those of all steps."""
         what, src = self.what, self.src
         results = {n: i for i, n in enumerate(what.results) if n.op is not o.PARAM}
         read = toposort([n for n in self.derived if n is not None], lambda n: () if n in results else n.src)

@@ -456,8 +456,7 @@ def _product_of_sizes(x: Length, y: Size) -> Any:
 
 
 def _exact_quotient(x: Length, y: Any) -> Any:
-    """x / y where it is exact for all values of the variables, else None. Only found if y or x / y has a single
-    term."""
+    """x / y if it is exact for all values of the variables, else None. Only found if y or x / y has a single term."""
     more = _terms(y)
     if not more:
         return None

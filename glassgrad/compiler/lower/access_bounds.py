@@ -58,8 +58,7 @@ def accesses(body: Sequence[Statement], around: tuple[UOp, ...]) -> Iterator[Acc
 
 
 def _try_all(kernel: Kernel, access: Access) -> None:
-    """Try all values of the counters in conditions, with bounds for the others; if that is not enough, of all
-    counters."""
+    """Try all values of the counters in conditions, with bounds for the others; if these do not suffice, of all."""
     mentioned = ranges_of(access.at)
     conditions = [c for c in access.conditions if _is_index(c) and ranges_of(c) & mentioned]
     if len(conditions) < sum(bool(ranges_of(c) & mentioned) for c in access.conditions) or not _is_index(access.at):

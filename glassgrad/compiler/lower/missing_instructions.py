@@ -24,8 +24,7 @@ def carrier(dtype: DType) -> DType:
 
 
 def held(dtype: DType) -> DType:
-    """The type in which a renderer without small floats computes values of a type: small floats are kept as their
-    bits."""
+    """The type in which a renderer without small floats holds values of a type: small floats as their bits."""
     return carrier(dtype) if dtype in SMALL_FLOATS else dtype
 
 
@@ -51,8 +50,7 @@ def cast(x: UOp, dtype: DType, native: frozenset[DType] = frozenset()) -> UOp:
 
 
 def widen(x: UOp) -> UOp:
-    """Convert a small float to float32: move exponent and mantissa into place, then scale by the difference of the
-    biases."""
+    """Convert a small float to float32: move exponent and mantissa into place, then scale for the other bias."""
     dtype = x.dtype
     bits = x.bitcast(carrier(dtype)).cast(dtypes.uint32)
     shift = 23 - dtype.mantissa
@@ -131,8 +129,7 @@ def truncate(node: UOp, has: Instructions) -> UOp:
 
 
 def round_even(node: UOp, has: Instructions) -> UOp:
-    """Round a float to the nearest integer, ties to even, by an addition: for processors without rounding
-    instructions."""
+    """Round a float to the nearest integer, ties to even, by an addition, if there is no instruction for it."""
     if has.rounding:
         return node
     x, dtype = node.src[0], node.dtype
@@ -143,8 +140,7 @@ def round_even(node: UOp, has: Instructions) -> UOp:
 
 
 def _converted(node: UOp, has: Instructions) -> UOp:
-    """Express a cast of a small float that the target lacks, or of a float to an integer; return other casts
-    unchanged."""
+    """Express a cast of a small float that the target lacks, or of a float to an integer; others are unchanged."""
     x, dtype = node.src[0], node.dtype
     if dtype in SMALL_FLOATS or x.dtype in SMALL_FLOATS:
         return cast(x, dtype, has.small_floats)

@@ -1,4 +1,4 @@
-"""Find sums with one nonzero term, as in a classification loss and its gradient. In: a SUM node. Out: `OneTerm`, or
+"""Find sums with one nonzero term, as in classification losses and gradients. In: a SUM node. Out: `OneTerm`, or
 None."""
 
 from __future__ import annotations

@@ -87,8 +87,7 @@ class ScatterAndScan(Values):
 
 
 def _writes_disjoint(spot: UOp, counter: UOp | None) -> bool:
-    """Whether different iterations of a counter write disjoint elements: the counter is a separate digit of the
-    index."""
+    """Whether iterations of a counter write disjoint elements: it is a separate digit of the index."""
     terms = {atom: k for atom, k in linear(spot)[1].items() if bounds(atom)[0] < bounds(atom)[1]}
     unit = terms.get(counter, 0) if counter is not None else 0
     if counter is None or unit <= 0 or not exact(spot):

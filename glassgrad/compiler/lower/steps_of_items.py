@@ -1,5 +1,5 @@
-"""Lower all steps of a recurrence of independent items to one kernel. In: its graph, and the kernels of one step. Out:
-the loop tree.
+"""Lower all steps of a recurrence of independent items to one kernel. In: its graph, kernels of a step. Out: a loop
+tree.
 
     task item:                                  for example a matrix of a batch
       state = start[item]

@@ -66,8 +66,7 @@ def refuses(nests: BoxedNests, c: Tiling, stops: dict[UOp, UOp]) -> str | None:
 
 
 def longest_first(nests: BoxedNests, tasks: FlatAxis, stops: dict[UOp, UOp]) -> dict[UOp, UOp]:
-    """Substitute reversed counters for those task counters along which tasks get longer, so that long tasks start
-    first."""
+    """Reverse those task counters along which tasks get longer, so that long tasks start first."""
     return {r: add(add(stops.get(r, index(r.arg.size)), index(-1)), multiply(r, -1)) for r in tasks.parts
             if grows(nests.parts.count, r)}
 

@@ -444,8 +444,7 @@ class BoxedNests(HeldNests):
             if inside.get(self.plan.row) == 1 else 1
 
     def result_tile(self, s: Store, matrix: UOp) -> tuple[UOp, bool, int, int]:
-        """The shared memory for a result; whether the result is contiguous along rows; its number of lines, and their
-        length."""
+        """The shared memory for a result; whether the result is contiguous along rows; its lines, and their length."""
         rows, width = self.row.arg.size, self.column[matrix].arg.size
         across = stride_along(s.index, self.plan.row) == 1
         lines, inside = (width, rows) if across else (rows, width)

@@ -338,8 +338,8 @@ def is_private(memory: UOp) -> bool:
 
 
 def _with_rows_left(product: Product | None, rows: set[UOp]) -> Product | None:
-    """The product, with its factors exchanged if needed so that the left one's loops are exactly the rows; None if
-    neither's are."""
+    """The product, with its factors exchanged if needed so that the left one's loops are the rows; None if neither's
+    are."""
     for p in (() if product is None or product.batch or product.stops else (product, product.swapped())):
         if p.n and set(p.m) == rows:
             return p

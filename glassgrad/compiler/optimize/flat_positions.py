@@ -88,8 +88,8 @@ class _PositionBlocks:
         return self.masked(self.block, self.number)
 
     def by_ends(self, image: UOp) -> list[list[Statement]]:
-        """The blocks that read whole vectors, and those at the ends, of half the size; only all blocks, if the ends are
-        unknown."""
+        """The blocks that read whole vectors, and those at the ends, of half the size; if ends are unknown, all
+        blocks."""
         ends = self.ends(image)
         if ends is None:
             return [self.all()]

@@ -103,8 +103,7 @@ def by_terms(body: list[Statement], target: Target) -> list[list[Statement]]:
 
 
 def _in_place(body: list[Statement], target: Target) -> bool:
-    """Whether an image is read in place, with its rows or images one after the other: then their number does not
-    matter."""
+    """Whether an image is read in place, its rows or images one after the other: their number does not matter."""
     product = None if target.groups else recognize(body)
     ways = (ImagePlan.cheapest, TapsPlan.of_channels, with_images_apart)
     return product is not None and bool(product.n) and any(way(product, target) is not None for way in ways)

@@ -124,8 +124,7 @@ def _lanes(body: list[Statement], target: Target, decisions: Decisions) -> list[
 
 
 def _columns(loops: list[For], inner: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
-    """Give the nest vectors along its innermost loop; for short loops, a group of threads takes all of them
-    together."""
+    """Give the nest vectors along its innermost loop; a group of threads takes short loops all together."""
     lanes = target.lanes(4)
     if target.groups and len(loops) > 1 and loops[-1].range.arg.size < lanes and all(f.stop is None for f in loops):
         axis = FlatAxis.of([f.range for f in loops])

@@ -1,4 +1,4 @@
-"""Make versions of a loop nest for ranges of a run-time bound. In: a nest, its bound, ranges. Out: nests; one of them
+"""Make versions of a loop nest for ranges of a run-time bound. In: a nest, its bound, ranges. Out: nests, one of which
 runs.
 
     TASK i below stop: S  ->  if stop <= 16: TASK i in 16 below stop: S

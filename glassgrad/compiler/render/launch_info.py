@@ -49,8 +49,7 @@ _OPERATIONS: dict[str, Callable[[int, int], int]] = {
 
 @dataclass(frozen=True)
 class LaunchInfo:
-    """What a launch must provide: the functions in order, the shared memory slots, and scratch memory for each
-    worker."""
+    """What a launch must provide: functions in order, shared memory slots, scratch memory for each worker."""
     phases: tuple[tuple[str, int], ...]     # (function name, number of tasks), in execution order
     shared: tuple[int, ...]                 # the bytes of each slot after the params
     scratch_bytes: int                      # private to the worker that runs a task

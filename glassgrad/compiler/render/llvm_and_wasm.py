@@ -1,5 +1,4 @@
-"""Lower loops, addresses and indices for LLVM IR and WebAssembly. In: a jammed phase. Out: calls to a renderer's
-arithmetic.
+"""Lower loops, addresses and indices for LLVM IR and WebAssembly. In: a jammed phase. Out: calls to a renderer.
 
 Neither language has nested expressions, arrays or index arithmetic, so all of that is lowered here. An address is one
 pointer per loop level. A sum of indices is added up level by level, outer loops first. Multiples of an innermost loop's
@@ -121,8 +120,7 @@ class LowLevelWalker(Walker):
         return self.value(node)
 
     def operand(self, node: UOp, lanes: int = 0, dtype: DType | None = None) -> Value:
-        """A node's value with the given lanes. Indices may be int32 internally, and are converted to their own type
-        here."""
+        """A node's value with the given lanes. Indices may be int32 inside; here they get their own type."""
         value = self.get(node)
         dtype = dtype or node.dtype
         if value.lanes == lanes and (node.dtype is not dtypes.index or self.is_of(value, dtype)):
@@ -195,8 +193,7 @@ class LowLevelWalker(Walker):
         return wide, limit
 
     def total(self, constant: int, terms: ix.Terms, dtype: DType) -> Value:
-        """constant + sum of k * atom in scalars: terms of outer loops first, so that they are added up outside inner
-        loops."""
+        """constant + sum of k * atom in scalars: outer loops' terms first, so that they are added up outside."""
         ranked = sorted([(self.scope_of(a).depth, ix.order_key(a), a, k) for a, k in terms.items()],
                         key=lambda t: t[:2])
         result: Value = None

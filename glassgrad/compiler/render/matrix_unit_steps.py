@@ -1,5 +1,4 @@
-"""Match statements inside UNIT loops to steps of a matrix unit. In: the statement. Out: memories, offsets, row
-distances.
+"""Match statements in UNIT loops to steps of a matrix unit. In: the statement. Out: memories, offsets, row distances.
 
 The loop tree works element by element; here it is matched to operations on small matrices, which renderers spell. An
 operation that no unit has is a `Bug` of the recipe that wrote it.

@@ -90,8 +90,7 @@ def _computed(total: UOp, factor: UOp, values: UOp, varies: dict[UOp, AxisSet], 
 
 
 def _sides(node: UOp, factor: UOp, row_axis: int, axis: int, varies: dict[UOp, AxisSet]) -> tuple[UOp, UOp] | None:
-    """The factors of a contraction inside a factor: the one with its rows, and the one with k; None if it has other
-    axes."""
+    """The factors of a contraction inside a factor: that with its rows, and that with k; None if it has other axes."""
     if node.op is not o.SUM or not is_contraction(node, varies):
         return None
     factors = node.src[0].below((o.CAST,)).src
@@ -284,8 +283,7 @@ def _made_of(node: UOp, chain: FactorProduct) -> bool:
 
 
 def in_kernel(sink: UOp) -> list[WeightedSum]:
-    """The weighted sums that a kernel computes in one pass, the one with the most products first; empty for other
-    kernels."""
+    """The weighted sums that a kernel computes in one pass, that with the most products first; maybe none."""
     known = varies_of(toposort([sink]))
     found: dict[UOp, WeightedSum] = {}            # by total, because a value may be stored twice
     for store in reversed([s for s in sink.src if s.op is o.STORE]):

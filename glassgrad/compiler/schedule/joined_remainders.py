@@ -224,8 +224,7 @@ class TransposedConvolution:
         return joined / share_of_lanes(side_by_side) <= in_nests / share_of_lanes(self.columns)
 
     def computed(self, dtype: DType, rate: Rate) -> UOp:
-        """Compute the sums, rounded to a type. A CPU stores them before interleaving: its vectors need contiguous
-        columns."""
+        """Compute the sums, rounded to a type. A CPU stores them first: its vectors need contiguous columns."""
         image, other = self.blocks_of(), of_axes(self.other, self.along)
         for axis in self.axes:
             other = axis.weights(other)
@@ -250,8 +249,7 @@ class TransposedConvolution:
         return out.pad(zeros) if any(z != (0, 0) for z in zeros) else out
 
     def blocks_of(self) -> UOp:
-        """The image as a window for each block: its movements, applied to blocks and windows instead of positions and
-        taps."""
+        """The image as a window for each block: its movements, on blocks and windows instead of positions and taps."""
         chain, x = movements(self.image)
         by_node = {axis.node: axis for axis in self.axes}
         tracked: dict[int, int] = {}         # axis -> its new size, where that differs

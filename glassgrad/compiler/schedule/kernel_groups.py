@@ -170,8 +170,7 @@ def _kernels_in_order(reasons: dict[UOp, str], stored_by: dict[UOp, UOp]) -> lis
 
 def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp, KernelGroup],
           groups: list[KernelGroup], reasons: dict[UOp, str], limits: FusionLimits) -> KernelGroup | None:
-    """Join a new result to a group with which it may share a kernel, and return that group; None where there is
-    none."""
+    """Join a new result to a group with which it may share a kernel, and return that group; None if none fits."""
     node = fresh.roots[0]
     for group in reversed(candidates):
         inside = [r for r in fresh.reads if r in group.roots]
@@ -236,8 +235,7 @@ def _leading(node: UOp) -> Shape:
 
 
 def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:
-    """The values that a result's kernel reads, each with whether it is read elementwise only; and whether the kernel
-    reduces."""
+    """The values that a result's kernel reads, each with whether only elementwise; and whether the kernel reduces."""
     reads: dict[UOp, bool] = {}
     reduces = False
     shape = squeezed(root)
@@ -263,8 +261,7 @@ def _rows(root: UOp, reads: dict[UOp, bool], reasons: dict[UOp, str]) -> Reduced
 
 
 def squeezed(node: UOp) -> Shape:
-    """A shape without its axes of length 1: if two shapes agree in this, their elements are the same, in the same
-    order."""
+    """A shape without its axes of length 1: shapes that agree in this have the same elements in order."""
     return tuple([n for n in node.shape if n != 1])
 
 

@@ -23,8 +23,7 @@ class Part(NamedTuple):
 
 
 class Update(NamedTuple):
-    """The slots of a partial update: the old value, the new one, and the variable with the number of elements to
-    copy."""
+    """The slots of a partial update: the old value, the new one, and how many elements to copy (a variable)."""
     source: int
     result: int
     copied: int

@@ -97,8 +97,7 @@ class _StepKernels:
         return made
 
     def _result(self, index: int, inner: int, number: int, row: int) -> int:
-        """The slot where a step stores a result: the result's own memory, if it has that after this step; else memory
-        of a step."""
+        """The slot where a step stores a result: the result's memory, if it has that after this step; else a step's."""
         if index not in self.kept or index in self.last and number < self.count - 1:
             return self._own(inner, number % 2)
         return self.kept[index] if index in self.last else self._row(self.kept[index], row, self.step.slots[inner])

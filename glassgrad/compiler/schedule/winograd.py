@@ -172,8 +172,7 @@ class TapWindows:
         return [self.picked(_only(image, self.tap, last - tap if self.reversed else tap), at) for tap, at in places]
 
     def numbers(self, other: UOp, summed: AxisSet) -> UOp:
-        """The other factor evaluated at all points: from taps of weights, or from the elements at positions of a
-        tile."""
+        """The other factor evaluated at all points: from taps of weights, or from elements at positions of a tile."""
         if self.tap not in summed:
             return _times(values_at_points(self.step), [self.picked(other, n) for n in range(self.step)], self.tap)
         taps = [_only(other, self.tap, n) for n in range(self.taps)]
@@ -205,8 +204,7 @@ def _times(matrix: Matrix, column: list[UOp], axis: int) -> UOp:
 
 
 def windows_of(image: UOp) -> list[TapWindows]:
-    """The windows of a view, by its own axes; empty where a view mixes these axes with others, or a window is too
-    large."""
+    """The windows of a view, by its own axes; empty if it mixes these axes with others, or a window is too large."""
     found: list[TapWindows] = []
     for move in reversed(movements(image)[0]):
         arg = move.arg

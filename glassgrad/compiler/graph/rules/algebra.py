@@ -1,5 +1,4 @@
-"""The rules of algebra. In: nothing. Out: `ALGEBRA`, rules as data for `rewrite`, each giving a cheaper equal
-expression.
+"""The rules of algebra. In: nothing. Out: `ALGEBRA`, rules as data for `rewrite`, each giving a cheaper expression.
 
 A rule preserves every bit of the result, including NaN, infinities and -0.0, or is tagged `Inexact` with the domain in
 which it changes only the last places. One property test fills every rule's holes with random values and compares both
@@ -233,8 +232,8 @@ def _reshape_expand(root: UOp, x: UOp) -> UOp | None:
 
 
 def _constant_operand(root: UOp) -> UOp:
-    """Use the scalar constant in place of its broadcast: scalars combine with any shape. If all operands are constants,
-    one keeps the shape."""
+    """Use the scalar constant in place of its broadcast: scalars combine with any shape. If all operands are, one keeps
+    its shape."""
     return UOp(root.op, root.dtype, tuple(_uniform(s) or s for s in root.src), root.arg)
 
 

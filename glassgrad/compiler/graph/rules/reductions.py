@@ -29,8 +29,7 @@ from glassgrad.compiler.graph.uop import UOp, const
 
 
 def reduce_fewer_axes(sinks: list[UOp]) -> list[UOp]:
-    """Rewrite each reduction so that no axis along which its source is constant is reduced or computed more than
-    once."""
+    """Rewrite reductions so that none goes along an axis on which its source is constant."""
     changes = varies(toposort(sinks))
 
     def fewer(node: UOp, over: UOp) -> UOp | None:
@@ -155,8 +154,8 @@ def _moved_factors(move: UOp, factors: list[UOp], lead: int, known: dict[UOp, Ax
 
 
 def _as_window(node: UOp, axis: int, arg: Unwindow) -> UOp:
-    """Express an UNWINDOW of stride 1, of a value that is the same for every tap, as the WINDOW of the padded value
-    with its taps reversed."""
+    """UNWINDOW of stride 1, of a value that is the same for every tap  ->  WINDOW of the padded value, taps
+    reversed."""
     last = len(node.shape) - 1
     taps = node.shape[last]
     wide = padded(one_tap(node), axis, arg.dilation * (taps - 1), arg.length - node.shape[axis])

@@ -107,8 +107,7 @@ class Inexact(NamedTuple):
 
 
 class Rule:
-    """Rewrite `pattern` to `replacement` where `when` holds, for the reason `why`. DISABLE_RULES turns it off by its
-    name.
+    """Rewrite `pattern` to `replacement` where `when` holds, for the reason `why`. DISABLE_RULES turns it off by name.
 
     `when`, and `replacement` if it is a function, receive the holes that their parameters name: constants as Python
     numbers, others as nodes; and `root`, the whole node. A function may return None to decline.

@@ -34,8 +34,7 @@ from glassgrad.compiler.schedule.attention_backward import FactorProduct
 
 
 class ComputedFactor(BlockLoops):
-    """Builds the loops of one kernel: those of its first chain, which has all products, and of the chains that share
-    them."""
+    """Builds one kernel's loops: those of its first chain, which has all products, and of chains that share them."""
     keys_in_any_order = True
 
     def __init__(self, sink: UOp, chains: list[FactorProduct], blocks: ScoreBlocks, number: int = 0,

@@ -1,5 +1,4 @@
-"""Lower contractions whose weights are computed block by block. In: a kernel's graph that contains one. Out: its loop
-tree.
+"""Lower contractions whose weights are computed block by block. In: a kernel's graph with one. Out: its loop tree.
 
 The common part of softmax(scores) times values (online_softmax.py) and of its gradients (attention_backward.py):
 
@@ -42,8 +41,8 @@ from glassgrad.compiler.schedule.online_softmax import WeightedSum
 
 
 class ScoreBlocks(NamedTuple):
-    """Sizes of blocks. All blocks are as large as these, except the one of the last keys; the last rows overlap the
-    rows before."""
+    """Sizes of blocks. All blocks have these sizes, except that of the last keys; the last rows overlap earlier
+    ones."""
     rows: int = 64
     keys: int = 64
     lanes: int = 16                # the rows of a block are a multiple of this
@@ -122,7 +121,7 @@ class BlockLoops(Values):
 
     def __init__(self, sink: UOp, chain: WeightedSum, dtype: DType, blocks: ScoreBlocks, rows: int, keys: int,
                  parts: int = 1, larger: int = 0):
-        """With a symbolic number of rows, `rows` is one of the sizes of blocks, and `larger` the next larger one (0:
+        """With a symbolic number of rows, `rows` is one of the sizes of blocks, `larger` the next larger one (0:
         none)."""
         super().__init__(sink, {})
         self.part = counter("kp", parts)                  # block b of keys belongs to part b % parts
@@ -176,8 +175,7 @@ class BlockLoops(Values):
         return self.equal_sizes or isinstance(size, Length)
 
     def stand_in(self, name: str, at: UOp, size: Size) -> UOp:
-        """A stand-in counter for an index that gates keep in bounds, so that views need no modulo; `at` itself if none
-        is needed."""
+        """A stand-in counter for an index that gates keep in bounds, so that views need no modulo; else `at`."""
         if not self.runs_past_end(size) or bounds(at)[1] < lower_bound(size):
             return at
         stand_in = self.counter(name, size)

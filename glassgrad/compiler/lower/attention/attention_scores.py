@@ -1,5 +1,5 @@
-"""Analyze the scores of a softmax. In: an expression of scores. Out: where a loop over blocks may end; the same
-expression in float32.
+"""Analyze the scores of a softmax. In: an expression of scores. Out: where a loop over blocks may end; the same in
+float32.
 
 A score that is `where(k < q + 1, .., -inf)` is -inf for all keys after the row. The comparison is linear in the
 counters, so the index algebra finds the block from which on it fails for all rows and keys of the block.
@@ -22,7 +22,7 @@ from glassgrad.compiler.lower.loops import ranges_of
 
 
 def blocks_in_sight(score: UOp, block: UOp, inner: list[UOp]) -> UOp | None:
-    """The number of blocks that a loop must run, where all later ones score -inf; None: all. `inner`: counters inside a
+    """The number of blocks that a loop must run, if all later ones score -inf; None: all. `inner`: counters in a
     block."""
     for below_zero in _kept_where(score):
         constant, terms = linear(_least(below_zero, inner))
@@ -82,8 +82,7 @@ def _is_least(node: UOp) -> bool:
 
 
 def _holds_where(condition: UOp, holds: bool) -> list[UOp]:
-    """Index expressions that are below 0 wherever the condition holds (or, with `holds` False, wherever it is
-    false)."""
+    """Index expressions that are below 0 wherever the condition holds (or, with `holds` False, fails)."""
     if condition.op is o.NOT:
         return _holds_where(condition.src[0], not holds)
     if condition.op is o.AND and holds:
@@ -134,8 +133,7 @@ class ShiftedSum(NamedTuple):
 
 
 def shifted_sum(value: UOp, total: UOp) -> ShiftedSum | None:
-    """Express a value, derived from a total by additions, constant factors and masks, as a ShiftedSum; None for other
-    values.
+    """A value derived from a total by additions, constant factors and masks, as a ShiftedSum; None for other values.
 
     >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> from glassgrad.compiler.lower.loops import register

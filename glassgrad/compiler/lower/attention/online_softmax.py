@@ -65,8 +65,7 @@ class OnlineSoftmax(BlockLoops):
 
     # -- values ----------------------------------------------------------------------------------------------
     def weigh(self, node: UOp, at: Index, value: UOp) -> UOp:
-        """A weight, computed from the value of its exponential; factors that all keys share are applied at the end
-        (here 1)."""
+        """A weight, computed from the value of its exponential; factors shared by all keys are applied at the end."""
         if node is self.chain.exps or any(node is n for n, _ in self.chain.shared):
             self.last_read_at[node] = at
             return value if node is self.chain.exps else const(1, self.dtype)
@@ -92,8 +91,7 @@ class OnlineSoftmax(BlockLoops):
         return left * right
 
     def is_of_rows(self, condition: UOp, at: Index) -> bool:
-        """Whether a condition depends on the row alone; only for groups of threads, where no per-row value is
-        stored."""
+        """Whether a condition depends on the row alone; only for thread groups, if no per-row value is stored."""
         if not self.equal_sizes or not condition.shape or self.of_rows():
             return False
         keys = {r for r in self.chosen_key if r not in (self.row, self.block)}

@@ -31,7 +31,7 @@ def cut_at_gates(loop: For, most: int) -> list[For]:
 
 
 def _pieces(loop: For, body: list[Statement], most: int) -> list[_Piece]:
-    """Split a loop's iterations where conditions in the body change; a single piece if they do not change, or too
+    """Split a loop's iterations where conditions in the body change; a single piece if they change never, or too
     often."""
     i, n = loop.range, loop.range.arg.size
     conditions = dict.fromkeys(x for x in nodes_in(body) if x.op is o.CMPLT and x.src[0].dtype is dtypes.index)

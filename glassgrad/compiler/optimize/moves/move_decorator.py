@@ -83,8 +83,7 @@ def _same(result: Any, left_out: Any) -> bool:
 
 
 def _flat(statements: Any) -> list[Any]:
-    """Flatten statements, or lists of them, to a list that can be compared: loops by their heads, others by
-    identity."""
+    """Flatten statements, or lists of them, to a list to compare: loops by their heads, others by identity."""
     if isinstance(statements, (list, tuple)):
         return [row for inner in statements for row in ("[", *_flat(inner))]
     if isinstance(statements, For):

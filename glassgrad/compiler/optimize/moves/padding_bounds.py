@@ -1,5 +1,4 @@
-"""Turn padding into loop bounds. In: the gate of a padded factor. Out: which of its loops' iterations multiply no
-zeros.
+"""Turn padding into loop bounds. In: the gate of a padded factor. Out: which iterations of its loops multiply no zeros.
 
 A padded image is 0 outside its edges, and a window that reaches over them multiplies zeros. Which taps do so depends on
 the position alone. So the zeros need not be stored, and no tap needs a test:
@@ -31,8 +30,7 @@ Region = tuple[UOp, UOp, UOp | None]  # first iteration, end, and the condition 
 
 @dataclass(frozen=True)
 class EdgeCondition:
-    """One edge of an image: m_step * m + k_step * k < limit, for a loop of M and one of K (None: it depends on no such
-    loop)."""
+    """One edge of an image: m_step * m + k_step * k < limit, for a loop of M (None: for none) and one of K."""
     m: UOp | None
     k: UOp
     m_step: int
@@ -176,8 +174,8 @@ class Edges:
         return sum([high - low for low, high in self._intervals(k)]) / (m.arg.size * k.arg.size)
 
     def pieces(self, k: UOp, tile: int) -> list[Piece]:
-        """Group the tiles of `tile` indices along the loop of M by equal runs; the last tile starts early, so that it
-        ends with the loop."""
+        """Group the tiles of `tile` indices along the loop of M by equal runs; the last tile starts early, to end with
+        the loop."""
         found = self._counted.get((k, tile))
         if found is not None:
             return found
@@ -226,8 +224,7 @@ class Edges:
         return RunTimePiece(start, most, stop, begin, done, runs)
 
     def _used(self, m: UOp, place: UOp | None = None) -> UsedIterations:
-        """The iterations that multiply no zeros at an index of a loop of M; for None, an index near no edge, all of
-        them."""
+        """The iterations that multiply no zeros at an index of a loop of M; None (near no edge): all."""
         k = next((k for k, by in self.bound.items() if by is m), None)
         if k is None or place is None:
             return UsedIterations.always(0, 0 if k is None else k.arg.size)

@@ -1,5 +1,4 @@
-"""Copy a padded image with its zeros. In: a product of a padded factor. Out: a phase that copies it, and the product
-after.
+"""Copy a padded image with its zeros. In: a product of a padded factor. Out: a phase that copies it; the product after.
 
 A tiling that reads an image in vectors cannot stop at the image's edges (as padding_bounds.py does for scalar reads),
 and a test at every tap costs more than the copy:

@@ -167,8 +167,7 @@ def _nest(loops: list[For], at: int, r: int, s: int, inner: list[Statement], gat
 
 
 def _only(body: list[Statement], tap: UOp, wanted: list[int]) -> list[Statement] | None:
-    """Restrict the loop over `tap` to the wanted taps, which have a constant stride; None if another tap adds anything
-    but 0."""
+    """Restrict the loop over `tap` to the wanted taps, of constant stride; None if another tap adds anything but 0."""
     out: list[Statement] = []
     for s in body:
         if isinstance(s, For) and s.range is tap:
@@ -205,8 +204,7 @@ def _without_zeros(body: list[Statement]) -> list[Statement]:
 
 
 def _zero(value: UOp) -> bool:
-    """Whether the form of a value shows that it is 0. The gate comes before the product, so there is no 0 times
-    infinity."""
+    """Whether the form of a value shows that it is 0. The gate comes before the product: there is no 0 * infinity."""
     if value.op is o.CONST:
         return value.arg == 0
     if value.op is o.MUL:

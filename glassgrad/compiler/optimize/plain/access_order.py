@@ -1,5 +1,4 @@
-"""Analyze the order in which a plain loop nest accesses memory. In: loops and statements. Out: costs, counts and
-strides.
+"""Analyze the order in which a plain loop nest accesses memory. In: loops, statements. Out: costs, counts, strides.
 
 The indices of loads and stores tell whether lanes should go along rows or columns, how many elements a GPU thread
 should take, and how much work there is. Decides nothing: plain_loops.py and gpu_loops.py do.
@@ -158,8 +157,7 @@ def _contiguous(at: UOp, lane: UOp) -> bool:
 
 
 def lane_loops(loops: list[For], inner: list[Statement]) -> list[For]:
-    """The loops that vectors may run along: all lanes share a bound, so no other loop's bound may depend on their
-    counters."""
+    """The loops that vectors may run along: lanes share bounds, so no loop's bound may depend on their counters."""
     ends = [f.stop for f in (*loops, *walk(inner)) if isinstance(f, For) and f.stop is not None]
     return [f for f in loops if not any(f.range in ranges_of(end) for end in ends)]
 
@@ -176,8 +174,7 @@ def lane_loop(loops: list[For], inner: list[Statement]) -> int:
 
 
 def stores_in_order(body: list[Statement]) -> bool:
-    """Whether a loop inside stores values (a scan, a scatter): it must keep its order, and lanes can only be around
-    it."""
+    """Whether a loop inside stores values (a scan, a scatter): it keeps its order, with lanes only around it."""
     return any(isinstance(s, Store) and (s.memory.op is not o.LOCAL or s.memory.arg.scope == "shared")
                for f in walk(body) if isinstance(f, For) and f.kind == LOOP for s in walk(f.body))
 

@@ -58,7 +58,7 @@ class ScatterLoop:
 
     @staticmethod
     def of(inner: list[Statement], outer: list[UOp]) -> ScatterLoop | None:
-        """Recognize nested loops around one store as one loop. None for other nests, few steps, and rows without known
+        """Recognize nested loops around one store as one loop. None for others, few steps, and rows without known
         bounds."""
         counters, body, stop = list[UOp](), inner, None
         while len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP and stop is None:

@@ -33,8 +33,7 @@ class ReadRows(Choice, names=["rows"]):
 
 @dataclass(frozen=True)
 class Transpose(Choice, names=["turn"]):
-    """Square blocks of a transposed copy: vectors along the loop of contiguous loads, and as many along that of the
-    stores."""
+    """Square blocks of a transposed copy: vectors along the loop of contiguous loads, as many along that of stores."""
     loop: str
     lanes: int
 
@@ -108,8 +107,7 @@ class RowsAtOnce:
 
 def transposed(loops: list[For], inner: list[Statement], lanes: int, decisions: Decisions) \
         -> tuple[list[For], list[Statement]] | None:
-    """Turn a transposed copy into (loops, blocks); refuses (None) a read that is contiguous along the loop of
-    stores."""
+    """Turn a transposed copy into (loops, blocks); refuses (None) reads contiguous along the loop of stores."""
     if not all(isinstance(s, Store) and s.gate is None and s.combine is None for s in inner) or lanes < 4:
         return None
     stored = [f for f in loops if all(stride_along(s.index, f.range) == 1 for s in inner if isinstance(s, Store))]

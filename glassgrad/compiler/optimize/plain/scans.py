@@ -1,5 +1,4 @@
-"""Compute running totals with groups of threads. In: the loops of a scan. Out: the same, with all threads busy; or
-None.
+"""Compute running totals with groups of threads. In: the loops of a scan. Out: loops with all threads busy, or None.
 
     r = start; for k in n: r += f(k); out[k] = r
 
@@ -198,8 +197,7 @@ class GroupScan:
         return add(multiply(block, self.tile * self.lanes), multiply(self.lane, self.tile))
 
     def gate(self, first: UOp, u: int) -> UOp | None:
-        """The condition that the u-th neighbour exists; if rows are whole tiles, the first neighbour decides for
-        all."""
+        """The condition that the u-th neighbour exists; if rows are whole tiles, the first decides for all."""
         if self.stop is None and self.size % self.tile == 0:
             return below(first, self.size)
         at = add(first, index(u))

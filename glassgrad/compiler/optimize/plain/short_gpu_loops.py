@@ -371,8 +371,7 @@ def along_sum(found: GroupNest, target: Target, decisions: Decisions) -> list[St
 
 
 def _moves_along(loop: For, window: UOp) -> bool:
-    """Whether a short loop of results shifts the elements that a sum reads by steps of the sum, as taps of a window
-    do."""
+    """Whether a short loop of results shifts what a sum reads by steps of the sum, as taps of a window do."""
     places = [linear(n.src[1])[1] for n in loads_in(loop.body)]
     return 1 < window.arg.size <= WINDOW and any(
         step == terms.get(window) and loop.range in ranges_of(atom) for terms in places for atom, step in terms.items())

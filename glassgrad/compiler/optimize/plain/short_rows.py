@@ -1,5 +1,4 @@
-"""Process many short rows by groups of threads. In: loops over rows, each read a few times. Out: tasks of rows, or
-None.
+"""Process many short rows by groups of threads. In: loops over rows read a few times. Out: tasks of rows, or None.
 
 A group of threads per row of 40 elements would leave most threads idle; with a thread per row, accesses of consecutive
 threads would be a row apart. So a group copies several consecutive rows to shared memory. A few threads per row read it
@@ -225,8 +224,7 @@ class GroupRows:
         return nested([self.step.over], [For(self.lane, LANE, moves.rebuild(body, {self.step.lane: self.part}))], TILE)
 
     def loop(self, loop: For) -> list[Statement]:
-        """A loop along the row: threads compute partial sums and combine them; the row is read from registers and
-        stored to them."""
+        """A loop along the row, which is in registers: threads compute partial sums and combine them."""
         rows, k = self.rows, loop.range
         sums = moves.accumulated_registers(loop.body)
         mine = {r: self.of_thread(r, "_part") for r in sums}

@@ -28,8 +28,7 @@ LEAST_SIDE = 16          # of a copied axis: shorter ones leave most of a block 
 
 
 def across_group(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement] | None:
-    """The blocks of a loop nest; refuses (None) nests that read and store along the same axis, or do more than
-    store."""
+    """The blocks of a loop nest; refuses (None) those that read and store along one axis, or do more than store."""
     copy = CopyAcross.of(body)
     if copy is None or sum(SIDE * (SIDE + 1) * n.dtype.itemsize for n in copy.crossed) > target.group_bytes:
         return None
@@ -95,8 +94,7 @@ class CopyAcross:
 
     @staticmethod
     def shared_out(widest: int) -> tuple[UOp, UOp, list[UOp]]:
-        """The line of a block and the position in it, from (round, element, thread); a thread has `widest` elements per
-        round."""
+        """The line of a block and the position in it, from (round, element, thread); a thread has `widest` elements."""
         rounds, each = counter("r", SIDE * SIDE // (widest * gpu.THREADS)), counter("u", widest)
         lane = counter("l", gpu.THREADS)
         at = add(multiply(current(rounds), gpu.THREADS), lane)

@@ -125,8 +125,7 @@ class ImageTile(PanelBlocks):
         return moves.spread(self.all_tiles(lambda _: tile), moves.PHASE_TASKS)
 
     def blocks_of_k(self, memory: UOp, spot: UOp) -> tuple[list[For], list[Statement]]:
-        """The loops over blocks of K, outermost first, and the body of one block, which adds to all tiles of the
-        task."""
+        """The loops over blocks of K, outermost first, and the body of a block, which adds to all tiles of a task."""
         *outer, cut = self.plan.k_loops
         rest = self.p.k[len(self.plan.k_loops):]
         size, chunk = cut.arg.size, self.plan.k_chunk

@@ -91,8 +91,7 @@ def pieces_in_result(loops: list[UOp], strides: dict[UOp, int], tiles: list[int]
 
 
 def steps_of(edges: Edges, tiles: dict[UOp, int], whole: int) -> tuple[dict[int, float], int]:
-    """The number of steps of K for each number of rows that they use, of `whole` steps; and the copies of a step in the
-    code."""
+    """How many of `whole` steps of K use each number of rows; and how many copies of a step are in the code."""
     run_time = [edges.run_time_pieces(m, tile) for m, tile in tiles.items() if m in edges.stops]
     steps = {math.prod(tiles.values()): float(whole)}
     written = math.prod([sum(len(piece.runs) for piece in pieces) for pieces in run_time])

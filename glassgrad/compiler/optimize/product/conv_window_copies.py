@@ -157,8 +157,7 @@ class StoredImage:
 
     @property
     def sizes(self) -> list[int]:
-        """The sizes of the stored axes, without the channels': remainders, then the positions of each along all
-        axes."""
+        """The sizes of the stored axes, except the channels': remainders, then the positions of each."""
         return [math.prod(self.remainders), *[(last - least) // step + 1
                                               for (least, last), step in zip(self.ends, self.steps)]]
 

@@ -81,8 +81,7 @@ class WindowPlan:
         return min(2, -(-self.along.arg.size // self.lanes))
 
     def rows_for(self, vectors: int) -> int:
-        """The number of rows with the fewest loads, such that sums, elements and weights fit the registers; 0: none
-        fits."""
+        """The number of rows with the fewest loads, whose sums, elements and weights fit the registers; 0: none."""
         taps, size = self.taps.arg.size, self.down.arg.size
         fits = [r for r in range(1, min(size, self.registers) + 1) if self.written(r, vectors) <= cpu.MOST_UNROLLED
                 and (2 * r + taps - 1) * vectors + taps + 1 <= self.registers]

@@ -1,5 +1,4 @@
-"""Tile a contraction for groups of GPU threads. In: a product. Out: a loop tree whose groups share tiles of both
-factors.
+"""Tile a contraction for groups of GPU threads. In: a product. Out: loops whose groups share tiles of both factors.
 
     TASK blocks of M and N (and parts of K, if there are few blocks):
         read the first tile of each factor into registers     any view, mask, cast or prologue is applied here

@@ -1,5 +1,4 @@
-"""Tile a contraction for a unit that reads factors from registers. In: a product, a `Target` with such a unit. Out:
-phases.
+"""Tile a contraction for a unit that reads factors from registers. In: a product, a `Target` with one. Out: phases.
 
     TASK blocks of M and N:
         read the first tile of each factor into registers     any view, mask, cast or prologue is applied here

@@ -130,8 +130,7 @@ class PackedFactor:
         return group, [*loops, *self.loops(self.k[:-1])], body
 
     def across(self, spot: UOp, store: list[Statement], lanes: int) -> list[Statement]:
-        """Pack a factor that is contiguous along k: for chunks of k: load a vector of every row, store the block
-        transposed.
+        """Pack a factor contiguous along k: for chunks of k: load a vector of every row, store the block transposed.
 
         A renderer transposes such a block in registers; the remainder of k uses blocks of half as many lanes, and so
         on. Narrow panels, and the last steps of k, are stored element by element from a few cache lines at a time: a

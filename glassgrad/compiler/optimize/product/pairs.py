@@ -1,5 +1,4 @@
-"""Recognize sums over pairs that are not products. In: the summed value. Out: an element of each side, and how they
-join.
+"""Recognize sums over pairs that are not products. In: the summed value. Out: an element of each side, how they join.
 
 A sum of f(left[m, k], right[n, k]) reads its sides like a sum of products, whatever f is, so the same tiles serve it:
 for example, distances between all points of two sets.

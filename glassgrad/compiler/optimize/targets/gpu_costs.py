@@ -63,8 +63,7 @@ JOIN_BEGINS = 8000       # cycles to start the phase that adds partial sums
 
 
 def warp_width(threads_m: int, threads_n: int) -> int:
-    """How many threads of a warp are along N, in a group with this many threads along M and N; 0: warps cannot tile
-    it."""
+    """How many threads of a warp are along N, in a group of this many along M and N; 0: warps cannot tile it."""
     return next((n for n in (WARP_WIDE, WARP_WIDE // 2) if threads_n % n == 0 and threads_m % (WARP // n) == 0), 0)
 
 

@@ -103,8 +103,7 @@ class Target:
         return self.arch == "aarch64" or "f16c" in self.features
 
     def small_floats(self, language: str) -> frozenset[DType]:
-        """The small floats that one instruction converts to and from float32, if the renderer of this language writes
-        it."""
+        """The small floats with an instruction, written by this language's renderer, from and to float32."""
         if language == "cuda" and any(f.startswith("sm_") and int(f[3:].rstrip("a")) >= 80 for f in self.features):
             return frozenset((dtypes.float16, dtypes.bfloat16))
         if language in ("hip", "metal"):

@@ -1,5 +1,5 @@
-"""Thresholds from which a family of tilings pays. In: nothing. Out: `TilingThresholds`; each target has a table of
-them."""
+"""Thresholds from which a family of tilings pays. In: nothing. Out: `TilingThresholds`, of which targets have
+tables."""
 
 from __future__ import annotations
 

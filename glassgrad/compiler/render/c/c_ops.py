@@ -340,8 +340,7 @@ class CArithmetic:
 
     # -- conversions ---------------------------------------------------------------------------------------------
     def cast(self, x: CValue, dtype: DType) -> CValue:
-        """Convert a value to another type. float -> int32 or int64 as on x86: the least integer if the value does not
-        fit."""
+        """Convert a value to another type. float -> int32 or int64 as on x86: the least integer if it does not fit."""
         source, lanes = x.dtype, x.lanes
         if source is dtype:
             return x

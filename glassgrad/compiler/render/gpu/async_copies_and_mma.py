@@ -101,8 +101,7 @@ def _values(kernel: Kernel) -> dict[Symbol, UOp]:
 
 
 def share_of(box: Box, cluster: UOp | None) -> Box:
-    """The part of a box that one group loads: all of it; or, if all groups of a cluster need the box, some of its
-    lines."""
+    """The part of a box that one group loads: all of it; some lines, if all groups of a cluster need it."""
     if cluster is None or cluster in frozenset().union(*[ranges_of(e) for e in box.first]):
         return box
     size, lines = cluster.arg.size, box.counts[1]

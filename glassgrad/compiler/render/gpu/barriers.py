@@ -1,4 +1,4 @@
-"""Find where the threads of a group must wait for each other. In: a phase without TILE loops. Out: statements to wait
+"""Find where the threads of a group must wait for each other. In: a phase without TILEs. Out: statements to wait
 before.
 
 The lanes of a vector run in lockstep, so the next statement can read what a lane has stored. The threads of a group do

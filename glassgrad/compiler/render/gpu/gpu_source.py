@@ -288,8 +288,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         return memory in self.offsets and not self.scratch_global
 
     def is_aligned(self, memory: UOp) -> bool:
-        """Whether a memory is always 16-byte aligned, as that of a group is. For others, the kernel tests it at run
-        time."""
+        """Whether a memory is always 16-byte aligned, as that of a group is. Kernels test others at run time."""
         if not self.is_group_memory(memory):
             self.wide_memories[memory] = None
         return self.is_group_memory(memory)
@@ -327,8 +326,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         self.beside.step(statement) if self.is_matrix(statement.register) else super().accumulate(statement)
 
     def sum(self, constant: int, terms: ix.Terms, lanes: int, dtype: DType = dtypes.index) -> CValue:
-        """constant + sum of k * atom; if it contains counters only, which cannot overflow, as a person would write
-        it."""
+        """constant + sum of k * atom; of counters alone, which cannot overflow, as a person would write it."""
         if all(n.op not in (o.LOAD, o.REGISTER) for n in sources_of(list(terms))):
             return super().sum(constant, terms, lanes, dtype)
         total = self.constant(wrapped(constant, dtype), dtype)

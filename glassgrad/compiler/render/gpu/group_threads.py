@@ -55,8 +55,7 @@ class GroupThreads(CFunction):
     accumulate = Walker.accumulate                   # not C's `+=`, which may overflow
 
     def multiply_add(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
-        """x * y + z for floats, rounded once: otherwise, which products a compiler fuses would depend on the whole
-        kernel."""
+        """x * y + z for floats, rounded once: which products a compiler fuses would depend on the whole kernel."""
         if dtype.kind == "f":
             return self.function("fma", dtype, x, y, z)
         return super().multiply_add(dtype, x, y, z)

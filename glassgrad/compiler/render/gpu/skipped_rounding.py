@@ -1,5 +1,4 @@
-"""Find values of which only the upper bits are kept. In: the statements of a phase. Out: nodes that need no exact
-rounding.
+"""Find values of which only the upper bits are kept. In: a phase's statements. Out: nodes that need no exact rounding.
 
     out[i] = bfloat16(x / (1.0 + y))        the quotient in float32 has 24 bits, of which 8 are stored
 

@@ -36,8 +36,7 @@ class Matrices:
         f.registers[register] = result
 
     def load_before(self, body: list[Statement]) -> None:
-        """Load all matrices that some products read before these products, so that none waits for a free tile
-        register."""
+        """Load all matrices that some products read before these, so that none waits for a free tile register."""
         for statement in body:
             if isinstance(statement, Accumulate) and self.f.is_matrix(statement.register):
                 self.f.scope = self.f.scopes[-1]

@@ -20,8 +20,7 @@ from glassgrad.compiler.render.value_placement import line_of
 
 
 class LlvmValue(NamedTuple):
-    """An SSA name or literal: `text` without its type, the element `type`, lanes (0 for a scalar), and facts about
-    it."""
+    """An SSA name or literal: `text` without its type, the element `type`, lanes (0: a scalar), and facts."""
     text: str
     type: str
     lanes: int = 0
@@ -203,8 +202,7 @@ class LlvmArithmetic:
 
     # -- conversions ---------------------------------------------------------------------------------------------
     def converted(self, x: LlvmValue, source: DType, dtype: DType) -> LlvmValue:
-        """Convert a value to another type. float -> int32 or int64 as on x86: the least integer if the value does not
-        fit."""
+        """Convert a value to another type. float -> int32 or int64 as on x86: the least integer if it does not fit."""
         a, b = source.kind, dtype.kind
         to = TYPES[dtype]
         if source is dtype:

@@ -1,5 +1,4 @@
-"""WebAssembly instructions and their encoding. In: nothing. Out: `Code`, an instruction with its operands; its bytes
-and its text.
+"""WebAssembly instructions and their encoding. In: nothing. Out: `Code`, an instruction with operands; its bytes, text.
 
 `OPCODES` has every instruction that the renderer writes, by its name in the text format. WebAssembly is a stack
 machine: an instruction's operands come before it, and each leaves its value on the stack. Here an expression is a tree,

@@ -1,5 +1,4 @@
-"""WebAssembly modules and their encoding. In: functions, as lines of `Code`. Out: a module as bytes, or the same as
-text.
+"""WebAssembly modules and their encoding. In: functions, as lines of `Code`. Out: a module as bytes, or as text.
 
 A module imports the memory that all modules share, and exports its last function. Lines are expressions without a value
 (local.set, stores, calls) and blocks: loops, and branches with one or two bodies. Does not know kernels.

@@ -200,14 +200,13 @@ class WasmArithmetic:
         return x._replace(pieces=self.resized(x.pieces, x.lanes, x.mask, size, "i", is_mask=True), mask=size)
 
     def masks(self, *values: WasmValue) -> tuple[WasmValue, ...]:
-        """Booleans with lanes of one size: that of the first value that is not a constant. Other values are
-        unchanged."""
+        """Booleans with lanes of one size: that of the first that is not a constant. Others are unchanged."""
         size = next((v.mask for v in values if v.constant is None), values[0].mask)
         return tuple([self.mask(v, size) if v.mask else v for v in values])
 
     def resized(self, pieces: tuple[Code, ...], lanes: int, size: int, to: int, kind: str,
                 is_mask: bool = False) -> tuple[Code, ...]:
-        """Convert integers of `size` bytes to lanes of `to` bytes: extended by the sign (kind "i") or by zeros, or
+        """Convert integers of `size` bytes to lanes of `to` bytes: extended by sign (kind "i") or zeros, or
         truncated."""
         while size < to:
             name, sign = f"{integers(2 * size)}.extend_%s_{integers(size)}_%s", "s" if kind == "i" else "u"

@@ -127,8 +127,7 @@ def digits(terms: Terms, whole: UOp, line: int) -> list[Digit]:
 
 
 def _along(parts: list[Digit], at: UOp, axis: FlatAxis) -> list[tuple[Axis, UOp]]:
-    """The axes of a box along a counter, and where the box begins on each; on the last one it may begin past the
-    end."""
+    """The axes of a box along a counter, and where the box begins on each; on the last, maybe past the end."""
     places = [divide(at, d.begin) for d in parts]
     inside = [modulo(place, d.size) for place, d in zip(places[:-1], parts)]
     stops = [*[None] * len(inside), axis.pieces(parts[-1].begin)]
@@ -153,8 +152,7 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
     memory = local(name, dtype, count(used) * lines.size * pitch, "shared")
 
     def copy(at_line: UOp, at: UOp, gate: UOp | None) -> tuple[UOp, UOp]:
-        """The index at which an element is stored, and the element: zero where the gate is false, and in the padding of
-        K."""
+        """The index at which an element is stored, and the element: zero where the gate is false, and in padding."""
         to = add(multiply(add(multiply(flat_index(used), lines.size), at_line), pitch), at)
         inside = both(gate, k.gate(at if along_k else at_line))
         indices = {**lines.loop_indices(at_line), **inner.loop_indices(at)}

@@ -49,8 +49,7 @@ def _reads(factor: UOp) -> list[UOp]:
 
 
 def _follows(factor: UOp, groups: UOp, members: UOp) -> bool:
-    """Whether a factor's groups are adjacent in memory: a group's stride is its number of members times their
-    stride."""
+    """Whether a factor's groups are adjacent in memory: a group's stride is its members times theirs."""
     steps = [(stride_along(n.src[1], groups) or 0, stride_along(n.src[1], members) or 0) for n in _reads(factor)]
     return bool(steps) and all(of_group == step * members.arg.size != 0 for of_group, step in steps)
 

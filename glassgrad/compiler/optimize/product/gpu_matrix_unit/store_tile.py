@@ -78,8 +78,7 @@ def epilogue_operations(product: Product) -> int:
 
 
 def neighbours_stored(product: Product, axis: FlatAxis) -> int:
-    """How many consecutive positions of an axis are contiguous in the result: those of all its loops, or of the last
-    ones."""
+    """How many positions of an axis are contiguous in the result: those of all its loops, or of the last ones."""
     stores = [s for s in walk(product.epilogue) if isinstance(s, Store)]
     run = 1
     for r in reversed(axis.parts[-1:] if axis.pitch else axis.parts):

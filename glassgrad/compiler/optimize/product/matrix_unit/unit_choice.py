@@ -27,8 +27,7 @@ def narrowed(value: UOp, dtype: DType) -> UOp | None:
 
 def unit_for(p: Product, target: Target, suits: Callable[[MatrixUnit], bool] = lambda unit: True) \
         -> tuple[MatrixUnit, UOp, UOp] | None:
-    """The first unit that multiplies a product's types and `suits`, with both factors in those types; None if there is
-    none."""
+    """The first unit that multiplies a product's types and `suits`, and both factors in those types; or None."""
     for unit in target.units if p.pair is None else ():
         left, right = narrowed(p.left, unit.left), narrowed(p.right, unit.right)
         if p.total.dtype is unit.total and left is not None and right is not None and suits(unit):

@@ -64,8 +64,7 @@ class UnitPanels:
 
     # -- addresses -------------------------------------------------------------------------------------------
     def index_of(self, panel: UOp, step: UOp, position: UOp, k: UOp) -> UOp:
-        """The index in memory of a position of a panel; k counts words of the step, or elements if not packed in
-        words."""
+        """The index in memory of a position of a panel; k counts words of the step, or elements."""
         at = add(multiply(add(multiply(flat_index(self.outer), self.panels), panel), self.steps), step)
         if self.right:
             return add(multiply(add(multiply(at, self.unit.words), k), self.width), position)
