@@ -1,18 +1,19 @@
-"""Every pass from graph to text, in order. In: results of a graph, or one kernel's graph. Out: a `Schedule`, or source.
+"""Run every compiler pass, from graph to text, in order. In: results of a graph, or one kernel's graph. Out: a
+`Schedule`, or source text.
 
-`PASSES` is the list, and nothing else runs: each function below with `@compiler_pass` is one line of it.
+`PASSES` is the whole list: each function below decorated with `@compiler_pass` is one entry, and nothing else runs.
 
     graph      sinks -> sinks               algebra on the whole graph
     schedule   sinks -> `Schedule`          which values get memory; kernels; devices
     kernel     one kernel's graph -> loop tree (`Kernel`)
     text       loop tree -> source in one language
 
-A pass names the ops, the settings or the devices that it is for (`When`), and runs only there: an expression of
-products and sums runs half of the list.
+Each pass states the ops, settings or devices that it is for (`When`) and runs only there: an expression of products
+and sums needs about half of the passes.
 
-DEBUG=4 prints what a pass with a label leaves. CHECK=1 interprets the loop tree after each pass over a kernel and names
-the first pass that is wrong. docs/pipeline.md shows the list. Passes over kernels import their code when they run: a
-process that finds all its kernels on disk does without it. Imports no device, no compiler such as LLVM, and no NumPy.
+DEBUG=4 prints the result of each pass that has a label. CHECK=1 interprets the loop tree after each pass over a kernel
+and names the first pass that changes its results. docs/pipeline.md shows the list. A pass over kernels imports its code
+when it runs: a process whose kernels are all cached on disk never loads it. Imports no device, no LLVM and no NumPy.
 """
 
 from __future__ import annotations
@@ -54,20 +55,20 @@ GRAPH, SCHEDULE, KERNEL, TEXT = "graph", "schedule", "kernel", "text"
 @dataclass
 class GraphWork:
     """A graph on its way to a schedule; each pass replaces a field or fills the next one."""
-    sinks: list[UOp]                                  # the results, over PARAM leaves
-    inputs: list[UOp]                                 # these leaves, by slot
+    sinks: list[UOp]                                  # the results, as a graph over PARAM leaves
+    inputs: list[UOp]                                 # these leaves, ordered by slot
     device: str                                       # default device, for values with no inputs
-    stores_scores: StoresScores | None = None         # asks the device whether softmax's scores are stored, and why
-    limits: FusionLimits = CPU_LIMITS                 # what fusion costs and saves on that device
+    stores_scores: StoresScores | None = None         # whether, and why, the device stores the scores of a softmax
+    limits: FusionLimits = CPU_LIMITS                 # costs of fusion on that device
     stored: dict[UOp, str] = field(default_factory=dict)         # nodes that get memory, with the reason
-    stored_by: dict[UOp, UOp] = field(default_factory=dict)      # nodes that another node's kernel stores -> that one
-    groups: list[KernelGroup] = field(default_factory=list)      # results by kernel, in the order they run
+    stored_by: dict[UOp, UOp] = field(default_factory=dict)      # node -> the node whose kernel stores it too
+    groups: list[KernelGroup] = field(default_factory=list)      # results by kernel, in execution order
     schedule: Schedule = field(default_factory=Schedule)
-    _ops: tuple[list[UOp] | None, frozenset[o.Op]] = None, frozenset()      # sinks, and the ops in their graph
+    _ops: tuple[list[UOp] | None, frozenset[o.Op]] = None, frozenset()      # the sinks, and the ops under them
 
     @property
     def ops(self) -> frozenset[o.Op]:
-        """The ops in the graph, found once for the passes between two that change it."""
+        """The ops in the graph; cached until a pass replaces the sinks."""
         if self._ops[0] is not self.sinks:
             self._ops = self.sinks, frozenset([n.op for n in toposort(self.sinks)])
         return self._ops[1]
@@ -79,18 +80,18 @@ class KernelWork:
     ast: UOp | None                                   # SINK of STOREs over PARAMs
     target: Target
     language: str = ""                                # "llvm", "c", "plain c", "wasm", "wat", or a GPU dialect's name
-    plain: bool = False                               # leave the loops as they are, as under NOOPT=1
-    moves: Sequence[str] | None = None                # to apply instead of the recipe's own
-    decisions: Decisions | None = None                # the moves that were applied, and what else was possible
+    plain: bool = False                               # leave the loops unoptimized, as under NOOPT=1
+    moves: Sequence[str] | None = None                # moves to apply instead of the recipe's choice
+    decisions: Decisions | None = None                # the moves that were applied, and the alternatives
     loops: Kernel | None = None
-    phases: list[Jammed] = field(default_factory=list)           # the loops of each phase without TILE loops
+    phases: list[Jammed] = field(default_factory=list)           # each phase's loops, with TILE loops unrolled
     source: str = ""
-    binary: bytes = b""                               # of a language that is not text
-    rows: dict[Statement, int] | None = None          # if given: each statement's row of the printed loop tree
+    binary: bytes = b""                               # the output of a language that is not text
+    rows: dict[Statement, int] | None = None          # if given: statement -> its row in the printed loop tree
 
     @property
     def kernel(self) -> Kernel:
-        """The loop tree, which the first pass over a kernel makes."""
+        """The loop tree, which the pass `lower` makes."""
         if self.loops is None:
             raise Bug("no pass has made a loop tree; is `lower` missing from the list of passes?")
         return self.loops
@@ -105,13 +106,14 @@ class Printout(NamedTuple):
 
 
 class When(NamedTuple):
-    """When a pass runs: in words, as a test of the work, and the ops of which a graph must have one (none: any)."""
+    """When a pass runs: the condition in words, as a test of the work, and ops of which the graph must contain at least
+    one (empty: no such requirement)."""
     words: str
     test: Callable[[Any], bool]
     ops: frozenset[o.Op] = frozenset()
 
     def where(self, words: str, *ops: o.Op) -> When:
-        """The same, for graphs with one of these ops alone."""
+        """The same condition, but only for graphs that contain at least one of these ops."""
         return When(f"where {words}" + f", {self.words}" * (self.words != "always"), self.test, frozenset(ops))
 
     def holds(self, work: Any) -> bool:
@@ -147,7 +149,7 @@ SANITIZING = When("under SANITIZE=1", lambda work: bool(settings.SANITIZE))
 
 
 def compiler_pass(stage: str, file: str, when: When = ALWAYS, *views: Printout) -> Callable[[Any], Any]:
-    """Put a function on the list, under its own name and docstring."""
+    """Decorator that appends a function to `PASSES`, under its own name and docstring."""
     def add(run: Callable[[Any], None]) -> Callable[[Any], None]:
         PASSES.append(Pass(run.__name__, stage, " ".join((run.__doc__ or "").split()), file, run, when, views))
         return run
@@ -174,13 +176,13 @@ OPTIMIZED = (Printout("optimized", _loops, lambda work: ", ".join(work.kernel.mo
 # -- graph: the results stay the same values -----------------------------------------------------------------
 @compiler_pass(GRAPH, "graph/gradient.py")
 def write_gradients(work: GraphWork) -> None:
-    """Expand each FORMULA, and each GRADIENT by the gradient table; then remove DETACH, which has no effect now."""
+    """Expand each FORMULA, and each GRADIENT by the gradient table; then remove DETACH nodes, now without effect."""
     work.sinks = without_detach(written_out(work.sinks, stored=work.sinks))
 
 
 @compiler_pass(GRAPH, "graph/rules/reductions.py", OPTIMIZING.where("something is reduced", *o.REDUCE))
 def invariant_axes(work: GraphWork) -> None:
-    """Reduce no axis along which the source is constant."""
+    """Drop reductions along axes on which the source is constant: the sum of n equal values is n times the value."""
     work.sinks = reduce_fewer_axes(work.sinks)
 
 
@@ -192,14 +194,14 @@ def fold(work: GraphWork) -> None:
 
 @compiler_pass(GRAPH, "graph/rules/reductions.py", OPTIMIZING.where("a window has a gradient", o.UNWINDOW), FOLDED)
 def conv_input_gradient(work: GraphWork) -> None:
-    """Join a sum of a moved sum of products into one sum: the gradient of a convolution by its input."""
+    """Merge nested sums of products into one: the chain rule gives them for a convolution's input gradient."""
     work.sinks = join_sums(work.sinks)
 
 
 # -- schedule: from one graph to kernels ---------------------------------------------------------------------
 @compiler_pass(SCHEDULE, "pipeline.py")
 def separate_results(work: GraphWork) -> None:
-    """Give a result that is an input, a view or another result separate memory."""
+    """Copy a result that is an input, a view or a repeat of another result, so that it has memory of its own."""
     sinks, views = work.sinks, (o.Kind.LEAF, o.Kind.MOVEMENT)
     shares_memory = [sink.op.kind in views or sink in sinks[:i] for i, sink in enumerate(sinks)]
     work.sinks = [UOp(o.CONTIGUOUS, s.dtype, (s,)) if shares else s for s, shares in zip(sinks, shares_memory)]
@@ -208,65 +210,65 @@ def separate_results(work: GraphWork) -> None:
 @compiler_pass(SCHEDULE, "schedule/joined_remainders.py",
                STRIDED.where("a window with a stride has a gradient", o.UNWINDOW))
 def joined_remainders(work: GraphWork) -> None:
-    """Make one contraction of a strided transposed convolution, where zeros cost less than several loop nests."""
+    """Make a strided transposed convolution one contraction, where its zeros cost less than several loop nests."""
     from glassgrad.compiler.schedule.joined_remainders import with_joined_remainders
     work.sinks = with_joined_remainders(work.sinks, work.limits.products_of)
 
 
 @compiler_pass(SCHEDULE, "schedule/winograd.py", FEWER_PRODUCTS.where("there are windows", o.WINDOW))
 def fewer_products(work: GraphWork) -> None:
-    """Compute large float32 convolutions with fewer products (Winograd), where a device stores fast enough."""
+    """Compute large float32 convolutions with fewer products (Winograd), on devices that store tiles fast enough."""
     from glassgrad.compiler.schedule.winograd import with_fewer_products
     work.sinks = with_fewer_products(work.sinks, work.limits.products_per_byte)
 
 
 @compiler_pass(SCHEDULE, "schedule/flat_scatters.py", OPTIMIZING.where("values are written by index", o.SCATTER))
 def flat_scatters(work: GraphWork) -> None:
-    """Split a large scatter into parts, or (on a GPU) sort its indices into bins of positions, for many threads."""
+    """Split a large scatter into parts, or on a GPU sort its indices into bins, so that many threads can share it."""
     from glassgrad.compiler.schedule.flat_scatters import with_flat_scatters_cut
     work.sinks = with_flat_scatters_cut(work.sinks, work.limits)
 
 
 @compiler_pass(SCHEDULE, "schedule/long_softmax.py", ON_A_GPU.where("there is an exponential", o.EXP2))
 def long_softmax(work: GraphWork) -> None:
-    """Compute the maximum and the sum of exponentials of few long rows from those of parts, each read once."""
+    """Split few, long rows into parts, read once, to compute their maximum and sum of exponentials (softmax)."""
     from glassgrad.compiler.schedule.long_softmax import with_long_rows_in_parts
     work.sinks = with_long_rows_in_parts(work.sinks, work.limits, work.device, work.stores_scores)
 
 
 @compiler_pass(SCHEDULE, "schedule/attention_backward.py", ALWAYS.where("there is an exponential", o.EXP2))
 def softmax_log_sums(work: GraphWork) -> None:
-    """Have the gradient of a softmax read one value of each row: exp2(x) / sum is exp2(x - log2(sum))."""
+    """Let a softmax's gradient read one value per row, not two: exp2(x) / sum becomes exp2(x - log2(sum))."""
     work.sinks = with_log_sums(work.sinks, work.device, work.stores_scores, work.limits)
 
 
 @compiler_pass(SCHEDULE, "schedule/fusion.py")
 def fusion(work: GraphWork) -> None:
-    """Decide which values get memory, each with a reason; all others are computed where they are used."""
+    """Decide which values are stored in memory, each with a reason; all others are computed where they are used."""
     work.stored, work.stored_by = fuse(list(dict.fromkeys(work.sinks)), work.device, work.stores_scores, work.limits)
 
 
 @compiler_pass(SCHEDULE, "schedule/kernel_groups.py")
 def kernel_groups(work: GraphWork) -> None:
-    """Decide which stored values share a kernel, and order kernels so that few values are in memory at a time."""
+    """Decide which stored values share a kernel, and order the kernels so that few values are alive at a time."""
     work.groups = group_results(work.stored, set(work.sinks), work.stored_by, work.limits)
 
 
 @compiler_pass(SCHEDULE, "schedule/kernels.py")
 def kernels(work: GraphWork) -> None:
-    """Make each kernel's own graph over numbered PARAMs, so that equal kernels are equal graphs."""
+    """Build each kernel's own graph over numbered PARAMs, so that equal kernels are equal graphs."""
     work.schedule = cut_into_kernels(work.sinks, work.inputs, work.stored, work.groups, work.limits)
 
 
 @compiler_pass(SCHEDULE, "schedule/kernels.py")
 def device_placement(work: GraphWork) -> None:
-    """Give every kernel and value a device, and add the copies between devices."""
+    """Assign a device to every kernel and value, and add the copies between devices."""
     place_on_devices(work.schedule, work.device)
 
 
 @compiler_pass(SCHEDULE, "schedule/recurrent_steps.py", ALWAYS.where("there is a recurrence", o.RECURRENCE))
 def recurrent_steps(work: GraphWork) -> None:
-    """Schedule one step of each recurrence; its kernels are those of all steps."""
+    """Schedule one step of each recurrence; every step runs the same kernels."""
     schedule_steps(work.schedule, work.inputs, lambda sinks, params, device: make_schedule(
         sinks, params, device, work.stores_scores, work.limits))
 
@@ -283,7 +285,7 @@ def lower(work: KernelWork) -> None:
 
 @compiler_pass(KERNEL, "optimize/recipes.py", OPTIMIZING_LOOPS, *OPTIMIZED)
 def optimize(work: KernelWork) -> None:
-    """Apply moves to the loop tree: lanes, tiles, packed panels, tasks; by the recipe or as a search found."""
+    """Apply moves to the loop tree (lanes, tiles, packed panels, tasks), chosen by the recipe or given by a search."""
     from glassgrad.compiler.optimize.decisions import Decisions
     from glassgrad.compiler.optimize.recipes import decide
     work.decisions = Decisions(work.moves)
@@ -292,7 +294,7 @@ def optimize(work: KernelWork) -> None:
 
 @compiler_pass(KERNEL, "optimize/recipes.py", PLAIN_LOOPS, *OPTIMIZED)
 def plain_loops(work: KernelWork) -> None:
-    """Leave the loops as they are, each phase as one task where tasks have a cost."""
+    """Keep the loops unoptimized; where tasks have a cost, make each phase one task."""
     from glassgrad.compiler.optimize.recipes import unoptimized
     if not (work.target.free_tasks or work.target.groups):
         work.loops = unoptimized(work.kernel)
@@ -300,7 +302,7 @@ def plain_loops(work: KernelWork) -> None:
 
 @compiler_pass(KERNEL, "lower/access_bounds.py", SANITIZING)
 def access_bounds(work: KernelWork) -> None:
-    """Prove that every load and store stays inside its memory; changes nothing."""
+    """Prove that every load and store stays inside its buffer; changes nothing."""
     from glassgrad.compiler.lower.access_bounds import prove_accesses
     prove_accesses(work.kernel)
 
@@ -308,7 +310,7 @@ def access_bounds(work: KernelWork) -> None:
 # -- text: from a loop tree to source ------------------------------------------------------------------------
 @compiler_pass(TEXT, "render/unroll_and_jam.py")
 def unroll_and_jam(work: KernelWork) -> None:
-    """Write TILE loops out, and operations that the target lacks in terms of those it has."""
+    """Unroll and jam TILE loops, and express operations that the target lacks by those it has."""
     from glassgrad.compiler.lower.missing_instructions import Instructions
     from glassgrad.compiler.render.unroll_and_jam import jam
     target = work.target
@@ -324,8 +326,8 @@ def unroll_and_jam(work: KernelWork) -> None:
 @compiler_pass(TEXT, "render/gpu/loop_iteration_limit.py", ENDING_LOOPS)
 def loop_iteration_limit(work: KernelWork) -> None:
     """Unroll long loops, so that no thread runs more iterations than its driver allows."""
-    from glassgrad.compiler.render.gpu.loop_iteration_limit import fewer_rounds
-    work.phases = fewer_rounds(work.phases, work.kernel, work.target)
+    from glassgrad.compiler.render.gpu.loop_iteration_limit import limit_iterations
+    work.phases = limit_iterations(work.phases, work.kernel, work.target)
 
 
 @compiler_pass(TEXT, "render")
@@ -359,7 +361,7 @@ _watching: ContextVar[Callable[[Pass, Any], None] | None] = ContextVar("watching
 
 @contextmanager
 def watched(after: Callable[[Pass, Any], None]) -> Iterator[None]:
-    """Inside, `after(pass, work)` is called after each pass that runs."""
+    """Within this context, call `after(pass, work)` after each pass that runs."""
     token = _watching.set(after)
     try:
         yield
@@ -368,8 +370,8 @@ def watched(after: Callable[[Pass, Any], None]) -> Iterator[None]:
 
 
 def run_passes(work: GraphWork | KernelWork, *stages: str, say: bool = True) -> None:
-    """Run the passes of some stages, in the order of the list; `say` prints their views at DEBUG=4: once after several
-    in a row that have the same ones."""
+    """Run the passes of these stages, in the order of the list. With `say`, DEBUG=4 prints their results; consecutive
+    passes with the same printouts print once, after the last of them."""
     say, after = say and settings.DEBUG >= 4, _watching.get()
     views: tuple[Printout, ...] = ()
     for each in PASSES:
@@ -391,7 +393,7 @@ def _print(views: Sequence[Printout], work: GraphWork | KernelWork) -> None:
 
 def make_schedule(sinks: Sequence[UOp], inputs: Sequence[UOp], device: str,
                   stores_scores: StoresScores | None = None, limits: FusionLimits = CPU_LIMITS) -> Schedule:
-    """The kernels that compute these results; `inputs` are the PARAM leaves by slot."""
+    """Schedule the kernels that compute these results; `inputs` are the PARAM leaves, ordered by slot."""
     work = GraphWork(list(sinks), list(inputs), device, stores_scores, limits)
     if settings.DEBUG >= 4:
         _print((INITIAL,), work)
@@ -400,7 +402,7 @@ def make_schedule(sinks: Sequence[UOp], inputs: Sequence[UOp], device: str,
 
 
 def make_source(kernel: Kernel, target: Target, language: str) -> str:
-    """A loop tree as source text.
+    """Render a loop tree as source text.
 
     >>> from glassgrad import Tensor
     >>> from glassgrad.compiler.optimize.targets.target import Target
@@ -426,20 +428,20 @@ def make_source(kernel: Kernel, target: Target, language: str) -> str:
 
 # -- one kernel's graph through the list ---------------------------------------------------------------------
 class Built(NamedTuple):
-    """A kernel as source text, with what a launch must provide."""
+    """A kernel as source text, and what its launch needs."""
     name: str
     source: str
     binary: bytes                        # instead of `source`, for a binary format
     info: LaunchInfo
-    read_first: tuple[tuple[int, int], ...]      # results that may share memory with sources
+    read_first: tuple[tuple[int, int], ...]      # (result, source): a result that may use the memory of a source
     kernel: Kernel
     decisions: Decisions | None          # the optimizer's decisions; None under NOOPT=1
 
 
 def kernel_of(ast: UOp, target: Target, say: bool = False, moves: Sequence[str] | None = None,
               plain: bool = False) -> Kernel:
-    """Return the optimized loop tree of a kernel's graph (with `plain` or NOOPT=1 the unoptimized one), by the recipe
-    or by the given moves; with `say`, DEBUG=4 prints the passes."""
+    """Return the optimized loop tree of a kernel's graph, by the recipe or by the given moves (unoptimized with `plain`
+    or NOOPT=1). With `say`, DEBUG=4 prints the passes."""
     work = KernelWork(ast, target, plain=plain, moves=moves)
     run_passes(work, KERNEL, say=say)
     return work.kernel
@@ -448,18 +450,18 @@ def kernel_of(ast: UOp, target: Target, say: bool = False, moves: Sequence[str] 
 def build(ast: UOp, target: Target, language: str, moves: Sequence[str] | None = None, say: bool = True,
           rows: bool = False) -> Built:
     """Run all passes for one kernel, by the recipe or by the given moves. With `rows`, each line of LLVM IR ends with
-    the row of the loop tree that it belongs to."""
+    the row of the printed loop tree that it comes from."""
     from glassgrad.compiler.render.launch_info import launch_info
     from glassgrad.compiler.render.read_before_written import pairs_read_first
     work = KernelWork(ast, target, language, moves=moves, rows={} if rows else None)
     with one_place():
         run_passes(work, KERNEL, TEXT, say=say)
         info = launch_info(work.kernel, serial_steps=2 * target.task_steps)
-        pairs = pairs_read_first(work.phases) if len(work.kernel.written) > 1 else ()       # of one, the graph tells
+        pairs = pairs_read_first(work.phases) if len(work.kernel.written) > 1 else ()  # a single result: see its graph
         return Built(work.kernel.name, work.source, work.binary, info, pairs, work.kernel, work.decisions)
 
 
 def lines_of(ast: UOp) -> str:
-    """The lines of the user's program that a kernel computes, for messages; empty where they are not known."""
+    """The lines of the user's program that a kernel computes, for messages; empty if they are not known."""
     stored = [store.src[1] for store in ast.src if store.op is o.STORE]
     return ", ".join(dict.fromkeys(str(node.line) for node in stored if node.line is not None))

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import State, current_state, kernel_mode, settings
 from glassgrad.compiler.graph import DType, Param, Shape, UOp, ops as o
-from glassgrad.compiler.graph.symbolic import Symbol, most
+from glassgrad.compiler.graph.symbolic import Symbol, upper_bound
 from glassgrad.compiler.pipeline import make_schedule
 from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, FusionLimits
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
@@ -196,7 +196,7 @@ def is_result(node: UOp) -> bool:
     """Whether a node is the used part of a buffer allocated for the upper bounds of its symbolic lengths."""
     return node.op is o.SHRINK and node.symbolic and node.src[0].op is o.BUFFER and all(
         bound == (0, n) for bound, n in zip(node.arg.bounds, node.shape)) and \
-        node.src[0].shape == tuple(map(most, node.shape))
+        node.src[0].shape == tuple(map(upper_bound, node.shape))
 
 
 def run_call(call: UserCall, results: Sequence[tuple[Shape, DType]], inputs: Sequence[UOp], device: str) -> list[UOp]:

@@ -19,7 +19,7 @@ from glassgrad.base.errors import JitError
 from glassgrad.base.source_lines import line_of
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.gradient import passes_to
-from glassgrad.compiler.graph.symbolic import lengths_in, most, replaced
+from glassgrad.compiler.graph.symbolic import lengths_in, replaced, upper_bound
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import TouchedTensor, record
 from glassgrad.engine.realize import below_reshapes
@@ -97,7 +97,7 @@ class TracedCall:
         handed = dict.fromkeys(tensors_of((args, kwargs)))
         self.arguments: list[Argument] = []
         for tensor in [t for t in handed if t not in self.walk.tensors]:
-            source, longest = as_buffer(tensor), tuple(map(most, tensor.shape))
+            source, longest = as_buffer(tensor), tuple(map(upper_bound, tensor.shape))
             buffer = Buffer.from_host(source.arg, source.arg.address, longest, tensor.dtype, source.arg.device)
             node = UOp(o.BUFFER, tensor.dtype, (), buffer).shrink([(0, n) for n in tensor.shape])
             made = class_of_results(tensor)(node, requires_grad=wants_gradient(tensor))

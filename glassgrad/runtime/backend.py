@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from glassgrad.base.errors import Bug
 from glassgrad.base.settings import kernel_mode
 from glassgrad.compiler.graph.dtype import ALL, DType
-from glassgrad.compiler.graph.symbolic import Size, most
+from glassgrad.compiler.graph.symbolic import Size, upper_bound
 
 if TYPE_CHECKING:            # a warm process does not load the compiler
     from glassgrad.compiler.graph.uop import UOp
@@ -89,7 +89,7 @@ OPERATIONS_PER_BYTE = 10         # operations that take as long as moving one by
 
 def longest_work(program: DeviceProgram) -> int:
     """The work of a program in operations, for the greatest values of its variables."""
-    return max(most(program.operations), OPERATIONS_PER_BYTE * most(program.bytes))
+    return max(upper_bound(program.operations), OPERATIONS_PER_BYTE * upper_bound(program.bytes))
 
 
 class DevicePlan:

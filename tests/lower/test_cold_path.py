@@ -14,7 +14,7 @@ from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import Assign, If, walk
 from glassgrad.compiler.lower.lower import lower
-from glassgrad.compiler.optimize.moves.loop_moves import usual_nodes
+from glassgrad.compiler.optimize.moves.loop_moves import nodes_off_cold_paths
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import Target
 
@@ -56,6 +56,6 @@ def test_the_usual_path_holds_no_64_bit_arithmetic():
     """It decides how many lanes fit a vector; the long reduction's products would halve them."""
     kernel = optimize(kernel_of(lambda x: x.sin(), (64,)), Target("x86_64", 64, 32))
     usual = [s.value for s in walk(kernel.phases[0].body) if isinstance(s, Assign)][0]
-    nodes = usual_nodes(usual)
+    nodes = nodes_off_cold_paths(usual)
     assert not any(n.dtype is dtypes.uint64 for n in nodes)
     assert sum(n.op not in (o.CONST, o.BITCAST, o.RANGE, o.LOAD) for n in nodes if n.dtype is not dtypes.index) < 25

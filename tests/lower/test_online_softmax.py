@@ -471,14 +471,14 @@ class _Backwards(set):  # type: ignore[type-arg]
 def test_values_of_rows_are_stored_in_one_order_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their order is that of the kernel's arguments. Nodes in a set are in the order of their addresses."""
     seen: list[list[UOp]] = []
-    real = attention_backward._of_rows
+    real = attention_backward._row_values
 
     def of_rows(factor: FactorProduct, numbers: set[UOp]) -> list[UOp]:
         found = real(factor, numbers)
         assert real(replace(factor, inside=_Backwards(factor.inside)), _Backwards(numbers)) == found
         seen.append(found)
         return found
-    monkeypatch.setattr(attention_backward, "_of_rows", of_rows)
+    monkeypatch.setattr(attention_backward, "_row_values", of_rows)
     q, k, v = (Tensor(x).realize() for x in arrays((2, 40, 8), (2, 50, 8), (2, 50, 8)))
     out = q.scaled_dot_product_attention(k, v)
     out.schedule(*out.square().sum().gradient(q, k, v))

@@ -17,7 +17,7 @@ from glassgrad.compiler.graph import const, ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import index
 from glassgrad.compiler.lower.group_statements import AwaitCopies, Axis, Box, CopyBoxes
-from glassgrad.compiler.lower.loops import Kernel, Phase, Store, filled, local, walk
+from glassgrad.compiler.lower.loops import Kernel, Phase, Store, local, locals_written, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
@@ -287,7 +287,7 @@ def test_the_gradients_of_a_strided_convolution(name: str) -> None:
     for leaf, wanted in zip(leaves, (by_image[:, :, inside, inside], by_weights(x, g, weights, **options))):
         kernel = tree(product.sum().gradient(leaf)[0])
         assert all(move.startswith("boxes") for move in kernel.moves[:1]), kernel.moves
-        images = [m for p in kernel.phases for m in {*filled(p)} if m.arg.name.endswith("_image")]
+        images = [m for p in kernel.phases for m in {*locals_written(p)} if m.arg.name.endswith("_image")]
         assert len(images) == len(set(images)), "the same image is stored twice"
         computes(kernel, wanted, x, w, g)
 
@@ -322,7 +322,7 @@ def test_windows_of_few_channels_are_lines_that_overlap(name: str, of: str) -> N
         out = (out.cast("float32") * Tensor(g).realize().cast("float32")).sum().gradient(leaf)[0]
         wanted = by_weights(x, g, weights, padding, stride)
     kernel = tree(out)
-    assert any(m.arg.name == "right_lines" for p in kernel.phases for m in filled(p)), kernel.moves
+    assert any(m.arg.name == "right_lines" for p in kernel.phases for m in locals_written(p)), kernel.moves
     computes(kernel, wanted, x, w, g)
 
 
@@ -332,7 +332,7 @@ def test_columns_of_several_images_share_tiles(pixels: tuple[int, int]) -> None:
     x, w = numbers((7, 64, *pixels), (72, 64, 1, 1))
     kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize()))
     assert "left=shared" in kernel.moves[0] and "right=shared" not in kernel.moves[0]
-    [right] = filled(kernel.phases[0])
+    [right] = locals_written(kernel.phases[0])
     assert right.arg.size == 64 * -(-7 * math.prod(pixels) // 64) * 64
     computes(kernel, convolved(x, w, 0), x, w)
 
@@ -379,7 +379,7 @@ def test_the_gradient_by_the_weights_of_float32_reads_rows_that_are_moved_by_a_t
     leaf = Tensor(w).realize()
     [item] = (Tensor(x).realize().conv2d(leaf, padding=1) * Tensor(g).realize()).sum().gradient(leaf)[0].schedule()
     kernel = optimize(lower(item.ast, keep_bytes=target.row_bytes), target)
-    assert any(m.arg.name == "right_shifted" for p in kernel.phases for m in filled(p)), kernel.moves
+    assert any(m.arg.name == "right_shifted" for p in kernel.phases for m in locals_written(p)), kernel.moves
     computes(kernel, by_weights(x, g, w.shape, 1), x, g)
 
 

@@ -19,8 +19,8 @@ from glassgrad.compiler.graph.op_arguments import Measure, Param
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Kernel, Phase,
-                                            Statement, Store, around, counter, flat_index, left_of, load, local,
-                                            loops_around, nested, nodes_in, one, register, walk)
+                                            Statement, Store, counter, current, flat_index, in_loops, load, local,
+                                            loops_around, nested, nodes_in, piece_bound, register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.cut_at_gates import branches_at_gates, branches_at_parts, cut_at_gates
 from glassgrad.compiler.optimize.plain.lanes_and_tasks import tasks_of_rows, unrolled
@@ -289,7 +289,7 @@ def test_around_keeps_kinds_and_ends(n: int, rng: np.random.Generator) -> None:
     whole = counter("w", n * 6)
     at = add(multiply(i, 6), j)
     before: list[Statement] = [For(whole, LOOP, [Store(out, whole, load(x, whole) * 2.0)])]
-    after = around([For(i, TASK, []), For(j, LOOP, [], index(6))], [Store(out, at, load(x, at) * 2.0)])
+    after = in_loops([For(i, TASK, []), For(j, LOOP, [], index(6))], [Store(out, at, load(x, at) * 2.0)])
     compare([out, x], before, [after], rng)
     found = [(s.range, s.kind, s.stop) for s in walk(after) if isinstance(s, For)]
     assert found == [(i, TASK, None), (j, LOOP, index(6))]
@@ -309,7 +309,7 @@ def test_loops_around_keep_those_of_one_iteration(n: int, rng: np.random.Generat
 @pytest.mark.parametrize("size, piece", [(10, 5), (11, 5), (4, 5), (5, 5), (1, 1)])
 def test_the_last_piece_ends_where_the_length_does(size: int, piece: int) -> None:
     number = counter("b", -(-size // piece))
-    stop = left_of(size, piece, number)
+    stop = piece_bound(size, piece, number)
     assert (stop is None) == (size % piece == 0)
     if stop is not None:
         left = [substitute_index(stop, {number: index(at)}, {}).arg for at in range(number.arg.size)]
@@ -321,12 +321,12 @@ def test_the_last_piece_ends_where_the_length_does(size: int, piece: int) -> Non
 def test_loops_shared_out_to_few_tasks_compute_the_same(n: int, most: int, rng: np.random.Generator) -> None:
     out, x = param(0, n * 6), param(1, n * 6)
     loops = [counter("i", n), counter("j", 2), counter("k", 3)]
-    at = add(multiply(add(multiply(one(loops[0]), 2), loops[1]), 3), loops[2])
+    at = add(multiply(add(multiply(current(loops[0]), 2), loops[1]), 3), loops[2])
     store: list[Statement] = [Store(out, at, load(x, at) * 2.0)]
     before = store
     for r in reversed(loops):
         before = [For(r, LOOP, before)]
-    after = moves.share_out(loops, store, most)
+    after = moves.loops_as_tasks(loops, store, most)
     compare([out, x], before, [after], rng)
     number = math.prod(s.range.arg.size for s in walk(after) if isinstance(s, For) and s.kind == TASK)
     assert number <= max(most, 1) * 3, "several iterations go to one task"

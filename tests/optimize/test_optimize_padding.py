@@ -156,7 +156,7 @@ def test_every_tile_at_every_edge(rows: str, taps: int, monkeypatch: pytest.Monk
     """On this machine: tiles along one loop and along two, inside, at one edge, over both."""
     tile = [int(t) for t in rows.split("_")]
     monkeypatch.setattr(cpu, "LEAST_USE", 0.0)
-    monkeypatch.setattr(cpu, "MOST_WRITTEN", 1 << 30)
+    monkeypatch.setattr(cpu, "MOST_UNROLLED", 1 << 30)
     monkeypatch.setattr(conv_tile_plan, "tilings", lambda sizes, most, cut=2: iter([tile] if len(sizes) == 3 else []))
     batch = 4 + TILES.index(rows)                     # kernels of their own, in every cache
     g = rng.standard_normal((batch, 20, 12 - taps, 12 - taps)).astype("float32")

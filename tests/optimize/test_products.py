@@ -173,7 +173,7 @@ def test_matmul_of_other_types(dtype: str, rng: np.random.Generator) -> None:
 
 def test_many_small_products(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several of them to a task: here 8 tasks for 77 x 3 products."""
-    monkeypatch.setattr(moves.share_out, "__defaults__", (8, None, True))
+    monkeypatch.setattr(moves.loops_as_tasks, "__defaults__", (8, None, True))
     monkeypatch.setattr(moves, "PHASE_TASKS", 8)
     values = Inputs()
     x = values.leaf(rng.uniform(-1, 1, (77, 3, 17, 19)).astype("float32"))

@@ -81,7 +81,7 @@ LIMITS: dict[str, dict[str, float]] = {     # what makes small sizes worth it, f
 ROW_LIMITS = {"LEAST_ROW": 16, "SLICE": 32, "LEAST_SLICE": 16, "LEAST_COLUMN": 16}
 OWN_LIMITS: dict[str, dict[str, dict[str, Any]]] = {
     "contract": {"targets.cpu_costs": {"NEAR_K": 32, "PACK_WORK": 64}, "product.packing": {"READ_AT_ONCE": 64}},
-    "direct": {"targets.cpu_costs": {"LEAST_USE": 0.0, "PACK": 0.0}, "product.recognize": {"REREAD": 0},
+    "direct": {"targets.cpu_costs": {"LEAST_USE": 0.0, "PACK_IMAGE_CYCLES": 0.0}, "product.recognize": {"REREAD": 0},
                "product.conv_tile_plan": {"REREAD": 0}},
     "stream": {"recipes": {"STREAM_FROM": 1}},
     "taps": {"targets.cpu_costs": {"LEAST_OUTER": 1}},
@@ -163,10 +163,10 @@ REWRITES = {
     "bulk_copy_tasks.in_boxes": "test_chained_matmul_pipeline.py::test_trees_are_right",
     "short_gpu_loops.along_results": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.in_strips": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
-    "short_gpu_loops._written_out": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
+    "short_gpu_loops._unrolled": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.along_sum": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.in_parts": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
-    "short_gpu_loops.apart": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
+    "short_gpu_loops.split_sums": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "joined_channel_groups.joined_groups":
         "test_conv_window_copies.py::test_groups_of_few_channels_are_one_product_with_zeros",
     "scans.read_ahead_of_totals": "test_scans.py::test_few_rows_are_cut_into_chunks",
@@ -197,15 +197,16 @@ REWRITES = {
     "reduction_moves.sums_together": "test_optimize.py::test_sums_over_the_same_loops_become_one_nest",
     "lanes_and_tasks.one_loop": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "loop_moves.spread": "test_optimize.py::test_spread_runs_the_rest_once",
-    "loop_moves.share_out": "test_products.py::test_many_small_products",
+    "loop_moves.loops_as_tasks": "test_products.py::test_many_small_products",
     "loop_moves.serial": "test_online_softmax.py::test_trees_of_every_target_are_right_and_free_of_races",
     "tasks_of_several_nests.nests": "test_online_softmax.py::test_any_sizes",
     "chained_matmuls.in_registers": "test_chained_matmuls.py::test_trees_are_right",
     "loop_moves.tasks": "test_optimize.py::test_a_loop_spread_over_tasks_computes_the_same",
     "reduction_moves.group": "test_optimize.py::test_a_sum_by_groups_of_rows_is_the_same_sum",
-    "padding_bounds.bounded": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",
+    "padding_bounds.loop_over_interval": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",
     "loop_moves.branch": "test_cold_path.py::test_the_same_values_with_and_without_the_branch",
-    "redundant_phases.filled_once": "test_conv_window_copies.py::test_the_gradients_of_a_strided_convolution",
+    "redundant_phases.without_redundant_fills":
+        "test_conv_window_copies.py::test_the_gradients_of_a_strided_convolution",
     "split_by_remainder.in_one_nest": "test_short_gpu_loops.py::test_remainders_of_a_pooled_gradient_are_side_by_side",
     "split_by_remainder.split_where_divided":
         "test_joined_remainders.py::test_loops_of_groups_give_what_the_graph_gives",

@@ -21,7 +21,7 @@ from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Kerne
 from glassgrad.compiler.lower.missing_instructions import Instructions
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import kernel_of, make_source
-from glassgrad.compiler.render.gpu.loop_iteration_limit import fewer_rounds, unroll_factor
+from glassgrad.compiler.render.gpu.loop_iteration_limit import limit_iterations, unroll_factor
 from glassgrad.compiler.render.unroll_and_jam import jam
 
 
@@ -125,7 +125,7 @@ def test_loops_that_are_partly_written_out_compute_the_same(sizes: tuple[int, ..
     """By the loop interpreter, which runs both trees."""
     kernel = long_loops(*sizes)
     jammed = [jam(phase, Instructions()) for phase in kernel.phases]
-    [shorter] = fewer_rounds(jammed, kernel, replace(GPU, most_rounds=most))
+    [shorter] = limit_iterations(jammed, kernel, replace(GPU, most_rounds=most))
     x = np.random.default_rng(1).standard_normal(max(sizes), np.float32)
     found = []
     for body in (jammed[0].body, shorter.body):

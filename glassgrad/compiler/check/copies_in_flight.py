@@ -1,8 +1,9 @@
-"""Asynchronous copies and matrix-unit steps in flight. In: what kernels start and wait for. Out: a `Bug` where a wait
-is missing (a race), or never ends (a deadlock).
+"""Track asynchronous copies and matrix-unit steps in flight. In: what kernels start and wait for. Out: a `Bug` where a
+wait is missing (a race), or never ends (a deadlock).
 
-All threads of a group run the same statements, so one record serves them all. A copy has arrived for a thread that has
-waited for its round. A step of a matrix unit is over for a thread that has waited for it, and for all after a barrier.
+All threads of a group run the same statements, so one record serves them all. A copy has arrived for the threads that
+have waited for its round. A step of a matrix unit has finished for a thread that has waited for it, and for all threads
+after a barrier.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ class InFlight:
 
     def __init__(self, title: str):
         self.title = title
-        self.rounds: dict[UOp, Array] = {}        # memory: for each element, the round that is copying it, or NEVER
-        self.readers: dict[UOp, Array] = {}       # and the number of the last step that reads it
-        self.started = self.finished = self.agreed = 0        # steps: begun; over for each thread; over for all
-        self.adds: dict[str, int] = {}            # matrix in registers: the last step that adds to it,
-        self.multiplies: dict[str, int] = {}      # and the last one that reads it as a factor
-        self.used: dict[UOp, Array] = {}          # memory: elements that threads have read since they last waited,
-        self.stored: dict[UOp, Array] = {}        # and those that they stored since a wait that copies come after
+        self.rounds: dict[UOp, Array] = {}        # memory -> for each element, the round that is copying it, or NEVER
+        self.readers: dict[UOp, Array] = {}  # memory -> for each element, the number of the last step that reads it
+        self.started = self.finished = self.agreed = 0  # step numbers: begun; finished for each thread; for all threads
+        self.adds: dict[str, int] = {}            # matrix in registers -> the last step that adds to it,
+        self.multiplies: dict[str, int] = {}      # matrix in registers -> the last step that reads it as a factor
+        self.used: dict[UOp, Array] = {}          # memory -> elements that threads have read since they last waited
+        self.stored: dict[UOp, Array] = {}  # memory -> elements that they stored since a barrier that orders copies
 
     def copy(self, memory: UOp, index: Array, round_: int) -> None:
         """Record that a copy of a round into these elements begins."""
@@ -78,7 +79,7 @@ class InFlight:
         self.finished = max(self.finished, self.started - pending)
 
     def barrier(self, copies: bool = False) -> None:
-        """Record a barrier: steps that are over for each thread are over for all."""
+        """Record a barrier: steps that have finished for each thread have finished for all."""
         self.agreed = self.finished
         self.used.clear()
         if copies:

@@ -1,10 +1,10 @@
-"""The reference: what a graph means, by NumPy. In: UOps and arrays for their leaves. Out: arrays. Does not know
-kernels.
+"""Interpret a graph with NumPy: the reference for its meaning. In: UOps and arrays for their leaves. Out: arrays. Does
+not know kernels.
 
-Every element type has an array type that holds its values: its own, except that bfloat16 and the fp8 types, which
-NumPy does not have, are held as float32 and rounded to their grid after every op. `to_storage` and `from_storage`
-translate between those values and the bits in memory. Arithmetic on floats narrower than float32 is done in float32
-and rounded once, reductions at their end. NumPy is loaded when a function here first runs.
+Every element type has an array type that holds its values: its own; but bfloat16 and the fp8 types, which NumPy lacks,
+are held as float32 and rounded to their grid after every op. `to_storage` and `from_storage` convert between those
+values and the bits in memory. Arithmetic on floats narrower than float32 is done in float32 and rounded once, for
+reductions at their end. NumPy is loaded when a function here first runs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from glassgrad.compiler.graph.node import concrete, toposort
 from glassgrad.compiler.graph.ops import ELEMENTWISE, REDUCE, Op
 from glassgrad.compiler.graph.symbolic import value_of
 
-Array = Any    # numpy.ndarray; NumPy is not loaded with this file
+Array = Any    # numpy.ndarray; this file does not load NumPy
 
-_AXIS_BY_AXIS = ELEMENTWISE | {o.PAD, o.UNWINDOW}    # ops that keep a value constant along axes they do not work on
+_AXIS_BY_AXIS = ELEMENTWISE | {o.PAD, o.UNWINDOW}    # ops that preserve constancy along axes other than their own
 
 
 def interpret(roots: Sequence[UOp], values: Mapping[UOp, Array]) -> list[Array]:
-    """The values of the roots. `values` gives arrays for the leaves, and may give any other node's value too. Symbolic
-    sizes are those of the variables' values.
+    """Compute the values of the roots. `values` has arrays for the leaves, and may have other nodes' values too.
+    Symbolic sizes are those of the variables' values.
 
     >>> import numpy as np
     >>> from glassgrad.compiler.graph.uop import const
@@ -67,7 +67,7 @@ def interpret(roots: Sequence[UOp], values: Mapping[UOp, Array]) -> list[Array]:
                 result = _in_pieces(np, node, parts, done) if parts else _value(np, node, sources)
                 for s in [s for n in (node, *(parts or ())) for s in n.src if s not in within]:
                     uses[s] -= 1
-                    if not uses[s]:                    # no longer needed: long graphs stay small
+                    if not uses[s]:                    # not needed any more: keep memory small for long graphs
                         del done[s]
             if result.shape != node.shape or result.dtype != array_type(node.dtype):
                 raise Bug(f"{node} has the value of an array of {result.dtype}{list(result.shape)}")
@@ -76,11 +76,11 @@ def interpret(roots: Sequence[UOp], values: Mapping[UOp, Array]) -> list[Array]:
 
 
 # -- reductions of sources too large to materialize: the products of a matrix product of 2048 are 32 GiB ---------
-_LARGE = 1 << 20    # elements: pieces of this size stay in the cache, too
+_LARGE = 1 << 20    # elements: pieces of this size also fit the cache
 
 
 def _large_parts(node: UOp, uses: Mapping[UOp, int], values: Mapping[UOp, Array]) -> list[UOp]:
-    """The large elementwise nodes under a reduction that nothing else needs, sources first; none where the reduction
+    """The large elementwise nodes under a reduction that nothing else needs, sources first; empty if the reduction
     keeps no axis to split along."""
     if all(n == 1 for n in node.shape):
         return []
@@ -94,8 +94,8 @@ def _large_parts(node: UOp, uses: Mapping[UOp, int], values: Mapping[UOp, Array]
 
 
 def _in_pieces(np: Any, node: UOp, parts: Sequence[UOp], done: Mapping[UOp, Array]) -> Array:
-    """A reduction of a source too large to materialize: a contraction as a matrix product, or else split along the
-    longest axis that it keeps: the same sums, where NumPy may add in another order."""
+    """Reduce a source that is too large to materialize: a contraction by a matrix product; otherwise split along the
+    longest axis that is kept. The sums are the same, except that NumPy may add in another order."""
     product = _as_product(np, node, parts, done)
     if product is not None:
         return product
@@ -114,11 +114,11 @@ def _in_pieces(np: Any, node: UOp, parts: Sequence[UOp], done: Mapping[UOp, Arra
 
 
 def _as_product(np: Any, node: UOp, parts: Sequence[UOp], done: Mapping[UOp, Array]) -> Array | None:
-    """A contraction whose factors are smaller than the products; None where it is not one."""
+    """Compute a contraction whose factors are smaller than the products; None for other reductions."""
     if node.op is not o.SUM or node.dtype not in (dtypes.float32, dtypes.float64) or parts[-1].op is not o.MUL:
         return None
     products, factors = {parts[-1]}, list[UOp]()
-    for part in reversed(parts):                       # readers first: products of products are one
+    for part in reversed(parts):                       # readers first: a product of products is one product
         for s in part.src if part in products else ():
             (products.add if s.op is o.MUL and s in parts else factors.append)(s)
     here = dict(done)
@@ -131,14 +131,14 @@ def _as_product(np: Any, node: UOp, parts: Sequence[UOp], done: Mapping[UOp, Arr
 
 
 def _value(np: Any, node: UOp, sources: list[Array]) -> Array:
-    """A node's value; elementwise ops are computed once along the axes on which no source changes."""
+    """A node's value; elementwise ops are computed once along axes on which no source changes."""
     if node.op not in _AXIS_BY_AXIS:
         return evaluate(np, node, sources)
     full = np.broadcast_shapes(*(x.shape for x in sources))
     axes = _changing(node, sources)
     if all(used or n <= 1 for used, n in zip(axes, full)):
         return evaluate(np, node, sources)
-    result = evaluate(np, node, [once(x, axes) for x in sources])
+    result = evaluate(np, node, [without_repeats(x, axes) for x in sources])
     return np.broadcast_to(result, [n if used else whole for n, used, whole in zip(result.shape, axes, full)])
 
 
@@ -146,16 +146,16 @@ def _changing(node: UOp, sources: list[Array]) -> tuple[bool, ...]:
     """The axes along which some source changes, or the node inserts zeros."""
     working = [a for a, ends in enumerate(node.arg.padding) if any(ends)] if node.op is o.PAD else \
         [node.arg.axis, len(node.shape) - 1] if node.op is o.UNWINDOW else []
-    along = [seen(x) for x in sources if x.shape]
+    along = [varying_axes(x) for x in sources if x.shape]
     return tuple(a in working or any(axes[a] for axes in along) for a in range(len(node.shape)))
 
 
 def evaluate(np: Any, node: UOp, sources: list[Array]) -> Array:
-    """One node's value from its sources' values; the kernel interpreter gives it arrays that broadcast."""
+    """A node's value from its sources' values; the loop interpreter passes arrays that broadcast."""
     op = node.op
     if op in ELEMENTWISE and op.meaning is not None:
         wide = [_widen(np, x, s.dtype) for x, s in zip(sources, node.src)]
-        return _settle(np, op.meaning(np, *wide), node.dtype)
+        return _rounded(np, op.meaning(np, *wide), node.dtype)
     if op in REDUCE:
         return _reduce(np, node, sources[0])
     rule = _EVALUATE.get(op)
@@ -169,8 +169,8 @@ def _widen(np: Any, x: Array, dtype: DType) -> Array:
     return x.astype(np.float32) if dtype is dtypes.float16 else x
 
 
-def _settle(np: Any, x: Array, dtype: DType) -> Array:
-    """A result as an array of its type: rounded where the arithmetic was wider."""
+def _rounded(np: Any, x: Array, dtype: DType) -> Array:
+    """Convert a result to an array of its type: rounded if the arithmetic was wider."""
     x = np.asarray(x)
     if dtype is dtypes.float16:
         return x.astype(np.float16)
@@ -212,20 +212,20 @@ def array_type(dtype: DType) -> Any:
 
 
 def storage_type(dtype: DType) -> Any:
-    """The NumPy type of arrays that hold the bits of `dtype` as they are in memory."""
+    """The NumPy type of arrays that hold the bits of `dtype` as in memory."""
     import numpy as np
     return np.dtype(dtype.format)
 
 
 def cast_array(x: Array, dtype: DType) -> Array:
-    """Values as another type, as PyTorch on x86 converts them (see `dtype.convert`, which does one value)."""
+    """Convert values to another type, as PyTorch on x86 does (`dtype.convert` does so for a single value)."""
     import numpy as np
     with np.errstate(all="ignore"):
         if dtype.kind == "b":
             return np.asarray(x != 0)
         if dtype.kind == "f":
             small = dtype.bits < 32
-            return _settle(np, x.astype(np.float32 if small else dtype.name), dtype)
+            return _rounded(np, x.astype(np.float32 if small else dtype.name), dtype)
         return _truncate(np, x.astype(np.float64), dtype) if x.dtype.kind == "f" else x.astype(dtype.name)
 
 
@@ -240,9 +240,10 @@ def _truncate(np: Any, x: Array, dtype: DType) -> Array:
     return whole.astype(dtype.name)
 
 
-# -- values and the bits in memory ---------------------------------------------------------------------------
+# -- conversion to and from the bits in memory ---------------------------------------------------------------
 def to_storage(values: Array, dtype: DType) -> Array:
-    """Values as they are in memory: the array itself, or the codes of types that NumPy lacks, rounded to nearest even.
+    """Convert values to their form in memory: the array itself; for a type that NumPy lacks, codes, rounded to nearest
+    even.
 
     >>> import numpy as np
     >>> [hex(code) for code in to_storage(np.array([1.0, 3.14159], np.float32), dtypes.bfloat16)]
@@ -268,7 +269,7 @@ def to_storage(values: Array, dtype: DType) -> Array:
 
 
 def from_storage(codes: Array | bytes | memoryview, dtype: DType) -> Array:
-    """The values of what is in memory: an array of codes, or raw bytes (one axis).
+    """Convert memory contents to values: an array of codes, or raw bytes (one axis).
 
     >>> from_storage(bytes([0x49, 0x40]), dtypes.bfloat16)
     array([3.140625], dtype=float32)
@@ -295,14 +296,14 @@ def _reduce(np: Any, node: UOp, x: Array) -> Array:
         assert node.op.combine is not None
         return np.full(node.shape, identity(node.op.combine, node.dtype).arg, array_type(node.dtype))
     assert node.op.meaning is not None
-    return _settle(np, node.op.meaning(np, _widen(np, x, node.dtype), axes), node.dtype)
+    return _rounded(np, node.op.meaning(np, _widen(np, x, node.dtype), axes), node.dtype)
 
 
 @_means(o.SCAN)
 def _(np: Any, node: UOp, x: Array) -> Array:
     combine = getattr(np, node.arg.combine.ufunc)
     wide = _widen(np, x, node.dtype)
-    return _settle(np, combine.accumulate(wide, axis=node.arg.axis, dtype=wide.dtype), node.dtype)
+    return _rounded(np, combine.accumulate(wide, axis=node.arg.axis, dtype=wide.dtype), node.dtype)
 
 
 # -- movement ------------------------------------------------------------------------------------------------
@@ -328,7 +329,7 @@ def _(np: Any, node: UOp, x: Array) -> Array:
     return out
 
 
-# -- those that cannot be composed of the others --------------------------------------------------------------
+# -- ops that cannot be expressed by the others ----------------------------------------------------------------
 @_means(o.GATHER)
 def _(np: Any, node: UOp, rows: Array, index: Array) -> Array:
     if not len(rows):
@@ -344,11 +345,11 @@ def _(np: Any, node: UOp, base: Array, index: Array, value: Array, starts: Array
     index = np.clip(index, 0, len(base) - 1).ravel()
     value = np.broadcast_to(_widen(np, value, node.dtype), node.src[1].shape + base.shape[1:])
     value = value.reshape(index.shape + base.shape[1:])
-    if node.arg.mode in ("set", "permute"):            # of several values for one index the last stays
+    if node.arg.mode in ("set", "permute"):            # of several values for one index, the last one stays
         out[index] = value
     else:
         {"add": np.add, "max": np.maximum}[node.arg.mode].at(out, index, value)
-    return _settle(np, out, node.dtype)
+    return _rounded(np, out, node.dtype)
 
 
 @_means(o.RECURRENCE)
@@ -385,30 +386,29 @@ def philox(low: Array, high: Array, key: Array) -> tuple[Array, Array]:
     return low, high
 
 
-# -- a large sum of products, by NumPy's matrix product ------------------------------------------------------
-# Term by term, one convolution would be billions of elements. A factor does not depend on an axis of stride 0, which
-# was expanded; so the arrays themselves tell `numpy.einsum` which axes a factor has. Sums are made in float64, closer
-# to the truth than any order of float32 additions; where a product of float32 might be infinite it is left to those who
-# go term by term.
+# -- large sums of products, by NumPy's matrix product ------------------------------------------------------
+# Term by term, one convolution would be billions of elements. An array has stride 0 along axes that were expanded, so
+# arrays themselves tell `numpy.einsum` which axes a factor has. Sums are computed in float64, closer to the truth than
+# any order of float32 additions; if a product of float32 might be infinite, the caller must go term by term.
 
-def seen(array: Array) -> tuple[bool, ...]:
-    """Which axes an array changes along, as far as its strides tell.
+def varying_axes(array: Array) -> tuple[bool, ...]:
+    """The axes along which an array changes, as far as its strides tell.
 
     >>> import numpy as np
-    >>> seen(np.broadcast_to(np.arange(3.0)[:, None], (3, 4)))
+    >>> varying_axes(np.broadcast_to(np.arange(3.0)[:, None], (3, 4)))
     (True, False)
     """
     return tuple(stride != 0 and n > 1 for n, stride in zip(array.shape, array.strides))
 
 
-def once(array: Array, axes: Sequence[bool]) -> Array:
-    """The array cut to one element along every axis that is False in `axes`; a scalar as it is."""
+def without_repeats(array: Array, axes: Sequence[bool]) -> Array:
+    """The array cut to one element along every axis that is False in `axes`; a scalar is unchanged."""
     return array[tuple(slice(None) if used else slice(1) for used in axes)] if array.shape else array
 
 
 def sum_of_products(np: Any, factors: Sequence[Array], shape: tuple[int, ...], axes: Sequence[int]) -> Array | None:
-    """The product of float arrays that broadcast to `shape`, summed over `axes`, which stay with size 1. None where it
-    might overflow on the way.
+    """The product of float arrays that broadcast to `shape`, summed over `axes`, which keep size 1. None if it might
+    overflow on the way.
 
     >>> import numpy as np
     >>> x, y = np.ones((2, 1, 3), np.float32), np.full((1, 4, 3), 0.5, np.float32)
@@ -416,13 +416,14 @@ def sum_of_products(np: Any, factors: Sequence[Array], shape: tuple[int, ...], a
     [[1.5, 1.5, 1.5, 1.5], [1.5, 1.5, 1.5, 1.5]]
     """
     factors = [np.broadcast_to(f, shape) for f in factors]
-    largest = math.prod(float(np.max(np.abs(once(f, seen(f))), initial=1.0)) for f in factors)
-    if not largest * math.prod(shape[a] for a in axes) < np.finfo(factors[0].dtype).max:     # nor where it is NaN
+    largest = math.prod(float(np.max(np.abs(without_repeats(f, varying_axes(f))), initial=1.0)) for f in factors)
+    if not largest * math.prod(shape[a] for a in axes) < np.finfo(factors[0].dtype).max:     # false if it is NaN, too
         return None
-    operands: list[Any] = []                   # an array without repeated elements and its axes, for each factor
+    operands: list[Any] = []                   # for each factor, an array without repeated elements, and its axes
     for factor in factors:
-        own = [a for a, used in enumerate(seen(factor)) if used]
-        operands += [once(factor, seen(factor)).reshape([shape[a] for a in own]).astype(np.float64), own]
+        own = [a for a, used in enumerate(varying_axes(factor)) if used]
+        once = without_repeats(factor, varying_axes(factor))
+        operands += [once.reshape([shape[a] for a in own]).astype(np.float64), own]
     found = {a for own in operands[1::2] for a in own}
     kept = [a for a in range(len(shape)) if a in found and a not in axes]
     total = np.einsum(*operands, kept, optimize=True) * math.prod(shape[a] for a in axes if a not in found)

@@ -1,4 +1,4 @@
-"""Facts about a loop tree, for the kernel interpreter. In: statements and expressions. Out: facts about them."""
+"""Facts about a loop tree, for the loop interpreter. In: statements and expressions. Out: facts about them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from glassgrad.compiler.lower.loops import (WIDE, Accumulate, For, If, Prefetch,
 
 def is_axis(loop: For) -> bool:
     """Whether a LOOP only accumulates and stores, and its iterations are independent, except for stores that read the
-    sums so far: then it can run as a NumPy axis, each statement for all iterations before the next.
-    (That it loads nothing that it stores is checked where it runs: two memories may alias.)"""
+    sums so far: then it can run as a NumPy axis, each statement for all iterations before the next. (Whether it loads
+    memory that it stores to is checked at run time: two memories may alias.)"""
     inner = [s for s in walk(loop.body) if not isinstance(s, Prefetch)]
     sums = [s for s in inner if isinstance(s, Accumulate)]
     if not all(isinstance(s, (Accumulate, Store)) or isinstance(s, For) and s.kind in WIDE for s in inner):
@@ -24,7 +24,7 @@ def is_axis(loop: For) -> bool:
     growing = {s.register for s in sums}
     if len(growing) < len(sums):
         return False                      # x * a + b in each iteration is not a product and a sum
-    grown: set[UOp] = set()               # stores may read these
+    grown: set[UOp] = set()               # accumulated registers, which stores may read
     for s in inner:
         read = {n for n in toposort(expressions(s)) if n.op is o.REGISTER} & growing
         if not read <= (grown if isinstance(s, Store) else set()):
@@ -35,13 +35,13 @@ def is_axis(loop: For) -> bool:
 
 
 def memories(loop: For) -> tuple[list[UOp], list[UOp]]:
-    """What a loop stores to, once for each store, and what it loads from."""
+    """The memories that a loop stores to, once per store, and those that it loads from."""
     loaded = list(dict.fromkeys(n.src[0] for n in loads_in([loop])))
     return [s.memory for s in walk([loop]) if isinstance(s, Store)], loaded
 
 
 def operands(node: UOp) -> tuple[UOp, ...]:
-    """The sources whose values a node takes: not memories, nor the ranges that only name axes."""
+    """The sources whose values a node uses: not memories, nor the ranges that only name axes."""
     if node.op is o.LOAD:
         return node.src[1:]
     return () if node.op in (o.REGISTER, o.FOLD) else node.src
@@ -53,7 +53,7 @@ def order(root: UOp, is_leaf: Callable[[UOp], bool]) -> list[UOp]:
 
 
 def is_pure(node: UOp) -> bool:
-    """Whether a value is made of counters, scalars and constants alone; iterative, so depth is no limit."""
+    """Whether a value consists of counters, scalars and constants alone; iterative, so depth is no limit."""
     known = _known_pure(node)
     if known is not None:
         return known

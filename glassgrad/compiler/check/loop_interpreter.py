@@ -1,12 +1,12 @@
-"""Run a kernel's loop tree with NumPy, exactly as compiler/lower/loops.py defines it: the reference of every generated
+"""Run a kernel's loop tree with NumPy, exactly as compiler/lower/loops.py defines it: the reference for every generated
 kernel.
 
-In: a `Kernel` and its arguments. Out: the arguments' arrays, stored into. Does not know renderers or devices.
+In: a `Kernel` and its arguments. Out: the arguments' arrays, with stored results. Does not know renderers or devices.
 
-Values carry named axes (named_arrays.py): one for all tasks, and one for each wide range they depend on. So tasks and
-wide loops run as NumPy arrays, every statement for all iterations before the next, which is what "jammed" means; only
-LOOPs run in Python, and not even those that just accumulate and store. Where iterations differ in what they run (a
-`stop`, an If), a mask says which do. Every access is checked: see checked_memory.py.
+Values have named axes (named_arrays.py): one for all tasks, and one for each wide range they depend on. So tasks and
+wide loops run as NumPy arrays, every statement for all iterations before the next, which is what "jammed" means. Only
+LOOPs run in Python, and not even those that merely accumulate and store. If iterations differ in what they run (a
+`stop`, an If), a mask says which of them do. Every access is checked: see checked_memory.py.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, WIDE, 
                                             walk)
 from glassgrad.compiler.render.unroll_and_jam import is_step
 
-AT_ONCE = 1 << 22       # elements of index space that are computed together: bounds the memory used
+AT_ONCE = 1 << 22       # index-space elements that are computed together: bounds the memory used
 TASKS = "tasks"         # the axis of all tasks; every other axis is a RANGE
 ALWAYS = Wide(np.asarray(True))
-COPY_BYTES = 16           # of which a box begins at a multiple along its innermost axis, as hardware demands
+COPY_BYTES = 16           # a box must begin at a multiple of this along its innermost axis, as the hardware demands
 WAITS = (CopyBoxes, AwaitCopies, AwaitSteps, Barrier, Turn)
 
 
 def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
-    """Run a kernel. `arguments[slot]` is a flat array of the PARAM's storage type, or a number where that is a scalar.
+    """Run a kernel. `arguments[slot]` is a flat array of the PARAM's storage type, or a number for a scalar.
 
-    Raises `Bug`, naming kernel, memory, index and iteration, where the tree is wrong: an access outside its memory,
-    tasks that use one element, a register read before it is assigned.
+    Raises `Bug`, naming kernel, memory, index and iteration, if the tree is wrong: an access outside its memory, tasks
+    that use the same element, a register read before it is assigned.
     """
     memories: dict[UOp, CheckedMemory] = {}
     scalars: dict[UOp, Wide] = {}
@@ -73,7 +73,7 @@ def elements_of(param: UOp, values: dict[Symbol, int]) -> int:
 
 
 class _PhaseRun:
-    """One phase: its tasks in chunks, each chunk a walk over the statements."""
+    """Runs one phase: its tasks in chunks, each chunk by one walk over the statements."""
 
     def __init__(self, kernel: Kernel, number: int, phase: Phase, memories: dict[UOp, CheckedMemory],
                  scalars: dict[UOp, Wide]):
@@ -88,16 +88,17 @@ class _PhaseRun:
         self.stepped = {s.range for s in loops if s.kind not in WIDE}      # counters that are not always a whole axis
         self.private = list(dict.fromkeys(s.memory for s in walk(body) if isinstance(s, (Store, CopyBoxes))
                                           and s.memory.op is o.LOCAL and s.memory.arg.scope == "worker"))
-        self.waits = any(isinstance(s, WAITS) for s in walk(body))       # something is asynchronous
+        self.waits = any(isinstance(s, WAITS) for s in walk(body))       # whether anything is asynchronous
         self.as_axes = {s for s in loops if s.kind == LOOP and facts.is_axis(s) and self._stores_unaliased(s)}
-        self.plans: dict[UOp, list[tuple[UOp, bool]]] = {}      # what to compute in order, and what of it is fixed
+        # expression -> (node, whether it is fixed) in the order to compute
+        self.plans: dict[UOp, list[tuple[UOp, bool]]] = {}
         self.axes = NamedAxes()
         # while running
         self.first_task = 0
-        self.tasks = Wide(np.arange(1), (TASKS,))          # positions in the chunk that runs now
+        self.tasks = Wide(np.arange(1), (TASKS,))          # positions in the current chunk
         self.counters: dict[UOp, Wide] = {}
-        self.open_wide: list[UOp] = []                     # wide and inner TASK ranges around the statement
-        self.along: list[UOp] = []                         # the LOOP that runs as an axis, if one does
+        self.open_wide: list[UOp] = []                     # wide and inner TASK ranges around the current statement
+        self.along: list[UOp] = []                         # the LOOP that runs as an axis, if any
         self.registers: dict[UOp, Wide] = {}
         self.fixed: dict[UOp, Wide] = {}                   # values that are the same for the whole chunk
 
@@ -107,7 +108,7 @@ class _PhaseRun:
         stored = [self._memory(s.memory) for s in walk(self.body)
                   if isinstance(s, Store) and s.memory not in self.private]
         watches = {m.address: Watch(m.size) for m in stored} if count > 1 else {}
-        for memory in self.memories.values():              # two params may be the same memory: one watch
+        for memory in self.memories.values():              # two params may be the same memory: one watch for both
             memory.watch = watches.get(memory.address)
         scratch = max([m.arg.size for m in self.private], default=1)
         chunk = max(1, AT_ONCE // max(facts.width(self.body), scratch))
@@ -117,7 +118,7 @@ class _PhaseRun:
             self._run_tasks(first, min(chunk, count - first), sizes)
 
     def _tasks_differ(self) -> bool:
-        """Whether tasks have different rounds of copies, so that one record does not serve them all."""
+        """Whether tasks have different rounds of copies, so that one record cannot serve them all."""
         tasks = {loop.range for loop in self.task_loops}
         parts = [e for s in walk(self.body) if isinstance(s, (For, If, AwaitCopies)) for e in expressions(s)]
         return any(not tasks.isdisjoint(ranges_of(e)) for e in parts)
@@ -174,7 +175,8 @@ class _PhaseRun:
         elif loop.kind == TASK and not any(isinstance(s, Store) and s.memory in self.private for s in walk(loop.body)):
             for start in range(0, size, step):
                 self._slice(loop, mask, start, min(size, start + step), self.open_wide)
-                self.registers = {r: v for r, v in self.registers.items() if range_ not in v.axes}   # they end here
+                # these registers end here
+                self.registers = {r: v for r, v in self.registers.items() if range_ not in v.axes}
         else:
             stop = Wide(np.asarray(size)) if loop.stop is None else self._value(loop.stop, mask)
             for i in range(min(size, int(stop.array.max()))):
@@ -208,7 +210,7 @@ class _PhaseRun:
         self.registers[register] = value
 
     def _wait(self, s: CopyBoxes | AwaitCopies | AwaitSteps | Barrier | Turn, mask: Wide | None) -> None:
-        """Run a statement by which a group of threads starts, or waits for, something together."""
+        """Run a statement by which a group of threads starts something together, or waits for it."""
         counters = [axis for axis in mask.axes if isinstance(axis, UOp)] if mask is not None else []
         threads = [counter for counter in counters if self.kinds.get(counter) in WIDE]
         if threads:
@@ -231,7 +233,7 @@ class _PhaseRun:
             self.in_flight.barrier(s.copies)
 
     def _copy_box(self, memory: UOp, box: Box, round_: int, mask: Wide | None) -> None:
-        """Copy a box of a matrix, with zeros for elements outside it."""
+        """Copy a box of a matrix, with zeros for elements outside of it."""
         to = self._value(box.to, mask).array.item() + np.arange(math.prod(box.counts))
         self.in_flight.copy(memory, to, round_)
         at, inside = np.asarray(box.offset), np.asarray(True)
@@ -272,7 +274,7 @@ class _PhaseRun:
             value = self.axes.apply(np.where, mask, value, constant(identity(s.combine, register.dtype)))
         step = binary(s.combine, register.dtype)
         value = self._fold(value, step, [a for a in value.axes if a not in (*own, *self.along)])
-        if self.along:                         # one after another, as the loop would
+        if self.along:                         # in sequence, as the loop would
             (start, values), axes = self.axes.align([old, value])
             at = axes.index(self.along[0])
             whole = np.broadcast_shapes(start.shape, values.shape)
@@ -297,13 +299,13 @@ class _PhaseRun:
         if s.memory in self.in_flight.rounds:
             self.in_flight.use(s.memory, np.unique(index.array), stored=True)
         apart: list[Axis] = [*self.along, TASKS]
-        if s.combine is not None:              # each iteration combines its own value, equal or not
+        if s.combine is not None:              # each iteration combines its own value, even if equal
             apart += [r for e in expressions(s) for r in self._spread_over(e)]
             apart += [r for r in self.open_wide if self.kinds[r] == TASK]
             self._no_stray(active or ALWAYS, apart, f"combines into {memory.name}")
         parts = [index, value, active or ALWAYS, self.tasks]
         arrays, axes = self.axes.align([self._spread(p, apart) for p in parts])
-        if self.along:                         # one after another, as the loop would
+        if self.along:                         # in sequence, as the loop would
             order = sorted(range(len(axes)), key=lambda i: axes[i] not in self.along)
             arrays, axes = [a.transpose(order) for a in arrays], tuple(axes[i] for i in order)
         at, values, runs, tasks = np.broadcast_arrays(*arrays)
@@ -320,7 +322,7 @@ class _PhaseRun:
 
     # -- values ----------------------------------------------------------------------------------------------
     def _value(self, root: UOp, mask: Wide | None) -> Wide:
-        """The value of an expression now. Loads are checked where the mask holds."""
+        """The current value of an expression. Loads are checked where the mask holds."""
         done: dict[UOp, Wide] = {}
         plan = self.plans.get(root)
         if plan is None:
@@ -394,7 +396,7 @@ class _PhaseRun:
         return self.registers[node]
 
     def _folded(self, node: UOp, mask: Wide | None) -> Wide:
-        """A FOLD over all iterations of its ranges, whether their loops are open or closed here."""
+        """A FOLD over all iterations of its ranges, whether or not their loops are open here."""
         value, *over = node.src
         before = dict(self.counters)
         self.counters.update((r, Wide(np.arange(r.arg.size), (r,))) for r in over)
@@ -418,10 +420,10 @@ class _PhaseRun:
         return [r for r in self.open_wide if r in ranges_of(expression) and self.kinds[r] != TASK]
 
     def _own(self, register: UOp) -> list[Axis]:
-        """The axes a register may have: its wide ranges, and one register for each task."""
+        """The axes that a register may have: its wide ranges, and the tasks, each of which has its own."""
         return [TASKS, *register.src, *[r for r in self.open_wide if self.kinds[r] == TASK]]
 
-    # -- what goes wrong -------------------------------------------------------------------------------------
+    # -- errors ----------------------------------------------------------------------------------------------
     def _no_stray(self, mask: Wide, known: Iterable[Axis], what: str) -> None:
         stray = [a for a in mask.axes if a not in list(known)]
         if stray:
@@ -434,7 +436,7 @@ class _PhaseRun:
         return self.memories[node]
 
     def _stores_unaliased(self, loop: For) -> bool:
-        """Whether each memory that a loop stores to has no other access in it, by an alias either."""
+        """Whether each memory that a loop stores to has no other access in it, not even through an alias."""
         stored, loaded = facts.memories(loop)
         used = [*stored, *loaded]
         return not any(a is b or a in self.memories and b in self.memories
@@ -451,7 +453,7 @@ class _PhaseRun:
         return ", ".join(f"{loop.range.arg.name}={v}" for loop, v in zip(self.task_loops, parts))
 
     def _place(self, position: int, shape: tuple[int, ...], axes: tuple[Axis, ...]) -> str:
-        """Which iteration an element of an array with these axes belongs to."""
+        """Say which iteration an element of an array with these axes belongs to."""
         spots = dict(zip(axes, np.unravel_index(position, shape))) if shape else {}
         names = [self._task_name(self.first_task + int(spots.get(TASKS, 0)))] if self.task_loops else []
         for r, counter in self.counters.items():

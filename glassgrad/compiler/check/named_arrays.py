@@ -1,7 +1,7 @@
-"""Arrays whose axes have names. In: NumPy arrays and the ranges they run over. Out: arrays aligned by axis.
+"""Arrays with named axes. In: NumPy arrays and the ranges of their axes. Out: arrays aligned by axis.
 
-The kernel interpreter computes with these: the range an axis runs over, not its position, decides which elements are
-combined.
+The loop interpreter computes with these: the range that an axis stands for, not its position, decides which elements
+are combined.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from glassgrad.compiler.graph import DType, UOp, identity
 from glassgrad.compiler.graph.ops import Op
 
 Array = np.ndarray
-Axis = Any              # a name: anything that can be a dictionary's key
+Axis = Any              # a name: any hashable object
 
 
 class Wide(NamedTuple):
-    """An array and the names of its axes, in the order of the `NamedAxes` it was made with."""
+    """An array and the names of its axes, in the order of its `NamedAxes`."""
     array: Array
     axes: tuple[Axis, ...] = ()
 
@@ -32,7 +32,7 @@ class NamedAxes:
         self.order: dict[Axis, int] = {}
 
     def align(self, values: Sequence[Wide]) -> tuple[list[Array], tuple[Axis, ...]]:
-        """The arrays with the union of their axes, of size 1 where one did not have it."""
+        """The arrays with the union of their axes, of size 1 where an array did not have one."""
         first = values[0].axes
         if all(v.axes == first for v in values):
             return [v.array for v in values], first
@@ -47,7 +47,7 @@ class NamedAxes:
         return arrays, axes
 
     def broadcast(self, value: Wide, sizes: dict[Axis, int]) -> Wide:
-        """The value with these axes at their full size: a constant in a register of 16 lanes is 16 values."""
+        """The value with these axes at their full size: a constant in a register of 16 lanes becomes 16 values."""
         missing = [Wide(np.empty(n, np.bool_), (a,)) for a, n in sizes.items() if a not in value.axes]
         if not missing:
             return value
@@ -61,20 +61,20 @@ class NamedAxes:
         return self.apply(np.logical_and, x, y)
 
     def apply(self, function: Callable[..., Any], *values: Wide) -> Wide:
-        """A function of NumPy on values, element by element."""
+        """Apply a NumPy function to values, element by element."""
         arrays, axes = self.align(values)
         return Wide(np.asarray(function(*arrays)), axes)
 
 
 def any_over(mask: Wide, keep: Iterable[Axis]) -> Wide:
-    """The mask reduced by any() over the axes that are not kept."""
+    """Reduce a mask by any() over the axes that are not kept."""
     keep = list(keep)
     gone = tuple(i for i, a in enumerate(mask.axes) if a not in keep)
     return Wide(np.asarray(mask.array.any(axis=gone)), tuple(a for a in mask.axes if a in keep)) if gone else mask
 
 
 def last(value: Wide, axis: Axis) -> Wide:
-    """The value at the end of an axis; unchanged where it does not have that axis."""
+    """The value at the end of an axis; unchanged if it does not have that axis."""
     if axis not in value.axes:
         return value
     at = value.axes.index(axis)
@@ -82,9 +82,9 @@ def last(value: Wide, axis: Axis) -> Wide:
 
 
 def fold(value: Wide, node: UOp, tiles: Sequence[Axis], lanes: Sequence[Axis]) -> Wide:
-    """The value reduced over some axes by `node`, a binary op.
+    """Reduce the value over some axes by `node`, a binary op.
 
-    Tiles first, in pairs and pairs of pairs; then lanes, the upper half onto the lower half: as compiled kernels do.
+    Tiles first, in pairs and pairs of pairs; then lanes, the upper half onto the lower half, as compiled kernels do.
     """
     for group, pair in ((tiles, _neighbours), (lanes, _halves)):
         if group:
@@ -98,12 +98,12 @@ def fold(value: Wide, node: UOp, tiles: Sequence[Axis], lanes: Sequence[Axis]) -
 
 
 def constant(node: UOp) -> Wide:
-    """A CONST's value: one for all iterations."""
+    """The value of a CONST, the same for all iterations."""
     return Wide(np.asarray(node.arg, array_type(node.dtype)))
 
 
 def binary(combine: Op, dtype: DType) -> UOp:
-    """A node of `combine` on two values of a type."""
+    """A node of `combine` over two values of a type."""
     nothing = identity(combine, dtype)
     return UOp(combine, dtype, (nothing, nothing))
 

@@ -1,7 +1,7 @@
-"""Which elements of its sources a part of a node needs, and their values. In: a node and a box. Out: boxes, arrays.
+"""Find which elements of its sources a part of a node needs, and their values. In: a node, a box. Out: boxes, arrays.
 
-A box is a (start, stop) for each axis. One element of a matrix product needs a row and a column, so the values on the
-way to one element are few, however large the tensors are.
+A box is a (start, stop) for each axis. One element of a matrix product needs a row and a column, so few values lead to
+one element, however large the tensors are.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def one_element(index: tuple[int, ...]) -> Box:
 
 
 def needed(node: UOp, box: Box) -> list[Box]:
-    """For each source, a box with all elements that a box of the node depends on.
+    """For each source, a box with all the elements that a box of the node depends on.
 
     >>> from glassgrad.compiler.graph.uop import full
     >>> x = full((4, 6), 1.0)
@@ -55,7 +55,7 @@ def needed(node: UOp, box: Box) -> list[Box]:
 
 
 def _source_index(node: UOp, box: Box) -> tuple[list[UOp], Index, UOp | None]:
-    """Counters over a box of a movement node; the index into its source at these, and the gate where that is real
+    """Counters over a box of a movement node, the index into its source at these, and the gate under which it is valid
     (lower/element_expressions.py)."""
     counters = [counter(f"i{axis}", stop - start) for axis, (start, stop) in enumerate(box)]
     return counters, *source_index(node, tuple([add(c, index(start)) for c, (start, _) in zip(counters, box)]))
@@ -89,7 +89,7 @@ class BoxValues:
         return sum(array.size for array in self.arrays.values())
 
     def part(self, node: UOp, box: Box) -> Array:
-        """The values of a box inside what was computed of a node."""
+        """The values of a box within the part of a node that has been computed."""
         return self._cut(self.boxes[node], self.arrays[node], box)
 
     def _cut(self, have: Box, array: Array, box: Box) -> Array:
@@ -108,7 +108,7 @@ class BoxValues:
 
 
 def _around(known: Box | None, box: Box) -> Box:
-    """The smallest box around two."""
+    """The smallest box around two boxes."""
     if known is None or any(start == stop for start, stop in known):
         return box
     if any(start == stop for start, stop in box):
@@ -117,7 +117,7 @@ def _around(known: Box | None, box: Box) -> Box:
 
 
 def _moved(np: Any, node: UOp, box: Box, part: Box, x: Array) -> Array:
-    """A box of a movement op from the part of its source that it needs."""
+    """A box of a movement op, from the part of its source that it needs."""
     sizes = [stop - start for start, stop in box]
     if not x.size:
         return np.zeros(sizes, x.dtype)

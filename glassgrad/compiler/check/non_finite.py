@@ -1,7 +1,7 @@
 """Find the op that made a NaN or an infinity. In: a node, the index of a bad element, values in memory. Out: `Origin`.
 
-The search goes from the bad element back to the element of a source that is bad already, until it comes to an op whose
-operands are good. It sees only what the bad element depends on: a NaN that a WHERE throws away is never reported.
+The search goes back from the bad element to an element of a source that is already bad, until it reaches an op with
+good operands. It looks only at elements that the bad one depends on: a NaN that a WHERE discards is never reported.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ class BadElement(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a bad value began, and how: an op MADE it, it was GIVEN in memory, a CONSTANT of the program, or only the
-    COMPILED kernel has it: the ops mean something finite, by a margin that rounding decides."""
+    """Where a bad value began, and how: an op MADE it, it was GIVEN in memory, it is a CONSTANT of the program, or only
+    the COMPILED kernel has it: then the ops give a finite value, and rounding makes the difference."""
     kind: str
     found: BadElement
     operands: tuple[BadElement, ...] = ()
-    cause: Origin | None = None          # of a NaN: the infinity among its operands, and where that began
+    cause: Origin | None = None          # for a NaN: the infinity among its operands, and where that began
 
 
 def origin(node: UOp, index: tuple[int, ...], stored: Mapping[UOp, Any]) -> Origin:
-    """Where the bad value of one element began. `stored` has arrays for the leaves, and for any other nodes in memory:
-    what is between two of them is computed by NumPy, for one element at a time.
+    """Find where the bad value of one element began. `stored` has arrays for the leaves, and for any other nodes in
+    memory; NumPy computes values in between, for one element at a time.
 
     >>> import numpy as np
     >>> from glassgrad.compiler.graph.uop import const, full
@@ -45,7 +45,7 @@ def origin(node: UOp, index: tuple[int, ...], stored: Mapping[UOp, Any]) -> Orig
     import numpy as np
     values = BoxValues(node, one_element(index), stored)
     value = values.arrays[node].reshape(())
-    if np.isfinite(value):                               # what is in memory differs from what the ops mean
+    if np.isfinite(value):                               # the value in memory differs from the one that the ops give
         kept = stored.get(node)
         return Origin(COMPILED, BadElement(node, index, value if kept is None else kept[index]))
     while True:
@@ -75,7 +75,7 @@ def _made(np: Any, found: BadElement, operands: Sequence[BadElement], stored: Ma
 
 
 def _operands(np: Any, node: UOp, index: tuple[int, ...], values: BoxValues) -> list[BadElement]:
-    """The float elements that one element is computed from; of a reduction, the bad ones first."""
+    """The float elements from which one element is computed; for a reduction, the bad ones first."""
     parts = needed(node, one_element(index))
     sources = list(zip(node.src, parts))
     if node.op is o.WHERE:

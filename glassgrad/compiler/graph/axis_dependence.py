@@ -1,6 +1,6 @@
-"""Which axes matter, followed through movement ops. In: shapes, nodes, sets of axes. Out: sets of axes.
+"""Follow axes through movement ops: along which does a value change? In: shapes, nodes, axes. Out: sets of axes.
 
-A value that does not change along an axis can be computed once for all of it; fusion and contractions depend on it.
+A value that is constant along an axis can be computed once for all of it; fusion and contractions depend on this.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Shape
-from glassgrad.compiler.graph.symbolic import most
+from glassgrad.compiler.graph.symbolic import upper_bound
 from glassgrad.compiler.graph.uop import UOp
 
 AxisSet = frozenset[int]
@@ -29,16 +29,16 @@ def runs(shape: Shape, source: Shape) -> tuple[Run, ...]:
     i = j = 0
     while i < len(shape) or j < len(source):
         left, right = i, j
-        size_left = size_right = whole_left = whole_right = 1       # upper bounds of sizes decide which side grows
+        size_left = size_right = whole_left = whole_right = 1       # by upper bounds of sizes, which side to extend
         while whole_left != whole_right or (left == i and right == j):
             if (size_left <= size_right and left < len(shape)) or right == len(source):
                 if left == len(shape):
                     break
-                size_left *= most(shape[left])
+                size_left *= upper_bound(shape[left])
                 whole_left *= shape[left]
                 left += 1
             else:
-                size_right *= most(source[right])
+                size_right *= upper_bound(source[right])
                 whole_right *= source[right]
                 right += 1
         out.append((i, left, j, right))
@@ -53,7 +53,8 @@ def nontrivial(shape: Shape) -> AxisSet:
 def carried(node: UOp, axes: AxisSet, exact: bool) -> AxisSet | None:
     """Map a set of axes of `node.src[0]` to axes of `node`, a movement or reduction.
 
-    Where a reshape mixes axes inside and outside the set there is no exact set: None if `exact`, else all mixed axes.
+    A reshape may merge axes in the set with others. Then there is no exact answer: with `exact` return None, otherwise
+    the axes of the result that contain any of them.
     """
     op, arg, source = node.op, node.arg, node.src[0].shape
     if op is o.PERMUTE:
@@ -76,7 +77,7 @@ def carried(node: UOp, axes: AxisSet, exact: bool) -> AxisSet | None:
 
 
 def moved_behind(move: UOp, x: UOp, lead: int) -> UOp:
-    """Apply the movement of a node to x, whose first `lead` axes stay as they are."""
+    """Apply the movement of a node to x, leaving the first `lead` axes of x unchanged."""
     op, arg, front = move.op, move.arg, x.shape[:lead]
     if op is o.RESHAPE:
         return x.reshape((*front, *arg.shape))
@@ -94,7 +95,7 @@ def moved_behind(move: UOp, x: UOp, lead: int) -> UOp:
 
 
 def start_of_piece(node: UOp) -> int | None:
-    """The offset in its source at which a contiguous SHRINK begins; None where it is not contiguous.
+    """The offset in its source at which a contiguous SHRINK begins; None for one that is not contiguous.
 
     >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> from glassgrad.compiler.graph.uop import full
@@ -116,8 +117,8 @@ def start_of_piece(node: UOp) -> int | None:
 
 
 def varies(order: list[UOp], known: dict[UOp, AxisSet] | None = None) -> dict[UOp, AxisSet]:
-    """For every node (given sources first), the axes along which its value may change; added to `known`, which
-    has those of nodes below."""
+    """Map each node (in topological order) to the axes along which its value may change. `known`, which has the nodes
+    below, is extended."""
     found: dict[UOp, AxisSet] = {} if known is None else known
     for node in order:
         if node.op in o.ELEMENTWISE:
@@ -140,14 +141,14 @@ def varies_along(node: UOp, known: dict[UOp, AxisSet]) -> AxisSet:
 
 
 def _edges(node: UOp) -> AxisSet:
-    """The axes along which a node inserts zeros, so that it changes even where its source does not."""
+    """The axes along which a node inserts zeros: it changes along these even if its source does not."""
     if node.op is o.PAD:
         return frozenset(a for a, zeros in enumerate(node.arg.padding) if zeros != (0, 0))
     return frozenset((node.arg.axis, len(node.shape) - 1)) if node.op is o.UNWINDOW else frozenset()
 
 
 def coordinates(position: int, shape: Sequence[int]) -> list[int]:
-    """The index of an element along each axis, from its row-major position.
+    """The index of an element along each axis, given its row-major position.
 
     >>> coordinates(7, (2, 5))
     [1, 2]

@@ -1,6 +1,6 @@
-"""A graph for one example as a graph for many. In: nodes, and those that differ between examples. Out: the same with
-one more axis in front. Handles elementwise ops, reductions and movements; `vmap` (tensor/autograd/transforms.py) adds
-the other ops.
+"""Vectorize a graph: from one example to a batch. In: nodes, and those that differ between examples. Out: the same
+graph with one more axis in front. Handles elementwise ops, reductions and movements; `vmap`
+(tensor/autograd/transforms.py) adds the other ops.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ KNOWN = frozenset((*o.ELEMENTWISE, *o.REDUCE, *o.MOVEMENT, o.CONTIGUOUS, o.COPY,
 
 
 class Batched:
-    """Rewrites a graph for one example into the graph for all of them."""
+    """Rewrites a graph for one example into the graph for a batch."""
 
     def __init__(self, size: Dimension, known: dict[UOp, UOp]):
-        self.size, self.made = size, dict(known)       # nodes that differ between examples, with one more axis in front
+        self.size, self.made = size, dict(known)  # nodes that differ between examples -> with the batch axis in front
 
     def mapped(self, root: UOp) -> UOp:
-        """A node with the batch axis in front, or as it is if it is the same for all examples."""
+        """A node with the batch axis in front; unchanged if it is the same for all examples."""
         for node in toposort([root], lambda n: () if n in self.made else n.src):
             if node not in self.made and any(s in self.made for s in node.src):
                 self.made[node] = self.batched(node)
         return self.made.get(root, root)
 
     def full(self, node: UOp, shape: Shape) -> UOp:
-        """A node at (batch, *shape), whether or not it differs between examples; a scalar is broadcast."""
+        """A node as (batch, *shape), even if it does not differ between examples; a scalar is broadcast."""
         if node in self.made:
             own = self.made[node]
             if node.shape != shape:
                 own = own.reshape((self.size, *(1,) * len(shape))).expand((self.size, *shape))
             return own
-        if node.op is o.EXPAND and node.shape == shape:      # one expansion: its gradient is one sum
+        if node.op is o.EXPAND and node.shape == shape:      # expand only once: then its gradient is one sum
             node = node.src[0]
         node = node.broadcast(shape) if len(node.shape) != len(shape) else node
         return node.reshape((1, *node.shape)).expand((self.size, *shape))
 
     def batched(self, node: UOp) -> UOp:
-        """A node over sources of which at least one differs between examples."""
+        """Rewrite a node of which at least one source differs between examples."""
         op, arg, kind = node.op, node.arg, node.op.kind
         if kind in (o.Kind.UNARY, o.Kind.BINARY, o.Kind.TERNARY) or op is o.DETACH:
             src = tuple(self.full(s, node.shape if op is not o.DETACH else s.shape) for s in node.src)

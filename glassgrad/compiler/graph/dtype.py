@@ -12,8 +12,8 @@ from glassgrad.base.errors import DTypeError, DTypeNameError
 class DType:
     """One element type, compared by identity. `kind` is one of b(ool) i(nt) u(int) f(loat).
 
-    A float is described by its bits of exponent and mantissa, the exponent's bias, and the codes of NaN and of what is
-    too large: infinity, or the largest number or NaN in a type without infinities.
+    A float type is described by its number of exponent and mantissa bits, the exponent's bias, and the bit patterns of
+    NaN and of values that are too large (infinity; in a type without infinities, the largest number or NaN).
     """
     __slots__ = ("name", "itemsize", "kind", "rank", "format", "bits",
                  "exponent", "mantissa", "bias", "nan", "overflow")
@@ -44,17 +44,18 @@ class DType:
 
     @property
     def in_numpy(self) -> bool:
-        """Whether NumPy and Python's struct have the type; `format` of the other floats is that of their codes."""
+        """Whether NumPy and Python's struct support the type; for other floats, `format` is that of their bit
+        patterns."""
         return self.kind != "f" or self.format in "efd"
 
     @property
     def has_infinities(self) -> bool:
-        """Whether a float type keeps its greatest exponent for infinities and NaN."""
+        """Whether a float type reserves its greatest exponent for infinities and NaN."""
         return self.overflow == ((1 << self.exponent) - 1) << self.mantissa
 
     @property
     def has_negative_zero(self) -> bool:
-        """Whether the sign bit alone is -0.0, as in most float types; in the others it is NaN."""
+        """Whether the sign bit alone means -0.0, as in most float types; in the others it means NaN."""
         return self.nan != 1 << (self.bits - 1)
 
     @property
@@ -76,7 +77,7 @@ class DType:
 
     @property
     def accumulator(self) -> DType:
-        """The type a sum of this type is carried in: floats below float32 in float32."""
+        """The type in which a sum of this type is accumulated: float32 for smaller floats."""
         return dtypes.float32 if self.kind == "f" and self.bits < 32 else self
 
 
@@ -106,7 +107,7 @@ class dtypes:
 
     default_float: DType = float32
     default_int: DType = int32
-    index: DType = int64  # what addresses are computed in
+    index: DType = int64  # the type of addresses
 
     fp8s = (fp8e4m3, fp8e5m2, fp8e4m3fnuz, fp8e5m2fnuz)
     floats = (*fp8s, float16, bfloat16, float32, float64)
@@ -156,7 +157,7 @@ class dtypes:
 
     @staticmethod
     def as_const(value: Any, dtype: DType) -> Any:
-        """A value as the Python type (bool, int or float) of an element type, unrounded.
+        """Convert a value to the Python type (bool, int or float) of an element type, unrounded.
 
         >>> dtypes.as_const(3.7, dtypes.int32), dtypes.as_const(2, dtypes.float32)
         (3, 2.0)
@@ -165,12 +166,12 @@ class dtypes:
 
     @staticmethod
     def fields() -> dict[str, DType]:
-        """The types by tinygrad's names, short ones included."""
+        """The types by tinygrad's names, including short ones."""
         return {name: dtype for name, dtype in _by_name.items() if not name.startswith("float8") and name != "index"}
 
     @staticmethod
     def from_py(value: Any) -> DType:
-        """The type a plain Python value takes: bool, default int or default float."""
+        """The type of a plain Python value: bool, the default int or the default float."""
         if value is True or value is False:
             return dtypes.bool
         return dtypes.default_int if isinstance(value, int_type) else dtypes.default_float
@@ -182,7 +183,7 @@ ALL: tuple[DType, ...] = tuple(sorted({id(d): d for d in vars(dtypes).values() i
                                       key=lambda d: d.rank))
 _by_name = {name: d for name, d in vars(dtypes).items() if isinstance(d, DType) and not name.startswith("default_")}
 
-# Each type and the smallest types that hold all of it, as JAX and tinygrad have it. The common type of two is the
+# Each type with the smallest types that hold all its values, as in JAX and tinygrad. Two types are promoted to the
 # lowest-ranked type that both reach.
 _WIDER: dict[DType, tuple[DType, ...]] = {
     dtypes.bool: (dtypes.int8, dtypes.uint8), dtypes.int8: (dtypes.int16,), dtypes.int16: (dtypes.int32,),
@@ -201,7 +202,7 @@ def _reach(dtype: DType) -> set[DType]:
 
 
 def promote(a: DType, b: DType) -> DType:
-    """The type of an operation between two tensors.
+    """The result type of an operation between two tensors.
 
     >>> promote(dtypes.int32, dtypes.float16), promote(dtypes.uint8, dtypes.int8)
     (dtypes.float16, dtypes.int16)
@@ -219,7 +220,7 @@ def promote(a: DType, b: DType) -> DType:
 
 # -- one value's conversion: what CAST means, for constants --------------------------------------------------
 def convert(value: Any, dtype: DType) -> bool | int | float:
-    """A Python number as `dtype` holds it: floats rounded to the type's grid, integers wrapped, as CAST does.
+    """Convert a Python number to `dtype`: floats are rounded to the type's grid, integers wrapped, as CAST does.
 
     >>> convert(0.1, dtypes.float16), convert(300, dtypes.uint8), convert(3e9, dtypes.int32)
     (0.0999755859375, 44, -2147483648)
@@ -237,7 +238,8 @@ def convert(value: Any, dtype: DType) -> bool | int | float:
 def _truncate(value: float, dtype: DType) -> int:
     """Convert a float to an integer as x86 and PyTorch do: out of range gives the lowest value of the register used.
 
-    Up to int32 the register has 32 bits, above it 64; the wrap to `dtype` comes after. uint64 reaches 2**63 higher.
+    Types up to int32 use a 32-bit register, larger ones 64 bits; the result is then wrapped to `dtype`. uint64 extends
+    the range up to 2**64.
     """
     lowest = -(1 << 31) if dtype.bits < 32 or dtype is dtypes.int32 else -(1 << 63)
     if value != value:
@@ -248,12 +250,12 @@ def _truncate(value: float, dtype: DType) -> int:
 
 
 def round_float(value: Any, dtype: DType) -> float:
-    """A number rounded to the nearest one of a float type, ties to even; types below float32 by way of float32.
+    """Round a number to the nearest value of a float type, ties to even; types below float32 are rounded via float32.
 
-    Too large a number becomes infinite; of the types without infinities, fp8e4m3 has 448 for it and the others NaN.
+    A number that is too large becomes infinite; without infinities, it becomes 448 in fp8e4m3 and NaN in the others.
     """
     if isinstance(value, int) and dtype is not dtypes.float64 and abs(value) >> 53:
-        spare = abs(value).bit_length() - 40           # keep 40 bits and whether any bit was lost: then round once
+        spare = abs(value).bit_length() - 40           # keep 40 bits, and whether a lost bit was set: one rounding
         value = ((value >> spare) | ((value & ((1 << spare) - 1)) != 0)) << spare
     try:
         value = float(value)
@@ -276,7 +278,7 @@ def bits_of(value: float, dtype: DType) -> int:
         return dtype.nan
     if dtype is dtypes.float64:
         return int(struct.unpack("<Q", struct.pack("<d", value))[0])
-    if dtype is not dtypes.float32:        # by way of float32, as casts go
+    if dtype is not dtypes.float32:        # via float32, like casts
         value = _FLOAT32.unpack(struct.pack("<I", bits_of(value, dtypes.float32)))[0]
     code = dtype.overflow
     if not math.isinf(value):
@@ -289,7 +291,7 @@ def bits_of(value: float, dtype: DType) -> int:
 
 
 def float_of_bits(code: int, dtype: DType) -> float:
-    """The number that a float type's bits stand for.
+    """The number that a bit pattern of a float type stands for.
 
     >>> [float_of_bits(0x80, dtype) for dtype in (dtypes.fp8e5m2, dtypes.fp8e5m2fnuz, dtypes.float16)]
     [-0.0, nan, 7.62939453125e-06]
@@ -301,7 +303,7 @@ def float_of_bits(code: int, dtype: DType) -> float:
     if dtype.has_infinities and size == dtype.overflow:
         return -math.inf if code & sign else math.inf
     power, steps = divmod(size, 1 << dtype.mantissa)
-    steps += (1 << dtype.mantissa) if power else 0         # below the normal numbers there is no leading 1
+    steps += (1 << dtype.mantissa) if power else 0         # subnormal numbers have no leading 1
     return math.copysign(math.ldexp(steps, max(power, 1) - dtype.bias - dtype.mantissa), -1 if code & sign else 1)
 
 
@@ -315,7 +317,7 @@ _FLOAT32, _FLOAT16 = struct.Struct("<f"), struct.Struct("<e")
 
 
 def wrapped(number: int, dtype: DType) -> int:
-    """An integer wrapped to the range of a type: equal modulo 2^bits.
+    """Wrap an integer to the range of a type: equal modulo 2^bits.
 
     >>> wrapped(300, dtypes.uint8), wrapped(0xffffffff, dtypes.int32)
     (44, -1)
@@ -325,7 +327,7 @@ def wrapped(number: int, dtype: DType) -> int:
 
 
 def dtype_by_name(name: Any) -> DType:
-    """A type from its name ("float32", "half") or itself; wrong names raise at the user's line."""
+    """Look up a type by its name ("float32", "half"), or return it; a wrong name raises an error at the user's line."""
     if isinstance(name, DType):
         return name
     found = _by_name.get(name) if isinstance(name, str) else None

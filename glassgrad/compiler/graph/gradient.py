@@ -1,12 +1,12 @@
-"""The gradient table. In: a graph, a seed, targets. Out: new graphs, the targets' gradients; or a GRADIENT node for
-each, until it is compiled. Does not know Tensors.
+"""The gradient table. In: a graph, a seed, targets. Out: the targets' gradients as graphs, or one GRADIENT node for
+each, which the compiler expands. Does not know Tensors.
 
-One entry per op, under its formula: g is the gradient of the op's result `out`, and the entry gives one gradient per
-source, or None where there is none. Entries build ordinary nodes, so gradients of gradients need nothing more. Where
-PyTorch has an opinion (ties, zeros, NaN), it is followed.
+One entry per op, under its formula: g is the gradient of the op's result `out`, and the entry returns one gradient per
+source, or None where no gradient passes. Entries build ordinary nodes, so gradients of gradients work without further
+code. Where the derivative is a convention (ties, zeros, NaN), PyTorch's is followed.
 
-A training loop asks for the same gradients at each step, of a graph of the same structure. So `backward` makes one
-GRADIENT node for each, and the compiler's first pass writes it out, once for all graphs of that structure. A formula of
+A training loop takes the same gradients of a graph with the same structure at every step. So `backward` makes one
+GRADIENT node for each, and the compiler's first pass expands it, once for all graphs with that structure. A formula of
 many nodes, such as a norm or a linear layer, is one FORMULA node in the same way: tensor/formulas/ has those.
 """
 
@@ -30,21 +30,22 @@ GRADIENTS: dict[o.Op, Gradient] = {}
 
 
 def gradient(*ops: o.Op) -> Callable[[Gradient], Gradient]:
-    """Declares the gradient of ops: a function of (g, out, *sources)."""
+    """Decorator that declares the gradient of ops: a function of (g, out, *sources)."""
     def declare(entry: Gradient) -> Gradient:
         GRADIENTS.update(dict.fromkeys(ops, entry))
         return entry
     return declare
 
 
-# Piecewise constant or of integers: no gradient passes. A test checks that every op is either here or in the table.
+# Ops that are piecewise constant or of integers: no gradient passes. A test checks that each op is here or in the
+# table.
 FLAT = frozenset((o.CMPLT, o.CMPNE, o.CMPEQ, o.AND, o.OR, o.XOR, o.NOT, o.SHL, o.SHR, o.IDIV, o.MOD, o.TRUNC,
                   o.ROUND, o.BITCAST, o.RANDOM, o.IOTA))
 
 
 def gradients(root: UOp, seed: UOp, targets: Sequence[UOp], below: Sequence[UOp] = ()) -> list[UOp | None]:
-    """d(root)/d(target), weighted by `seed`, for each target; None where the root does not depend on it. `below`: the
-    nodes under the root, sources first, if the caller has them.
+    """Return d(root)/d(target), weighted by `seed`, for each target; None where the root does not depend on it.
+    `below`: the nodes under the root in topological order, if the caller has them.
 
     >>> from glassgrad.compiler.graph.op_arguments import Param
     >>> from glassgrad.compiler.graph.uop import const
@@ -54,13 +55,13 @@ def gradients(root: UOp, seed: UOp, targets: Sequence[UOp], below: Sequence[UOp]
     """
     below = below or toposort([root])
     wanted = set(targets)
-    between: set[UOp] = set()                   # nodes that carry a gradient to some target
+    between: set[UOp] = set()                   # nodes through which a gradient reaches some target
     for node in below:
         passes = node.op in GRADIENTS and any(s in between for s in passes_to(node))
         if node.dtype.kind == "f" and (passes or node in wanted):
             between.add(node)
     received: dict[UOp, UOp] = {root: _fit(seed, root)} if root in between else {}
-    for node in reversed(below):                # users before sources: what a node receives is complete here
+    for node in reversed(below):                # users before sources: when a node is reached, its gradient is complete
         g = received.get(node)
         if g is None or node.op not in GRADIENTS or not any(s in between for s in passes_to(node)):
             continue
@@ -74,18 +75,18 @@ def gradients(root: UOp, seed: UOp, targets: Sequence[UOp], below: Sequence[UOp]
 
 
 def passes_to(node: UOp) -> tuple[UOp, ...]:
-    """The sources a gradient can pass to: of a DETACH, the inputs of a user-defined gradient."""
+    """The sources to which a gradient can pass; for a DETACH, the inputs of its user-defined gradient."""
     return node.src[1:] if node.op is o.DETACH else node.src
 
 
 def reached_from(roots: Sequence[UOp]) -> list[UOp]:
-    """The nodes that a gradient starting at the roots can reach; it passes a GRADIENT, which is written out for it."""
+    """The nodes that a gradient starting at the roots can reach, also under a GRADIENT, which will be expanded."""
     return toposort(roots, lambda n: [s for s in passes_to(n) if s.dtype.kind == "f"]
                     if n.op in GRADIENTS or n.op is o.GRADIENT else [])
 
 
 def _fit(g: UOp, node: UOp) -> UOp:
-    """A gradient in the shape of its node: a node of shape () was repeated to any shape, so its gradient is the sum."""
+    """A gradient in its node's shape; a node of shape () was broadcast to its readers, so its gradient is summed."""
     if g.dtype is not node.dtype:
         raise Bug(f"the gradient of {node} came out as {g.dtype}")
     if g.shape == node.shape:
@@ -150,7 +151,7 @@ def _(g, out, x):
 
 @gradient(o.MAX, o.MIN)                         # the gradient goes to the chosen side; equal sides take half each
 def _(g, out, x, y):
-    if _constant(y):                            # relu and clamp: nothing at the constant itself
+    if _constant(y):                            # relu and clamp: no gradient at the constant itself
         return out.ne(y).where(g, 0), None
     if _constant(x):
         return None, out.ne(x).where(g, 0)
@@ -160,7 +161,7 @@ def _(g, out, x, y):
 
 
 def _constant(node: UOp) -> bool:
-    """Whether a node is a constant, perhaps broadcast. (A leaf of zeros is not: it may want a gradient.)"""
+    """Whether a node is a constant, perhaps broadcast. (A leaf of zeros is not: its gradient may be needed.)"""
     node = node.below((o.RESHAPE, o.EXPAND))
     return node.op is o.CONST or node.op is o.PARAM and node.arg.scalar
 
@@ -173,11 +174,11 @@ def _(g, out, condition, x, y): return None, condition.where(g, 0), condition.wh
 def _(g, out, x): return (g.cast(x.dtype) if x.dtype.kind == "f" else None,)
 
 
-@gradient(o.DETACH)                             # stops here, unless the node says its own gradient
+@gradient(o.DETACH)                             # stops here, unless the node carries its own gradient
 def _(g, out, x, *inputs): return (None, *(out.arg.backward(g, out, *inputs) if inputs else ()))
 
 
-@gradient(o.FORMULA)                            # to all its sources: those of its nodes, which are written out before
+@gradient(o.FORMULA)                            # to the sources of its expansion, which comes first
 def _(g, out, *inputs): raise Bug(f"{out} was not written out")
 
 
@@ -214,7 +215,7 @@ def _(g, out, x):
 
 
 def _product_before(rows: UOp) -> UOp:
-    """For each element of each row, the product of the elements to its left (1 for the first)."""
+    """The product of the elements to the left of each element in its row (1 for the first)."""
     height, count = rows.shape
     if count == 0:
         return rows
@@ -287,7 +288,7 @@ def _scan(x: UOp, axis: int, combine: o.Op) -> UOp:
 
 
 def _scan_back(x: UOp, axis: int) -> UOp:
-    """The sum of each element and all after it."""
+    """The sum of each element and all that follow it."""
     return _scan(x.flip((axis,)), axis, o.ADD).flip((axis,))
 
 
@@ -317,7 +318,7 @@ def _(g, out, x):
 
 
 def _running_product(g: UOp, out: UOp, x: UOp, axis: int) -> UOp:
-    """dx[i] = sum over j >= i of g[j] out[j] / x[i]; the first zero takes the products without it, later ones 0."""
+    """dx[i] = sum over j >= i of g[j] out[j] / x[i]. The first zero uses products without it; later zeros get 0."""
     zero = x.eq(0)
     zeros = _scan(zero.cast(dtypes.int32), axis, o.ADD)
     first = zero & zeros.eq(1)
@@ -327,7 +328,7 @@ def _running_product(g: UOp, out: UOp, x: UOp, axis: int) -> UOp:
 
 
 def _running_extreme(g: UOp, out: UOp, x: UOp, axis: int) -> UOp:
-    """g[j] goes to x[i] of the last i <= j at which x[i] was the running extreme."""
+    """Route g[j] to x[i] for the last i <= j at which x[i] was the running extreme."""
     rank, count = len(x.shape), x.shape[axis]
     order = (*(a for a in range(rank) if a != axis), axis)
     moved = x.permute(order)
@@ -343,11 +344,11 @@ def _running_extreme(g: UOp, out: UOp, x: UOp, axis: int) -> UOp:
     return spread.reshape(moved.shape).permute(_inverse(order))
 
 
-# -- gradients and formulas that are one node until they are compiled ----------------------------------------
+# -- gradients and formulas kept as one node until they are compiled ------------------------------------------
 def deferred(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp]) -> list[UOp | None]:
-    """One GRADIENT node for each target that the root depends on, else None; the compiler expands them. Expanded now
-    where a gradient is a user's function, under another GRADIENT, for symbolic shapes and for several devices. `order`:
-    the nodes under the root."""
+    """Make one GRADIENT node for each target that the root depends on (None for the others); the compiler expands them.
+    Expand at once where a GRADIENT or a user-defined gradient lies under the root, for symbolic shapes, and for several
+    devices. `order`: the nodes under the root."""
     if root.symbolic or any([target.device != root.device for target in targets]):
         return at_once(root, seed, targets, order)
     reached = {root}
@@ -374,15 +375,15 @@ _writing = _Writing()
 
 
 def is_writing_out() -> bool:
-    """Whether this thread is inside `written_out`: what is made there is not deferred again."""
+    """Whether this thread is inside `written_out`: formulas and gradients made there are not deferred again."""
     return _writing.active
 
 
 def written_out(roots: Sequence[UOp], replaced: dict[UOp, UOp] | None = None, stored: Collection[UOp] = (),
                 kept: Collection[UOp] = ()) -> list[UOp]:
-    """The roots with every GRADIENT and FORMULA in them written out, but what is `kept`. `replaced` is filled:
-    new node -> the node that it replaces. A FORMULA among `stored` whose result is a view is made contiguous. So is a
-    gradient that is a view of a sum: the kernel that computes it then computes the new value of a parameter too."""
+    """Expand every GRADIENT and FORMULA under the roots, except those in `kept`. `replaced` is filled with new node ->
+    the node that it replaces. A FORMULA among `stored` whose result is a view is made contiguous. So is a gradient that
+    is a view of a sum: then the kernel that computes it can also compute the parameter's new value."""
     order = toposort(roots, lambda n: () if n in kept else n.src) if kept else toposort(roots)
     found = [node for node in order if node.op in _DEFERRED and node not in kept]
     if not found:
@@ -399,7 +400,7 @@ def written_out(roots: Sequence[UOp], replaced: dict[UOp, UOp] | None = None, st
 
 def _written(order: Sequence[UOp], found: Sequence[UOp], stored: Collection[UOp],
              new: dict[UOp, UOp]) -> dict[UOp, UOp]:
-    """Add what each node in `order` becomes to `new`; those in `found`, GRADIENTs and FORMULAs, are written out."""
+    """Add to `new` what each node in `order` becomes; `found` are the GRADIENTs and FORMULAs to expand."""
     for node in order:
         if node in new:
             continue
@@ -409,7 +410,7 @@ def _written(order: Sequence[UOp], found: Sequence[UOp], stored: Collection[UOp]
                 new[node] = made.contiguous() if made.op in o.MOVEMENT and node in stored else made
         elif node.op is not o.GRADIENT:
             new[node] = node.over(tuple([new[s] for s in node.src]))
-        else:                                   # all of one value at once: their targets are under it
+        else:                                   # all gradients of one value at once: their targets are under it
             group = [n for n in found if n.op is o.GRADIENT and n.src[1:] == node.src[1:]]
             with one_place(node.place):
                 parts = gradients(new[node.src[1]], new[node.src[2]], [new[n.src[0]] for n in group])
@@ -421,7 +422,7 @@ def _written(order: Sequence[UOp], found: Sequence[UOp], stored: Collection[UOp]
 
 
 def at_once(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp] = ()) -> list[UOp | None]:
-    """The gradients of the targets as graphs; GRADIENT nodes under the root are expanded first."""
+    """Return the targets' gradients as graphs; GRADIENT and FORMULA nodes under the root are expanded first."""
     order = order or toposort([root])
     if not _DEFERRED.isdisjoint(map(attrgetter("op"), order)):
         root, seed, *targets = written_out([root, seed, *targets])
@@ -430,7 +431,7 @@ def at_once(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp] =
 
 
 def without_detach(roots: Sequence[UOp]) -> list[UOp]:
-    """The roots with DETACH nodes removed, once no more gradients are taken; those in steps of recurrences too."""
+    """Remove DETACH nodes, once no more gradients are taken; also inside the steps of recurrences."""
     def without(node: UOp, over: UOp) -> UOp | None:
         if node.op is o.RECURRENCE:
             steps = node.arg._replace(results=tuple(without_detach(node.arg.results)))

@@ -1,13 +1,13 @@
 """Index arithmetic in one canonical form: constant + sum of coefficient * atom. In: index UOps. Out: simpler ones.
 
-An atom is a RANGE, or anything these functions cannot see through (a load, an inexact division).
-Equal expressions become the same node, because terms are sorted and interned. Division and modulo are simplified by
-one function, from the bounds of the remaining terms, not by a collection of special rules.
+An atom is a RANGE, or anything that these functions cannot simplify further (a load, an inexact division). Equal
+expressions become the same node, because terms are sorted and nodes interned. Division and modulo are simplified by one
+function, from the bounds of the remaining terms, instead of by a list of special rules.
 
-Users' int64 values have the same type and may wrap around. Sums stay right modulo 2^64; a comparison, a quotient or a
-remainder is simplified only where `exact` proves that nothing wraps.
+Users' int64 values have the same type as indices, and may wrap around. Sums stay right modulo 2^64; a comparison, a
+quotient or a remainder is simplified only where `exact` proves that nothing wraps.
 
-The place of element [i][j] of a (4, 6) array, and where that is after a reshape to (2, 12):
+The offset of element [i][j] of a (4, 6) array, and its index after a reshape to (2, 12):
 
 >>> from glassgrad.compiler.lower.expression_text import text
 >>> from glassgrad.compiler.lower.loops import counter
@@ -45,7 +45,7 @@ def index(value: int) -> UOp:
 
 
 def size_index(n: Size, values: Mapping[Symbol, UOp]) -> UOp:
-    """A size as an index expression over the values of its variables."""
+    """Convert a size to an index expression over the values of its variables."""
     if not isinstance(n, Length):
         return index(n)
     total = index(0)
@@ -61,7 +61,7 @@ def size_index(n: Size, values: Mapping[Symbol, UOp]) -> UOp:
 
 
 def bounds(node: UOp) -> tuple[int, int]:
-    """The least and greatest value an index expression (or bool) can take; of a sum, as if it could not wrap around."""
+    """The least and greatest value of an index expression (or bool), assuming that sums do not wrap around."""
     try:
         return node.bounds
     except AttributeError:
@@ -70,7 +70,7 @@ def bounds(node: UOp) -> tuple[int, int]:
 
 
 def close_bounds(node: UOp) -> tuple[int, int]:
-    """Bounds of a sum, also by x - (c - 1) <= c * (x // c) <= x: n - n // 2 * 2 is 0 or 1, whatever n is."""
+    """Bounds of a sum that also use x - (c - 1) <= c * (x // c) <= x: n - n // 2 * 2 is 0 or 1, whatever n is."""
     (constant, terms), low, high = linear(node), 0, 0
     common = math.lcm(*[int(a.src[1].arg) for a in terms if a.op is o.IDIV and a.src[1].op is o.CONST])
     rest = index(constant * common)
@@ -92,19 +92,19 @@ def exact(node: UOp) -> bool:
 
 
 def span(node: UOp, bounds_of: BoundsOf = bounds) -> tuple[int, int]:
-    """Bounds of the value as computed: those of its type where the exact result may wrap around."""
+    """Bounds of the value as computed: where the exact result may wrap around, those of its type."""
     low, high = bounds_of(node)
     exact = node.dtype.kind == "f" or node.dtype.min <= low and high <= node.dtype.max
     return (low, high) if exact else (int(node.dtype.min), int(node.dtype.max))
 
 
 def fits(low: int, high: int) -> bool:
-    """Whether all integers from `low` to `high` fit int32."""
+    """Whether all integers from `low` to `high` fit in int32."""
     return -(1 << 31) <= low and high < 1 << 31
 
 
 def bounds_by(node: UOp, bounds_of: BoundsOf) -> tuple[int, int]:
-    """The bounds of an expression, from those that `bounds_of` gives for its sources."""
+    """The bounds of an expression, given those of its sources by `bounds_of`."""
     op, dtype = node.op, node.dtype
     least, greatest = (-(1 << 62), 1 << 62) if dtype.kind == "f" else (int(dtype.min), int(dtype.max))
     found: tuple[int, int] | None = None
@@ -139,8 +139,8 @@ def _remainder(a: int, b: int, c: int, d: int) -> tuple[int, int] | None:
     return (0, min(b, d - 1) if a >= 0 else d - 1) if c > 0 else None
 
 
-# The bounds of an op on a <= x <= b and c <= y <= d; None where they are those of the type. For sums and products,
-# x and y are exact integers, which may exceed their type; for all other ops, values after wrapping around.
+# Bounds of an op on a <= x <= b and c <= y <= d; None means the bounds of the type. For sums and products, x and y are
+# exact integers, which may exceed their type; for other ops, they are values after wrapping around.
 BoundsRule = Callable[[int, int, int, int], "tuple[int, int] | None"]
 _OF_EXACT: dict[o.Op, BoundsRule] = {
     o.ADD: lambda a, b, c, d: (a + c, b + d), o.SUB: lambda a, b, c, d: (a - d, b - c), o.MUL: _product}
@@ -215,7 +215,7 @@ def build(constant: int, terms: Terms) -> UOp:
 
 
 def _rejoin(constant: int, terms: Terms) -> tuple[int, Terms]:
-    """k*c*(x // c) + k*(x % c)  ->  k*x, and the same where both are multiplied by a y that is known at run time"""
+    """k*c*(x // c) + k*(x % c)  ->  k*x, also where both terms are multiplied by a run-time value y"""
     for atom, k in terms.items():
         if atom.op is not o.MOD and atom.op is not o.MUL:
             continue
@@ -225,7 +225,7 @@ def _rejoin(constant: int, terms: Terms) -> tuple[int, Terms]:
             x, c = part.src
             divided = times(divide(x, c.arg), y)
             (added, parts) = linear(divided)
-            if added == 0 and list(parts.values()) == [1]:      # x // c is one atom
+            if added == 0 and list(parts.values()) == [1]:      # x // c is a single atom
                 [quotient] = parts
                 if terms.get(quotient) == k * c.arg:
                     rest = {a: n for a, n in terms.items() if a is not atom and a is not quotient}
@@ -245,8 +245,7 @@ def multiply(x: UOp, factor: int) -> UOp:
 
 
 def times(x: UOp, y: UOp) -> UOp:
-    """x * y, multiplied out: each product of two atoms is one atom, so that a run-time stride stays with
-    the counter that it belongs to."""
+    """x * y, multiplied out: a product of two atoms is one atom, so a run-time stride stays with its counter."""
     (c, terms), (d, more) = linear(x), linear(y)
     if not terms or not more:
         return multiply(y, c) if not terms else multiply(x, d)
@@ -259,7 +258,7 @@ def times(x: UOp, y: UOp) -> UOp:
 
 
 def divide_up(x: UOp, divisor: int) -> UOp:
-    """x / divisor, rounded up: how many pieces of a size a length has."""
+    """x / divisor, rounded up: the number of pieces of that size."""
     return divide(add(x, index(divisor - 1)), divisor)
 
 
@@ -273,10 +272,10 @@ def modulo(x: UOp, divisor: int) -> UOp:
     return _divided(x, divisor)[1]
 
 
-@lru_cache(maxsize=1024)             # who splits a number into digits asks for both
+@lru_cache(maxsize=1024)             # splitting a number into digits needs both results
 def _divided(x: UOp, divisor: int) -> tuple[UOp, UOp]:
-    """x // divisor and x % divisor: multiples of the divisor are taken out of x, none, whole terms, then also parts of
-    terms (5*i is 4*i + i), until what is left stays between two multiples, or nothing more can be taken out."""
+    """x // divisor and x % divisor. Move multiples of the divisor out of x: first none, then whole terms, then parts of
+    terms (5*i is 4*i + i), until the rest provably lies between two multiples, or nothing more can be moved."""
     if divisor == 1:
         return x, index(0)
     if not exact(x):
@@ -307,12 +306,12 @@ def _divided(x: UOp, divisor: int) -> tuple[UOp, UOp]:
 
 
 def _undecided(x: UOp, divisor: int) -> tuple[UOp, UOp]:
-    """x // divisor and x % divisor, to be computed."""
+    """x // divisor and x % divisor as ops, computed at run time."""
     return UOp(o.IDIV, dtypes.index, (x, index(divisor))), UOp(o.MOD, dtypes.index, (x, index(divisor)))
 
 
 def _common_step(divisor: int, constant: int, terms: Terms) -> int:
-    """The largest g dividing the divisor such that terms g does not divide stay within [0, g): 16*i + lane has 16."""
+    """The largest g dividing `divisor` such that terms it does not divide stay within [0, g): 16*i + lane has 16."""
     steps = {math.gcd(divisor, k) for k in terms.values()} | {math.gcd(divisor, *terms.values())}
     for g in sorted(steps, reverse=True):
         low, high = bounds(build(constant % g, {a: k for a, k in terms.items() if k % g}))
@@ -322,7 +321,7 @@ def _common_step(divisor: int, constant: int, terms: Terms) -> int:
 
 
 def less(x: UOp, y: UOp) -> UOp:
-    """x < y, decided at once where the bounds decide it."""
+    """x < y, simplified to a constant where the bounds decide it."""
     difference = add(x, multiply(y, -1))
     if not (exact(x) and exact(y) and exact(difference)):
         return UOp(o.CMPLT, dtypes.bool, (x, y))
@@ -342,7 +341,7 @@ def less(x: UOp, y: UOp) -> UOp:
 
 
 def both(x: UOp | None, y: UOp | None) -> UOp | None:
-    """x and y, where None and True mean "always"."""
+    """The conjunction of two conditions, where None and True mean "always"."""
     for a, b in ((x, y), (y, x)):
         if a is None or (a.op is o.CONST and a.arg is True):
             return None if b is not None and b.op is o.CONST and b.arg is True else b
@@ -358,19 +357,19 @@ def all_of(gate: UOp) -> list[UOp]:
 
 
 def values_in(node: UOp) -> list[Measure]:
-    """The run-time values (`Measure`s) that an index depends on, besides constants; none for any other index."""
+    """The run-time values (`Measure`s) in an index of those and constants only; empty for other indices."""
     leaves = [n.arg for n in node.toposort() if n.op not in (o.CONST, o.ADD, o.MUL, o.IDIV, o.MOD, o.MIN, o.MAX)]
     return leaves if all([isinstance(value, Measure) for value in leaves]) else []
 
 
 def value_in(node: UOp) -> Measure | None:
-    """The one run-time value that an index depends on, besides constants; None for any other index."""
+    """The run-time value in an index that consists of it and constants only; None for other indices."""
     values = values_in(node)
     return values[0] if len(values) == 1 else None
 
 
 def below_limit(condition: UOp) -> tuple[Terms, int] | None:
-    """A comparison of indices as (terms, limit): their sum is below the limit; None for any other condition."""
+    """A comparison of indices as (terms, limit), meaning sum of terms < limit; None for any other condition."""
     if condition.op is not o.CMPLT or condition.src[0].dtype is not dtypes.index:
         return None
     constant, terms = linear(add(condition.src[0], multiply(condition.src[1], -1)))
@@ -378,17 +377,17 @@ def below_limit(condition: UOp) -> tuple[Terms, int] | None:
 
 
 def operation(op: o.Op, x: UOp, y: UOp) -> UOp:
-    """An op on two indices, simplified: decided at once where their bounds tell."""
+    """Apply an op to two indices and simplify; where their bounds decide the result, it is a constant."""
     return rebuild(UOp(op, dtypes.index, (x, y)), (x, y))
 
 
 def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp],
                      known: Callable[[UOp], UOp | None] = lambda node: None) -> UOp:
-    """An index expression (or any scalar expression over indices) with ranges replaced, simplified again. A sum is
-    split into its terms once, not at each ADD. Where the caller knows what a node becomes, `known` gives it."""
+    """Substitute nodes in an index expression (or any scalar expression over indices) and simplify it again. A sum is
+    split into its terms once, not at each ADD. `known` may give the result for a node directly."""
     if node in memo:
         return memo[node]
-    visit_each_add = any(_is_sum(old) for old in replace)      # a part of a sum is replaced
+    visit_each_add = any(_is_sum(old) for old in replace)      # part of a sum is replaced
     memo.update(replace)
     stack, kind = [node], dtypes.index
     while stack:
@@ -431,7 +430,7 @@ def _over(constant: int, terms: Terms, new: Mapping[UOp, UOp]) -> UOp:
 
 
 def rebuild(node: UOp, src: tuple[UOp, ...]) -> UOp:
-    """The node with new sources, simplified where it is index arithmetic or a decided gate."""
+    """The node over new sources, simplified if it is index arithmetic, or a gate or selection that is now decided."""
     if node.dtype is dtypes.index:
         if node.op is o.ADD:
             return add(*src)

@@ -1,11 +1,11 @@
-"""What a graph is made of. In: an op, a dtype, sources, an argument. Out: interned, immutable nodes, and their order;
+"""Nodes of a graph. In: an op, a dtype, sources, an argument. Out: interned, immutable nodes; their topological order;
 `WeakNodeDict`, for facts about nodes that are not part of them.
 
-Equal nodes are the same object, so graphs compare with `is` and shared work is shared by construction. A node holds
-its shape, its device, and the user's line that first made it; and, as memos that are unset until they are computed,
-facts that follow from the node alone. What is true of a node at one time only (which tensor stands for it, where its
-value is) is in a `WeakNodeDict`: engine/registry.py. Does not know how expressions are written: uop.py makes `UOp`, the
-only class of nodes, by adding operators to `Node`.
+Equal nodes are the same object, so graphs are compared with `is`, and common subexpressions are shared by construction.
+A node has a shape, a device, the user's line that first made it, and memo slots, which are unset until computed, for
+facts that follow from the node alone. What holds for a node only at some time (which tensor refers to it, where its
+value is stored) is kept outside, in a `WeakNodeDict`: engine/registry.py. Does not know how expressions are written:
+uop.py defines `UOp`, the only class of nodes, by adding operators to `Node`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.op_arguments import Dimension, Shape
 from glassgrad.compiler.graph.ops import Kind, Op
 from glassgrad.compiler.graph.shape_inference import device_of, shape_of
-from glassgrad.compiler.graph.symbolic import Symbol, lengths_in, most, replaced
+from glassgrad.compiler.graph.symbolic import Symbol, lengths_in, replaced, upper_bound
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,16 +44,16 @@ _lock = held_at_fork(threading.RLock(), "node")    # re-entrant: the garbage col
 
 class _Entry(ref):  # type: ignore[type-arg]
     __slots__ = ("remove",)
-    remove: Callable[[], Any]            # takes the entry out of the table; set once it is the one in there
+    remove: Callable[[], Any]            # removes the entry from the table; set once the entry is in it
 
-    def __getattr__(self, name: str) -> Any:      # `remove` is unset: removal does nothing
+    def __getattr__(self, name: str) -> Any:      # `remove` is not set: nothing to remove
         return int
 
 
 _table: dict[Any, _Entry] = {}
 _create, _remove = object.__new__, _table.pop
-# Called when a node is gone, thousands of times in a compile. Python drops what a callback raises, and a Ctrl-C may be
-# raised at any line of Python: so the callback is pure C, which a Ctrl-C cannot interrupt.
+# Called when a node has been freed, thousands of times in a compile. Python discards exceptions in such a callback, and
+# a Ctrl-C may be raised at any line of Python: so the callback is pure C, which a Ctrl-C cannot interrupt.
 _forget = methodcaller("remove")
 
 
@@ -67,9 +67,9 @@ class Node:
     arg: Any
     shape: Shape
     device: str | None
-    symbolic: bool                       # whether this node or one under it has a Length in its shape
+    symbolic: bool                       # whether the shape of this node, or of one under it, contains a Length
     place: Any
-    # memos, each unset until the function named computes it
+    # memos, each unset until the named function computes it
     bounds: tuple[int, int]              # graph/index_algebra.py: bounds
     linear: tuple[int, dict[Any, int]]   # graph/index_algebra.py: linear
     order_key: str                       # graph/index_algebra.py: order_key
@@ -77,14 +77,14 @@ class Node:
     pure: bool                           # check/loop_analysis.py: is_pure
 
     def __new__(cls, op: Op, dtype: DType, src: tuple[Self, ...] = (), arg: Any = None, place: Any = None) -> Self:
-        """The one node of these fields. With a single thread, and nodes that are never freed, this would be
+        """Return the one node with these fields. With a single thread, and nodes that are never freed, this would be
 
             if key not in _table:
                 _table[key] = node, with its shape and device
             return _table[key]
 
-        The rest is for weak references, whose node may be gone, and for threads that make the same node at once. A
-        BUFFER is made for new memory, which no other node has: it is not looked for.
+        The rest handles weak references to freed nodes, and threads that make the same node at once. A BUFFER is always
+        new memory, so the table is not searched for it.
         """
         if op is _BUFFER:
             node = _create(cls)
@@ -92,7 +92,7 @@ class Node:
             node.shape, node.device, node.symbolic = arg.shape, arg.device, False
             node.place = place or user_place()
             return node
-        # constants are keyed by their bits: 1, 1.0 and True differ, and so do 0.0 and -0.0; a NaN equals itself
+        # constants are keyed by their bits: 1, 1.0 and True differ, and so do 0.0 and -0.0; NaN equals NaN
         key = (op, dtype, src, arg) if op is not _CONST else \
             (op, dtype, src, struct.pack("d", arg) if type(arg) is float else (type(arg), arg))
         existing = _table.get(key)
@@ -106,16 +106,16 @@ class Node:
         node.place = place or user_place()
         entry = _Entry(node, _forget)
         for source in src:
-            if source.op is _BUFFER:                    # before anything else can reach the node: engine/buffer.py
+            if source.op is _BUFFER:                    # before other code can reach the node: engine/buffer.py
                 source.arg.add_reader(ref(node))
         if _table.setdefault(key, entry) is not entry:
             with _lock:
                 existing = _table.setdefault(key, entry)
                 if existing is not entry:
                     first = existing()
-                    if first is not None:               # another thread was faster
+                    if first is not None:               # another thread made it first
                         return first
-                    existing.remove = _nothing          # a dead one whose callback is still to come
+                    existing.remove = _nothing          # a freed node's entry, whose callback is still to run
                     _table[key] = entry
         entry.remove = partial(_remove, key, None)
         return node
@@ -134,17 +134,17 @@ class Node:
 
     @property
     def size(self) -> int:
-        """How many elements it has; at most, where its shape is symbolic."""
-        return math.prod(map(most, self.shape)) if self.symbolic else math.prod(self.shape)
+        """The number of elements; for a symbolic shape, an upper bound."""
+        return math.prod(map(upper_bound, self.shape)) if self.symbolic else math.prod(self.shape)
 
     @property
     def elements(self) -> Dimension:
-        """How many elements it has: a length, where its shape is symbolic."""
+        """The number of elements; for a symbolic shape, a length."""
         return math.prod(self.shape)
 
     @property
     def symbols(self) -> list[Symbol]:
-        """The variables in this node's own shape and argument (not in its sources), each once."""
+        """The variables in this node's own shape and argument (not in its sources), without repetitions."""
         found: dict[Symbol, None] = {}
         for length in lengths_in((self.shape, self.arg)):
             found.update(dict.fromkeys(length.symbols))
@@ -156,7 +156,7 @@ class Node:
         return self.below(_VIEWS)
 
     def below(self, ops: Container[Op]) -> Self:
-        """The first node of another op than these, each of which has it, or the next one, as its first source."""
+        """Follow first sources past nodes with these ops, and return the first node with another op."""
         node = self
         while node.op in ops:
             node = node.src[0]
@@ -167,7 +167,7 @@ class Node:
         return self if src == self.src else type(self)(self.op, self.dtype, src, self.arg, self.place)
 
     def named(self, src: tuple[Self, ...], new: Callable[[Symbol], Symbol | int]) -> Self:
-        """This node over other sources, with the variables in its argument exchanged, or set to numbers."""
+        """This node over other sources, with the variables in its argument replaced by others or by numbers."""
         arg = replaced(self.arg, new) if self.symbolic and self.op in _SIZED else self.arg
         if self.op is o.RECURRENCE:
             step: dict[Self, Self] = {}
@@ -187,8 +187,8 @@ _MOST_LAYOUTS = 8192
 
 
 def _layout_of(op: Op, src: tuple[Any, ...], arg: Any) -> tuple[Shape, str | None, bool]:
-    """Shape, device and whether it is symbolic, by the rules of shape_inference.py. Most nodes are elementwise, of
-    sources of one shape on one device: for these it is read off. The rest is looked up."""
+    """The shape, the device, and whether the node is symbolic, by the rules of shape_inference.py. Most nodes are
+    elementwise over sources with one shape and device, which are read off; the others are looked up."""
     kind = op.kind
     if kind is _BINARY:
         x, y = src
@@ -198,7 +198,7 @@ def _layout_of(op: Op, src: tuple[Any, ...], arg: Any) -> tuple[Shape, str | Non
     elif kind is _UNARY or kind is _MEMORY and len(src) == 1 and op is not o.COPY:
         x = src[0]
         return x.shape, x.device, x.symbolic
-    elif kind is _KERNEL and op is not o.CALL:              # an element, or a place for elements, of a kernel
+    elif kind is _KERNEL and op is not o.CALL:              # an element of a kernel, or memory for elements
         return (), None, False
     if len(src) == 1:
         x = src[0]
@@ -209,8 +209,8 @@ def _layout_of(op: Op, src: tuple[Any, ...], arg: Any) -> tuple[Shape, str | Non
 
 
 def _new_layout(op: Op, src: tuple[Any, ...], arg: Any, key: Any) -> tuple[Shape, str | None, bool]:
-    """Shape, device and whether it is symbolic, by the rules of shape_inference.py. They are kept for sizes that are
-    plain numbers, because the next step of a program makes the same nodes."""
+    """The shape, the device, and whether the node is symbolic, by the rules of shape_inference.py. Results without
+    symbolic sizes are cached, because the next step of a program makes the same nodes."""
     symbolic = any([s.symbolic for s in src]) or op in _SIZED and any(True for _ in lengths_in(arg))
     found = shape_of(op, src, arg), device_of(op, src, arg), symbolic
     if not symbolic and src and op is not o.CALL:      # arguments of leaves and calls may hold memory
@@ -225,7 +225,7 @@ def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = No
 
     `sources(node)` gives the nodes to visit from a node; without it, all its sources.
     """
-    done: dict[N, None] = {}                # in the order in which they are done
+    done: dict[N, None] = {}                # in the order in which they are finished
     for root in roots:
         if sources is not None:
             _visit_by(root, sources, done, _DEEP)
@@ -234,11 +234,11 @@ def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = No
     return list(done)
 
 
-_DEEP = 64                  # nested calls, of which Python allows 1000; they are twice as fast as a stack
+_DEEP = 64                  # nested calls (Python allows 1000); they are twice as fast as an explicit stack
 
 
 def _visit(node: N, done: dict[N, None], depth: int) -> None:
-    """Add the nodes under a node, then the node; `depth` is how many more calls may nest."""
+    """Add the nodes under a node, then the node itself; `depth` is how many more calls may nest."""
     for source in node.src:
         if source not in done:
             if not source.src:
@@ -251,7 +251,7 @@ def _visit(node: N, done: dict[N, None], depth: int) -> None:
 
 
 def _visit_by(node: N, sources: Callable[[N], Sequence[N]], done: dict[N, None], depth: int) -> None:
-    """The same by the nodes that `sources` gives; asked once for each node."""
+    """The same, over the nodes that `sources` gives; it is called once per node."""
     for source in sources(node) if node not in done else ():
         if source not in done:
             _visit_by(source, sources, done, depth - 1) if depth else _visit_deep(source, sources, done)
@@ -259,7 +259,7 @@ def _visit_by(node: N, sources: Callable[[N], Sequence[N]], done: dict[N, None],
 
 
 def _visit_deep(root: N, sources: Callable[[N], Sequence[N]] | None, done: dict[N, None]) -> None:
-    """Add the nodes under a root that are not done yet, in the same order; depth is no limit."""
+    """The same with an explicit stack, so that depth is no limit."""
     stack = [root]
     while stack:
         node = stack[-1]
@@ -271,8 +271,8 @@ def _visit_deep(root: N, sources: Callable[[N], Sequence[N]] | None, done: dict[
 
 
 def rebuilt(roots: Sequence[N], rule: Callable[[N, N], N | None]) -> list[N]:
-    """The roots, rebuilt from the leaves up. `rule(node, over)` gives what a node becomes; `over` is the node over its
-    rebuilt sources, and also the result where the rule gives None. New nodes keep the user's line."""
+    """Rebuild the roots from the leaves up. `rule(node, over)` returns what a node becomes, or None to use `over`, the
+    node over its rebuilt sources. New nodes keep the user's line."""
     new: dict[N, N] = {}
     for node in toposort(roots):
         with one_place(node.place):
@@ -282,7 +282,7 @@ def rebuilt(roots: Sequence[N], rule: Callable[[N, N], N | None]) -> list[N]:
 
 
 def substitute(roots: Sequence[N], replace: dict[N, N]) -> list[N]:
-    """The roots with some nodes exchanged (and everything above them rebuilt)."""
+    """Replace some nodes under the roots, and rebuild everything above them."""
     new: dict[N, N] = dict(replace)
     for node in toposort(roots):
         if node not in new:
@@ -292,8 +292,8 @@ def substitute(roots: Sequence[N], replace: dict[N, N]) -> list[N]:
 
 
 def concrete(roots: Sequence[N], value: Callable[[Symbol], Symbol | int]) -> dict[N, N]:
-    """Every node under the roots with its sizes as plain numbers, by what `value` says of the variables; it may also
-    put one variable in the place of another."""
+    """Map every node under the roots to a copy with plain sizes, where `value` gives the number for each variable;
+    `value` may also replace one variable by another."""
     new: dict[N, N] = {}
     for node in toposort(roots):
         new[node] = node.named(tuple([new[s] for s in node.src]), value) if node.symbolic else node
@@ -318,8 +318,8 @@ V = TypeVar("V")
 
 
 class WeakNodeDict(Generic[V]):
-    """A dict whose keys are nodes, held weakly and compared by identity. A fact is dropped when its node is freed. It
-    must not refer to its node, or neither would ever be freed.
+    """A dict whose keys are nodes, held weakly and compared by identity. An entry is dropped when its node is freed. A
+    fact must not refer to its node, or neither would ever be freed.
 
     >>> from glassgrad.compiler.graph.uop import const
     >>> table: WeakNodeDict[str] = WeakNodeDict()
@@ -345,8 +345,8 @@ class WeakNodeDict(Generic[V]):
         """Keep a fact for as long as the node lives."""
         rows, key = self.rows, id(node)
         row = rows.get(key)
-        # the callback is written in C: Python drops what a callback raises, a Ctrl-C too. It runs before the node's
-        # memory is freed, so no other node has its id by then
+        # the callback is written in C: Python discards what a callback raises, a Ctrl-C too. It runs before the node's
+        # memory is freed, so no other node can have the same id by then
         rows[key] = (ref(node, partial(rows.pop, key)) if row is None else row[0], fact)
 
     def pop(self, node: Any) -> None:
@@ -354,7 +354,7 @@ class WeakNodeDict(Generic[V]):
         self.rows.pop(id(node), None)
 
     def among(self, nodes: Collection[N]) -> list[tuple[N, V]]:
-        """(node, fact) for those of some nodes that have a fact, in their order."""
+        """(node, fact) for those of the given nodes that have a fact, in their order."""
         rows = self.rows
         if not rows:
             return []

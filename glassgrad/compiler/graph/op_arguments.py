@@ -1,6 +1,6 @@
 """Arguments of ops, besides their sources. In: nothing. Out: one small named tuple per op that has an argument.
 
-Named tuples, because they hash in C, which interning depends on, and `node.arg.axis` says what `arg[0]` does not.
+Named tuples hash in C, which interning depends on, and make `node.arg.axis` readable where `arg[0]` would not be.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Unwindow(NamedTuple):
     axis: int
     stride: int
     dilation: int
-    length: int                              # of the axis in the result
+    length: int                              # size of the axis in the result
 
 
 class Axes(NamedTuple):
@@ -57,7 +57,7 @@ class Axes(NamedTuple):
 
 
 class Scatter(NamedTuple):
-    mode: str                                # set, add, max; or permute: set, and each element is written just once
+    mode: str  # set, add or max; "permute": set, where each element is written exactly once
 
 
 class Scan(NamedTuple):
@@ -66,23 +66,23 @@ class Scan(NamedTuple):
 
 
 class Recurrence(NamedTuple):
-    """One step of a recurrence, and which of its results the node is, for all steps: see recurrence.py."""
-    results: tuple[Any, ...]                 # UOps over PARAMs, which are the sources: new states, then other values
-    states: int                              # how many sources are starts; they come first
-    sequences: int                           # and how many after them are sequences
-    backwards: bool                          # whether the last step of the sequences is the first
-    result: int = 0                          # its number among the results
-    last: bool = False                       # whether the node is that result after the last step only
+    """One step of a recurrence, and which of the step's results the node has, for all steps: see recurrence.py."""
+    results: tuple[Any, ...]                 # UOps over PARAMs that stand for the sources: new states, then others
+    states: int                              # how many sources are initial states; they come first
+    sequences: int                           # how many of the following sources are sequences
+    backwards: bool                          # whether steps run from the last row of the sequences to the first
+    result: int = 0                          # index of this node's result
+    last: bool = False                       # whether the node has that result after the last step only
     item: tuple[Any, ...] = ()               # the results for one item of axis 0, if items are independent
-    until: int | None = None                 # a step that begins where this state is not 0 changes no state
+    until: int | None = None                 # index of a state: a step that begins with it not 0 changes no state
 
-    def __repr__(self) -> str:               # the same in every process: schedules are found by it
+    def __repr__(self) -> str:               # the same text in every process: it is part of schedules' keys
         numbers: dict[Any, int] = {}
         rows: list[str] = []
         for node in [n for result in (*self.results, *self.item) for n in result.toposort()]:
             if node not in numbers:
                 numbers[node] = len(numbers)
-                shown = getattr(node.arg, "name", node.arg)      # of a formula with its own gradient, the name
+                shown = getattr(node.arg, "name", node.arg)      # a formula with its own gradient: its name
                 rows.append(f"{node.op.name} {node.dtype.name} {[numbers[s] for s in node.src]} {shown!r}")
         results = [numbers[result] for result in (*self.results, *self.item)]
         return f"Recurrence({rows}, {results}, {tuple(self[1:6])}, {self.until})"
@@ -103,29 +103,29 @@ class OnDevice(NamedTuple):
 class OwnGradient(NamedTuple):
     """Argument of a DETACH with sources (value, *inputs): `backward` computes the gradients of the inputs."""
     backward: Any                            # (gradient, output, *inputs) -> one UOp or None per input
-    name: str = ""                           # of a built-in formula: `backward` depends on its nodes alone
+    name: str = ""                           # of a built-in formula, whose `backward` depends on its nodes alone
 
 
 class Formula(NamedTuple):
-    """What a FORMULA computes: `function` of its sources and of plain values."""
-    function: Any                            # of a module: `function.__wrapped__` makes the nodes
-    arguments: tuple[Any, ...]               # in their order; in the place of each source stands its class
+    """Argument of a FORMULA: the function, and its arguments; those that are nodes are the FORMULA's sources."""
+    function: Any                            # module-level; `function.__wrapped__` builds the nodes
+    arguments: tuple[Any, ...]               # in order; a source's place holds its class
 
     def written_out(self, src: tuple[Any, ...]) -> Any:
-        """The nodes of the formula over these sources."""
+        """Expand the formula over these sources."""
         return self.function.__wrapped__(*self.given(src))
 
     def shape(self, src: tuple[Any, ...]) -> Shape:
-        """The shape of what it computes; its nodes are written out where the formula does not say it."""
+        """The result's shape; found by expanding the formula where it does not declare its shape."""
         known: Shape | None = self.function.shape(*self.given(src))
         return tuple(self.written_out(src).shape) if known is None else known
 
     def given(self, src: tuple[Any, ...]) -> list[Any]:
-        """What the function is called with, for these sources."""
+        """The arguments to call the function with, for these sources."""
         sources = iter(src)
         return [next(sources) if isinstance(a, type) else a for a in self.arguments]
 
-    def __repr__(self) -> str:               # the same in every process: schedules are found by it
+    def __repr__(self) -> str:               # the same text in every process: it is part of schedules' keys
         shown = ", ".join(["_" if isinstance(a, type) else repr(a) for a in self.arguments])
         return f"{self.function.__module__}.{self.function.__qualname__}({shown})"
 
@@ -133,12 +133,12 @@ class Formula(NamedTuple):
 class Param(NamedTuple):
     slot: int
     shape: Shape
-    scalar: bool = False                     # a Cell's value, not memory
+    scalar: bool = False                     # the value of a Cell, not memory
     device: str | None = None                # set while scheduling, not inside kernels
 
 
 class Measure(NamedTuple):
-    """Argument of a PARAM that holds the value of a variable."""
+    """Argument of a PARAM whose value is that of a variable."""
     slot: int
     symbol: Symbol
     shape: Shape = ()
@@ -158,17 +158,17 @@ class Range(NamedTuple):
 class Local(NamedTuple):
     name: str
     size: int
-    scope: str                               # worker: private to a task; shared: seen by all tasks of the launch
-    over: str = ""                           # the name of another LOCAL whose memory it reuses
+    scope: str                               # worker: private to a task; shared: visible to all tasks of the launch
+    over: str = ""                           # name of another LOCAL whose memory it shares
 
 
 class FoldOver(NamedTuple):
     combine: Op
-    within: int = 0                          # neighbouring threads of a group that share a result; 0: all of them
+    within: int = 0                          # number of neighbouring threads of a group that share a result; 0: all
 
 
 class Cell:
-    """A scalar whose value is read when a kernel runs: random streams, learning rates. Compared by identity."""
+    """A number that a kernel reads at launch: random streams, learning rates. Compared by identity."""
     __slots__ = ("value", "__weakref__")
 
     def __init__(self, value: Any):

@@ -1,11 +1,11 @@
-"""The one table of operations. In: nothing. Out: `Op` objects, and groups of them by their properties.
+"""The table of operations. In: nothing. Out: `Op` objects, and sets of them by property.
 
-Each op is declared once, with everything that is true of it on every device. `meaning` is its definition in NumPy
-(given the module, so that loading this file loads no NumPy), `constant` its definition for plain Python numbers. Ops
-without a `meaning` (movement, casts, gather, scatter, scan, random) are defined by the interpreter. The interpreters,
-constant folding, and the rules for shapes and types read the declaration; CHECK=1 and the tests compare generated
-kernels with it. Besides, an op has a gradient (gradient.py) and one line in the table of each renderer (C_OPS,
-LLVM_OPS, WASM_OPS, GPU_OPS); docs/extending/op.md adds one.
+Each op is declared once, with everything about it that is true on every device. `meaning` defines it in NumPy (NumPy is
+passed in, so that importing this file does not load it), `constant` defines it for plain Python numbers. Ops without a
+`meaning` (movement, casts, gather, scatter, scan, random) are defined by the graph interpreter. The interpreters,
+constant folding and the rules for shapes and types read these declarations; CHECK=1 and the tests compare generated
+kernels with them. An op has two more places: its gradient (gradient.py), and one line in each renderer's table (C_OPS,
+LLVM_OPS, WASM_OPS, GPU_OPS). docs/extending/op.md adds an op step by step.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from glassgrad.compiler.graph.dtype import DType, convert
 
 
 class Kind:
-    """What family an op belongs to; decides its arity, shape rule and how it is lowered."""
+    """The family of an op; it decides arity, shape rule and lowering."""
     UNARY, BINARY, TERNARY = "unary", "binary", "ternary"   # one result element from one element of each source
     REDUCE = "reduce"          # folds axes of its source to size 1
     MOVEMENT = "movement"      # the same elements under other indices; never computes
     MEMORY = "memory"          # where values are stored
-    SPECIAL = "special"        # cannot be composed of the others
+    SPECIAL = "special"        # cannot be expressed by the others
     LEAF = "leaf"              # has no tensor sources
     KERNEL = "kernel"          # appears only inside a lowered kernel
 
@@ -38,18 +38,18 @@ class Op:
         self.name, self.kind = name, kind
         self.ufunc = meaning if isinstance(meaning, str) else None       # the NumPy function that does the same
         self.meaning = _numpy_function(meaning) if isinstance(meaning, str) else meaning     # (np, *arrays) -> array
-        self.constant: Callable[..., Any] | None = get("constant")       # (dtype, *numbers) -> number, or None: unknown
-        self.takes: str = get("takes", "bfiu")             # kinds of element types: bool, float, int, unsigned
+        self.constant: Callable[..., Any] | None = get("constant")       # (dtype, *numbers) -> number; None: not exact
+        self.takes: str = get("takes", "bfiu")             # element types it accepts: bool, float, int, unsigned
         self.commutative: bool = get("commutative", False)
         self.associative: bool = get("associative", False)
         self.idempotent: bool = get("idempotent", False)
-        self.identity: Any = get("identity")               # x op identity == x; "min"/"max" stand for the type's limits
+        self.identity: Any = get("identity")               # x op identity == x; "min" and "max" are the type's limits
         self.compares: bool = get("compares", False)       # the result is bool; else it has the last source's type ...
-        self.converts: bool = get("converts", False)       # ... unless the node says to which type it converts
+        self.converts: bool = get("converts", False)       # ... unless `converts`: then the node's own dtype
         self.approximate: bool = get("approximate", False)   # written as a polynomial: lower/transcendental.py
-        self.combine: Op | None = get("combine")           # of a reduction: the binary op it repeats
+        self.combine: Op | None = get("combine")           # of a reduction: the binary op that it repeats
         self.cost: int = get("cost", 1)                    # in units of one vector instruction, roughly
-        self.sign: str = get("sign", "")                   # between two operands, where loop trees are printed
+        self.sign: str = get("sign", "")                   # infix sign in printed loop trees
 
     def __repr__(self) -> str:
         return f"Ops.{self.name}"
@@ -75,7 +75,7 @@ _GROUPS = {Kind.UNARY: ELEMENTWISE, Kind.BINARY: ELEMENTWISE, Kind.TERNARY: ELEM
 
 
 def declare(name: str, kind: str, meaning: str | Callable[..., Any] | None = None, **properties: Any) -> Op:
-    """A new op, as `Ops.<name>`. `meaning` is a function of NumPy by name, or a function of (np, *arrays)."""
+    """Declare an op as `Ops.<name>`. `meaning` is the name of a NumPy function, or a function of (np, *arrays)."""
     op = Op(name, kind, meaning, properties)
     setattr(Ops, name, op)
     if kind in _GROUPS:
@@ -94,7 +94,7 @@ def _numpy_function(name: str) -> Callable[..., Any]:
 
 # -- meanings in NumPy that are not one of its functions -----------------------------------------------------
 def _divided(name: str) -> Callable[..., Any]:
-    """Integer division that is defined everywhere: by zero gives 0, and INT_MIN / -1 wraps."""
+    """Integer division defined for all operands: division by zero gives 0, and INT_MIN / -1 wraps."""
     def divide(np: Any, x: Any, y: Any) -> Any:
         safe = np.where(y == 0, np.ones_like(y), y)
         with np.errstate(all="ignore"):
@@ -103,14 +103,14 @@ def _divided(name: str) -> Callable[..., Any]:
 
 
 def _shifted(name: str) -> Callable[..., Any]:
-    """A shift that is defined everywhere: by less than 0, or by all bits and more, gives 0."""
+    """A shift defined for all operands: by a negative count, or by as many bits as the type has or more, it gives 0."""
     def shift(np: Any, x: Any, y: Any) -> Any:
         beyond = (y < 0) | (y >= x.dtype.itemsize * 8)
         return np.where(beyond, np.zeros_like(x), getattr(np, name)(x, np.where(beyond, np.zeros_like(y), y)))
     return shift
 
 
-# -- meanings for Python's numbers: floats are float64, and the result is rounded to the op's type -----------
+# -- meanings for Python numbers: floats are float64, and the caller rounds the result to the op's type ------
 def _divide(dtype: DType, x: float, y: float) -> float:
     if y != 0:
         return x / y
@@ -141,7 +141,7 @@ def _log2(dtype: DType, x: float) -> float:
 
 
 def _choose(pick: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """max or min: NaN wins; which of 0.0 and -0.0 wins is not defined."""
+    """max or min of two numbers: NaN wins; for 0.0 and -0.0 the result is undefined (None)."""
     def choose(dtype: DType, x: Any, y: Any) -> Any:
         if x != x or y != y:
             return math.nan
@@ -224,29 +224,29 @@ UNWINDOW = declare("UNWINDOW", M)    # out[.., i, .., k] = x[.., (i - k*dilation
 # -- memory and leaves ---------------------------------------------------------------------------------------
 BUFFER = declare("BUFFER", Kind.LEAF)             # arg: Buffer, a row-major value in memory
 CONST = declare("CONST", Kind.LEAF)               # arg: a Python scalar; shape ()
-SCALAR = declare("SCALAR", Kind.LEAF)             # arg: Cell, a scalar passed to the kernel when it runs; shape ()
+SCALAR = declare("SCALAR", Kind.LEAF)             # arg: Cell, a number passed to the kernel at launch; shape ()
 LENGTH = declare("LENGTH", Kind.LEAF)             # arg: Count, a symbolic size as a number; shape ()
-CONTIGUOUS = declare("CONTIGUOUS", Kind.MEMORY)   # "store this here"
+CONTIGUOUS = declare("CONTIGUOUS", Kind.MEMORY)   # materialize this value
 COPY = declare("COPY", Kind.MEMORY)               # to arg.device
 DETACH = declare("DETACH", Kind.MEMORY)           # the same value; gradients stop
 STORE = declare("STORE", Kind.MEMORY)             # (PARAM, value): a kernel's result
 SINK = declare("SINK", Kind.MEMORY)               # (STORE, ...): all that one kernel does
 
-# -- those that cannot be composed of the others -------------------------------------------------------------
+# -- ops that cannot be expressed by the others --------------------------------------------------------------
 GATHER = declare("GATHER", Kind.SPECIAL)     # (rows (n, *rest), index S) -> S + rest:  out[s, r] = rows[index[s], r]
 SCATTER = declare("SCATTER", Kind.SPECIAL)   # (base (n, *rest), index S, value S + rest): base[index[s], r] op= value
-SCAN = declare("SCAN", Kind.SPECIAL)         # running combination along one axis, inclusive
-RECURRENCE = declare("RECURRENCE", Kind.SPECIAL)     # (starts, sequences, constants): of every step: recurrence.py
-IOTA = declare("IOTA", Kind.SPECIAL)         # 0, 1, ..., n - 1 of arg.shape (n,): each element is its own index
+SCAN = declare("SCAN", Kind.SPECIAL)         # inclusive prefix combination along one axis
+RECURRENCE = declare("RECURRENCE", Kind.SPECIAL)     # (starts, sequences, constants) -> every step: recurrence.py
+IOTA = declare("IOTA", Kind.SPECIAL)         # 0, 1, ..., n - 1, for arg.shape (n,)
 GRADIENT = declare("GRADIENT", Kind.SPECIAL)     # (target, value, seed): d value / d target: gradient.py
-FORMULA = declare("FORMULA", Kind.SPECIAL)       # (inputs): what arg.function makes of them: gradient.py
+FORMULA = declare("FORMULA", Kind.SPECIAL)       # (inputs): a formula that arg.function expands: gradient.py
 RANDOM = declare("RANDOM", Kind.SPECIAL, cost=60)    # (seed, stream) -> uint64 of arg.shape: counter-based random bits
 
 # -- inside kernels ------------------------------------------------------------------------------------------
 PARAM = declare("PARAM", Kind.LEAF)       # arg: Param, the kernel's n-th buffer or scalar
 RANGE = declare("RANGE", Kind.KERNEL)     # arg: Range, a loop's counter
-LOCAL = declare("LOCAL", Kind.KERNEL)     # arg: Local, memory that exists as long as one launch
+LOCAL = declare("LOCAL", Kind.KERNEL)     # arg: Local, scratch memory for the duration of one launch
 LOAD = declare("LOAD", Kind.KERNEL)       # (memory, index[, gate]): an element, or 0 where the gate is false
-REGISTER = declare("REGISTER", Kind.KERNEL)   # arg: name; src: wide axes that index it; a mutable scalar or tile
-FOLD = declare("FOLD", Kind.KERNEL)       # (value, *wide axes) with arg.combine: a tile or vector to one value
-CALL = declare("CALL", Kind.KERNEL)       # arg: UserCall; (memory, ...): a user's function, launched as a kernel is
+REGISTER = declare("REGISTER", Kind.KERNEL)   # arg: name; src: the wide axes that index it; a mutable scalar or tile
+FOLD = declare("FOLD", Kind.KERNEL)       # (value, *wide axes) with arg.combine: reduce a tile or vector to one value
+CALL = declare("CALL", Kind.KERNEL)       # arg: UserCall; (memory, ...): a user's function, launched like a kernel

@@ -1,4 +1,4 @@
-"""A graph as a picture, for notebooks and pages. In: nodes. Out: SVG text. Nodes draw themselves by it."""
+"""Draw a graph as SVG, for notebooks and pages. In: nodes. Out: SVG text. Nodes draw themselves with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE
 
 KINDS = {"elementwise": "#cfe8cf", "reduce": "#f6d6c9", "movement": "#d3e1f3", "memory": "#eeeeee"}
-MOST_NODES = 160                # of a larger graph, this many are drawn, from the results down
+MOST_NODES = 160                # a larger graph is drawn up to this many nodes, from its results down
 
 
 def kind_of(node: Any) -> str:
@@ -26,7 +26,7 @@ def node_box(node: Any, border: str = INK) -> DrawnBox:
 
 
 def graph_svg(roots: Sequence[Any]) -> str:
-    """The graph under some nodes."""
+    """Draw the graph under some nodes."""
     order = toposort(roots)
     shown = order[-MOST_NODES:]
     inside = set(shown)

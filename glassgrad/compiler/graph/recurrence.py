@@ -1,17 +1,17 @@
-"""A recurrence: the same step again and again, each from the state that the one before left. In: a step as a function
-of nodes. Out: a RECURRENCE node for each of its results, for all steps; and its gradient, which is a recurrence too.
+"""Recurrences: one step repeated, each time from the state that the previous one left. In: a step as a function of
+nodes. Out: a RECURRENCE node for each of its results, over all steps; and its gradient, which is a recurrence too.
 
-A loop in Python over the steps of a sequence writes out a graph, which is longer for a longer sequence. A RECURRENCE
-is one node for any number of steps: the step's graph is its argument, over PARAMs that stand for the sources:
+A Python loop over the steps of a sequence builds a graph that grows with the sequence. A RECURRENCE is one node for any
+number of steps: its argument is the graph of one step, over PARAMs that stand for the sources:
 
     starts        s0, ..     the state before the first step
     sequences     x0, ..     (time, ..): each step reads its own row
-    constants     ..         what every step reads whole: weights
+    constants     ..         what every step reads whole, such as weights
 
-The value of a node is (time, ..): one of the step's results (`arg.result` says which), after each step. First come the
-new states, then other values: those that were asked for, and inside every reduction and every formula with its own
-gradient (tanh, sigmoid), so that the gradient need not compute them again. Results that nothing reads get no memory.
-One step is scheduled, for any number of steps (schedule/recurrent_steps.py).
+The value of a node is (time, ..): one of the step's results (`arg.result` says which), after each step. The results are
+the new states, then other values: those that the caller wants, and those inside reductions and inside formulas with
+their own gradient (tanh, sigmoid), so that the gradient need not compute them again. Results that nothing reads get no
+memory. One step is scheduled, for any number of steps (schedule/recurrent_steps.py).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from glassgrad.compiler.graph.node import substitute, toposort
 from glassgrad.compiler.graph.op_arguments import Iota, Param, Recurrence, Shape
 from glassgrad.compiler.graph.uop import UOp, const, full
 
-# A step: new states, and other values of the step, from the states and a row of each sequence.
+# (states, a row of each sequence) -> (new states, other values of the step)
 Step = Callable[[list[UOp], list[UOp]], tuple[list[UOp], list[UOp]]]
-_STANDS_IN = -(1 << 20)        # the slot of the first PARAM that stands for a state or a row while a step is built
+_STANDS_IN = -(1 << 20)        # slot of the first PARAM that stands for a state or a row while a step is built
 
 
 def recurrence(step: Step, starts: Sequence[UOp], sequences: Sequence[UOp], backwards: bool = False) -> \
         list[UOp] | None:
-    """The results of a step for all steps: its new states, then its other values. None where it cannot be one node: a
-    state changes its shape or type, or an op is neither elementwise, a reduction nor a movement.
+    """Build the results of a step over all steps: its new states, then its other values. None where one node cannot
+    express it: a state changes its shape or type, or an op is not elementwise, a reduction or a movement.
 
     >>> x = full((3, 2), 1.0)
     >>> [total] = recurrence(lambda states, rows: ([states[0] + rows[0]], []), [full((2,), 0.0)], [x])
@@ -74,9 +74,10 @@ ItemStep = Callable[..., tuple[list[UOp], list[UOp]]]      # (number of the step
 
 def steps_of_items(step: ItemStep, starts: Sequence[UOp], count: int, *options: Any, until: int | None = None) -> \
         tuple[list[UOp], list[UOp]]:
-    """The states after the last of `count` steps, and a step's other values for all steps, where the items along axis 0
-    are independent: matrices of a batch. Where an item is small, all its steps are one task of one kernel. A step gets
-    its number (1, 1, 1); where state `until` is not 0 before a step, that step may be left out. It has no gradient.
+    """The states after the last of `count` steps, and the step's other values for all steps, where the items along axis
+    0 are independent, such as the matrices of a batch. If an item is small, one task of one kernel does all its steps.
+    A step receives its number, of shape (1, 1, 1); a step before which state `until` is not 0 may be skipped. There is
+    no gradient.
 
     >>> double = lambda number, states: ([states[0] * 2.0], [])
     >>> [power], _ = steps_of_items(double, [full((4, 3, 3), 1.0)], 5)
@@ -95,7 +96,7 @@ def steps_of_items(step: ItemStep, starts: Sequence[UOp], count: int, *options: 
 @lru_cache(256)
 def _item_step(step: ItemStep, starts: tuple[tuple[Shape, DType], ...], options: tuple[Any, ...],
                until: int | None) -> Recurrence:
-    """The step's graph for the whole batch, and for one item of it."""
+    """Build the graph of a step for the whole batch, and for one item of it."""
     def results(batch: int | None) -> tuple[UOp, ...]:
         params = [UOp(o.PARAM, dtype, (), Param(i, shape if batch is None else (batch, *shape[1:])))
                   for i, (shape, dtype) in enumerate(starts)]
@@ -111,26 +112,26 @@ def _param(slot: int, source: UOp, shape: Shape) -> UOp:
 
 
 class _Constants:
-    """Takes out of a step's graph what does not depend on its states and rows, and is the same for all steps."""
+    """Replaces the parts of a step's graph that do not depend on its states and rows by PARAMs."""
 
     def __init__(self, stands_in: list[UOp]):
         self.stands_in = set(stands_in)
-        self.found: dict[UOp, UOp] = {}              # the values, each with the PARAM that stands for it
+        self.found: dict[UOp, UOp] = {}              # constant value -> the PARAM that stands for it
 
     def taken_out(self, results: list[UOp]) -> list[UOp]:
-        """The results over PARAMs in the place of constants."""
+        """The results, over PARAMs in place of constants."""
         new: dict[UOp, UOp] = {}
         for node in toposort(results):
             if node in self.stands_in:
                 new[node] = node
             elif node.op is o.DETACH and node.src[0] in new and len(node.src) == 1:
-                new[node] = new[node.src[0]].detach()          # of its argument nothing matters here
+                new[node] = new[node.src[0]].detach()          # the argument of a DETACH does not matter here
             elif any(s in new for s in node.src):
                 new[node] = node.over(tuple([new.get(s) or self._constant(s) for s in node.src]))
         return [new.get(n) or self._constant(n) for n in results]
 
     def _constant(self, node: UOp) -> UOp:
-        """What stands for a constant: views stay in the step, so that a transposed weight is not copied."""
+        """The PARAM for a constant. Views stay in the step, so that a transposed weight is not copied."""
         if node.op is o.CONST:
             return node
         if node.op in o.MOVEMENT:
@@ -142,9 +143,9 @@ class _Constants:
 # -- the gradient --------------------------------------------------------------------------------------------
 @gradient(o.RECURRENCE)
 def _(g: UOp, out: UOp, *src: UOp) -> tuple[UOp | None, ...]:
-    """A recurrence in the other direction. Its state is the gradient of the state; in each step, the gradient table
-    applied to the step's graph. The gradients of constants are sums over all steps of what these steps computed: they
-    are no part of the recurrence, so that a weight's gradient is one product."""
+    """The gradient of a recurrence: a recurrence in the other direction. Its state is the gradient of the state, and
+    its step the gradient table applied to the step's graph. The gradients of constants are sums over all steps,
+    computed from these steps' results outside of the recurrence, so that a weight's gradient is one matrix product."""
     return _Backward(g, out, src).gradients()
 
 
@@ -160,14 +161,14 @@ class _Backward:
         results = what.results
         self.carried = [_param(len(src) + i, n, n.shape) for i, n in enumerate(results[:what.states])]
         self.given = _param(len(src) + what.states, g, g.shape[1:])
-        # what a step's results receive: the new states from the next step, and one result from outside
+        # gradients that a step's results receive: new states from the next step, and one result from outside
         received = dict(enumerate(self.carried))
         received[what.result] = received[what.result] + self.given if what.result in received else self.given
         self.received = received
         parts = [(results[i] * part).cast(dtypes.float32) for i, part in received.items()]
         total = sum([part.sum(range(len(part.shape))).reshape(()) for part in parts[1:]],
                     parts[0].sum(range(len(parts[0].shape))).reshape(()))
-        # to every float comes a gradient, of zeros where nothing passes: `deferred` in gradient.py counts on it
+        # every float source gets a gradient, of zeros where none passes: `deferred` in gradient.py relies on it
         self.derived = [full(p.shape, 0, p.dtype) if n is None and p.dtype.kind == "f" else n for p, n in
                         zip(self.params, gradients(total, const(1.0, dtypes.float32), self.params))]
 
@@ -179,7 +180,7 @@ class _Backward:
         constants = {p: n for p, n in zip(self.params[first_constant:], src[first_constant:])}
         values = {i: n for i, n in enumerate(derived[:first_constant]) if n is not None and i >= what.states}
         next_states = [n for n in derived[:what.states] if n is not None]         # states are floats
-        # the sums over all steps read what a step computes anyway, and compute the rest again
+        # the sums over all steps read values that a step computes anyway, and compute the rest again
         sums = [n for n in derived[first_constant:] if n is not None]
         in_step = set(toposort([*next_states, *values.values()], lambda n: () if n in rows else n.src)) - rows.keys()
         stored = list(dict.fromkeys([*values.values(), *[n for n in _summed(sums) if n in in_step and n.src]]))
@@ -206,7 +207,7 @@ class _Backward:
                            for i in range(what.states, first_constant)], *weights)
 
     def _rows_read(self) -> dict[UOp, UOp]:
-        """What the gradient of a step reads that differs between steps, and its value for all of them."""
+        """The values that the gradient of a step reads and that differ between steps; each with those of all steps."""
         what, src = self.what, self.src
         results = {n: i for i, n in enumerate(what.results) if n.op is not o.PARAM}
         read = toposort([n for n in self.derived if n is not None], lambda n: () if n in results else n.src)
@@ -223,7 +224,7 @@ class _Backward:
 
 
 def states_before(start: UOp, states: UOp, backwards: bool) -> UOp:
-    """The state before each step, from that after each."""
+    """Shift the states after each step to the states before each step."""
     count, rest = states.shape[0], states.shape[1:]
     no_change = [(0, 0)] * len(rest)
     whole = [(0, n) for n in rest]
@@ -234,7 +235,7 @@ def states_before(start: UOp, states: UOp, backwards: bool) -> UOp:
 
 
 def _summed(nodes: Sequence[UOp]) -> list[UOp]:
-    """What `_sum_of_steps` of these nodes reads, below views: of a sum of products the factors."""
+    """The values below views that `_sum_of_steps` of these nodes reads: for a sum of products, its factors."""
     found: list[UOp] = []
     for node in nodes:
         node = node.base
@@ -248,7 +249,7 @@ def _summed(nodes: Sequence[UOp]) -> list[UOp]:
 
 
 def _sum_of_steps(node: UOp, batch: Batched) -> UOp:
-    """The sum over all steps of a node of one step. A sum over a step's own axes and over the steps is one sum."""
+    """Sum a node of one step over all steps. A sum over a step's own axes is merged with that over the steps."""
     if node not in batch.made:
         if node.op in o.MOVEMENT:
             return node.over((_sum_of_steps(node.src[0], batch),))

@@ -1,7 +1,7 @@
-"""The shape and the device of what an op makes. In: an op, its sources, its argument. Out: a shape; a device's name.
+"""Infer shape and device of an op's result. In: an op, its sources, its argument. Out: a shape; a device's name.
 
-Sources of shape () mix with any shape, and sources without a device with any device. A node is made only if its shape
-is right, so what a user got wrong is said here, at the user's line.
+A source of shape () combines with any shape, and a source without a device with any device. A node is made only if its
+shape is valid, so shape errors are raised here, at the user's line.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from glassgrad.base.errors import Bug, DeviceError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.op_arguments import Shape
 from glassgrad.compiler.graph.ops import Kind, Op
-from glassgrad.compiler.graph.symbolic import Length, most
+from glassgrad.compiler.graph.symbolic import Length, upper_bound
 
-MOST_ELEMENTS = 1 << 60        # indices and addresses, in bytes of 8 at a time, are integers of 64 bits
+MOST_ELEMENTS = 1 << 60        # byte addresses of 8-byte elements must fit 64-bit integers
 
 
 def shape_of(op: Op, src: tuple[Any, ...], arg: Any) -> Shape:
     """The shape of `op` applied to the nodes `src`."""
     shape = _shape_of(op, src, arg)
-    sizes = tuple(map(most, shape))
+    sizes = tuple(map(upper_bound, shape))
     if math.prod(sizes) > MOST_ELEMENTS or min(sizes, default=0) < 0:
         raise ShapeError("no tensor has this shape", given=str(shape), fix="check how the sizes are computed",
                          expected="sizes of 0 or more, and in all at most 2^60 elements")
@@ -58,7 +58,7 @@ def _shape_of(op: Op, src: tuple[Any, ...], arg: Any) -> Shape:
 
 
 def movement_shape(op: Op, shape: Shape, arg: Any) -> Shape:
-    """The shape of a movement op over something of this shape."""
+    """The shape of a movement op's result, from its source's shape."""
     if op is o.RESHAPE:
         if math.prod(shape) != math.prod(arg.shape):
             raise ShapeError("cannot reshape: the number of elements changes",

@@ -1,12 +1,12 @@
 """Sizes that are known only at run time. In: variables with bounds. Out: `Length`s, which shapes hold like ints.
 
-A length is a polynomial over variables in one canonical form, so equal lengths compare equal whatever way they were
-computed, and `1024 - v + v` is the int 1024 again. Its bounds follow from those of its variables. A bound variable
-also has a value, which is no part of the structure of a graph: one kernel serves every value.
+A length is a polynomial over variables in one canonical form, so equal lengths compare equal however they were
+computed, and `1024 - v + v` is the int 1024 again. Its bounds follow from those of its variables. A bound variable also
+has a value, which is not part of a graph's structure: one kernel serves every value.
 
-Comparisons are decided by the bounds where those suffice, else by the value; the jit records such a result, and replays
-a call only where it is the same. Where a plain number is needed (`int(v)`, `range(v)`), the value is read; inside a
-jitted function that is refused, because a replay has other values.
+Comparisons are decided by the bounds if possible, otherwise by the current value; the jit records the latter as a
+guard, and replays a call only if they come out the same. Where a plain number is needed (`int(v)`, `range(v)`), the
+value is read; a jitted function may not do that, because replays have other values.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from glassgrad.base.errors import InputError, ShapeError
 
 
 class Symbol(NamedTuple):
-    """What a variable is to a graph: a name, the values it may take, and the one it has now. Memory of a shape with it
-    is sized for `high`, or, where it is `exact`, for its value: then strides depend on the value."""
+    """A variable as graphs see it: a name, its bounds, and its current value. Memory whose shape depends on it is sized
+    for `high`; or for its value, if it is `exact`: then strides depend on the value."""
     name: str
     low: int
     high: int
@@ -40,7 +40,7 @@ Atom = Union[Symbol, Quotient]        # noqa: UP007 - it is evaluated, on Python
 Monomial = tuple                      # of Atoms, sorted
 Terms = dict[Monomial, int]           # the constant is the term of ()
 
-_MOST_LENGTHS = 4096                  # whose products and bounds are cached
+_MOST_LENGTHS = 4096                  # that are cached with their products and bounds
 _UNBOUNDED = 1 << 200
 
 SIGNS: dict[str, Callable[[int, int], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt,
@@ -48,22 +48,22 @@ SIGNS: dict[str, Callable[[int, int], bool]] = {"<": operator.lt, "<=": operator
 
 
 class LengthComparison(NamedTuple):
-    """A comparison of a length with 0 that its bounds do not decide, and the result for its current value."""
+    """A comparison of a length with 0 that its bounds do not decide, and its result for the current value."""
     length: Length
     sign: str
     answer: bool
 
     def holds(self, value_of: Callable[[Symbol], int]) -> bool:
-        """Whether other values of the variables give the same result."""
+        """Whether the result is the same for other values of the variables."""
         return SIGNS[self.sign](int(replaced(self.length, value_of)), 0) is self.answer
 
     def __str__(self) -> str:
         return f"whether {repr(self.length).split(' = ')[0]} {self.sign} 0"
 
 
-on_comparing: list[Callable[[LengthComparison], None]] = []     # called with results that another value may change
-on_reading: list[Callable[[str], None]] = []     # called before a value is read: the jit refuses here
-on_binding: list[Callable[[Symbol], None]] = []  # called when a variable gets a value
+on_comparing: list[Callable[[LengthComparison], None]] = []     # called with each result that depends on the value
+on_reading: list[Callable[[str], None]] = []     # called before a value is read; the jit raises an error here
+on_binding: list[Callable[[Symbol], None]] = []  # called when a variable is bound
 
 
 class Length:
@@ -73,8 +73,8 @@ class Length:
     >>> 2 * v + 1, (2 * v + 1).val, v + 4 - v, (2 * v + 1).min, (2 * v + 1).max
     (2*v + 1 = 7, 7, 4, 3, 21)
 
-    It is equal to the same length only, and to no int: shapes with other lengths are other shapes, also where the
-    values are the same now. `<` and its kin compare values.
+    It equals only the same length, and no int: shapes with other lengths are other shapes, even if their current values
+    agree. `<` and the other comparisons compare values.
 
     >>> v + 1 == 1 + v, v == 3, 2 < v < 4
     (True, False, True)
@@ -97,7 +97,7 @@ class Length:
         return self._hash
 
     def __getstate__(self) -> tuple[tuple[Monomial, int], ...]:
-        return self.terms                          # not the hash: those of names differ between processes
+        return self.terms                          # without the hash: hashes of names differ between processes
 
     def __setstate__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.terms, self._hash = terms, hash(terms)
@@ -109,7 +109,7 @@ class Length:
 
     @property
     def symbols(self) -> list[Symbol]:
-        """The variables it depends on, each once."""
+        """The variables it depends on, without repetitions."""
         found: dict[Symbol, None] = {}
         for monomial, _ in self.terms:
             for atom in monomial:
@@ -123,19 +123,19 @@ class Length:
 
     @property
     def min(self) -> int:
-        """The least value it can take."""
+        """The least possible value."""
         return max(sum(_bounds(m, k)[0] for m, k in self.terms), _without_quotients(self)[0])
 
     @property
     def max(self) -> int:
-        """The greatest value it can take."""
+        """The greatest possible value."""
         return min(sum(_bounds(m, k)[1] for m, k in self.terms), _without_quotients(self)[1])
 
     vmin, vmax = min, max      # tinygrad's names
 
     @property
     def val(self) -> int:
-        """Its value now."""
+        """The current value."""
         return self._read(f"the value of {self}")
 
     # -- arithmetic ------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class Length:
         return low if low == high else difference._compare_value(sign)
 
     def _compare_value(self, sign: str) -> bool:
-        """Compare with 0 by the current value; the result is reported to `on_comparing`."""
+        """Compare with 0 by the current value, and report the result to `on_comparing`."""
         answer = SIGNS[sign](self._evaluate(), 0)
         for notify in on_comparing:
             notify(LengthComparison(self, sign, answer))
@@ -248,19 +248,19 @@ class Variable(Length):
 
     @property
     def symbol(self) -> Symbol:
-        """The `Symbol` that stands for it in a graph."""
+        """The `Symbol` that stands for this variable in a graph."""
         found: Symbol = self.terms[0][0][0]
         return found
 
     @property
     def name(self) -> str:
-        """The name it was given."""
+        """The variable's name."""
         return self.symbol.name
 
     expr = name                # tinygrad's name
 
     def bind(self, value: int) -> Variable:
-        """This variable with a value.
+        """Return this variable with a value.
 
         >>> Variable("n", 1, 4).bind(2).val
         2
@@ -282,21 +282,21 @@ class Variable(Length):
         return Variable._of(bound)
 
     def unbind(self) -> tuple[Variable, int]:
-        """The variable without its value, and the value."""
+        """Return (this variable without its value, the value)."""
         return Variable._of(self.symbol._replace(value=None)), self.val
 
     def unbind_all(self) -> tuple[Variable, dict[Variable, int]]:
-        """The variable without its value, and its value by variable."""
+        """Return (this variable without its value, {variable: value})."""
         plain, value = self.unbind()
         return plain, {plain: value}
 
 
-# -- helpers that take ints too: for shapes ---------------------------------------------------------
+# -- helpers for shapes, which take ints too -----------------------------------------------------------
 Size = Any                     # int | Length
 
 
-def most(n: Size) -> int:
-    """The upper bound of a size, by which memory and costs are computed."""
+def upper_bound(n: Size) -> int:
+    """The upper bound of a size, which memory and costs are computed from."""
     return _greatest(n) if isinstance(n, Length) else n  # type: ignore[no-any-return]
 
 
@@ -305,18 +305,18 @@ def _greatest(length: Length) -> int:
     return length.max
 
 
-def least(n: Size) -> int:
+def lower_bound(n: Size) -> int:
     """The lower bound of a size."""
     return n.min if isinstance(n, Length) else n  # type: ignore[no-any-return]
 
 
 def memory_size(n: Size) -> Size:
     """The length of an axis in memory: the upper bound of a size, or the size itself where its variables are exact."""
-    return n if isinstance(n, Length) and all(s.exact for s in n.symbols) else most(n)
+    return n if isinstance(n, Length) and all(s.exact for s in n.symbols) else upper_bound(n)
 
 
 def sizes_now(shape: Iterable[Size]) -> tuple[int, ...]:
-    """A shape as plain numbers, by the values its variables have now."""
+    """A shape as plain numbers, from the current values of its variables."""
     return tuple(n._evaluate() if isinstance(n, Length) else n for n in shape)
 
 
@@ -330,7 +330,7 @@ def lengths_in(arg: Any) -> Iterator[Length]:
 
 
 def replaced(arg: Any, new: Callable[[Symbol], Symbol | int]) -> Any:
-    """A node's argument with its variables replaced by others, or by ints."""
+    """A node's argument with its variables replaced by others or by ints."""
     if isinstance(arg, Length):
         total: Any = 0
         for monomial, k in arg.terms:
@@ -362,7 +362,7 @@ def _name(atom: Atom) -> str:
 
 
 def value_of(atom: Symbol) -> int:
-    """A variable's value now."""
+    """A variable's current value."""
     if atom.value is None:
         raise InputError("a variable has no value yet", given=f'Variable("{atom.name}", {atom.low}, {atom.high})',
                          expected="a value when a size is read", fix=f"bind it: {atom.name}.bind({atom.low})")
@@ -384,18 +384,18 @@ def _bounds(monomial: Monomial, k: int) -> tuple[int, int]:
 
 
 def _without_quotients(x: Length) -> tuple[int, int]:
-    """Bounds of a length by x - (d - 1) <= d * (x // d) <= x: n - n // 2 * 2 is 0 or 1, whatever n is."""
+    """Bounds of a length that also use x - (d - 1) <= d * (x // d) <= x: n - n // 2 * 2 is 0 or 1, whatever n is."""
     quotients = [(m[0], k) for m, k in x.terms if len(m) == 1 and isinstance(m[0], Quotient)]
     if not quotients:
         return -_UNBOUNDED, _UNBOUNDED
     common = math.lcm(*[quotient.divisor for quotient, _ in quotients])
     scaled: Any = _plain({m: k * common for m, k in x.terms if len(m) != 1 or not isinstance(m[0], Quotient)})
-    low = high = 0                                     # of what the quotients leave
+    low = high = 0                                     # of the terms outside the quotients
     for (length, divisor), k in quotients:
         factor = k * common // divisor
         scaled = scaled + factor * length
         low, high = low - max(factor, 0) * (divisor - 1), high - min(factor, 0) * (divisor - 1)
-    return -(-(least(scaled) + low) // common), (most(scaled) + high) // common
+    return -(-(lower_bound(scaled) + low) // common), (upper_bound(scaled) + high) // common
 
 
 def _terms(value: Any) -> Terms | None:
@@ -403,19 +403,19 @@ def _terms(value: Any) -> Terms | None:
         return dict(value.terms)
     if isinstance(value, int):
         return {(): value}
-    # a one-element tensor is an index as well, and has its own arithmetic with lengths
+    # a one-element tensor also has __index__, but does its own arithmetic with lengths
     return {(): value.__index__()} if hasattr(value, "__index__") and not hasattr(value, "uop") else None
 
 
 def _plain(terms: Terms) -> Any:
-    """The length of these terms, or the int where there is no variable left."""
+    """The length with these terms; an int if no variable is left."""
     terms = {m: k for m, k in terms.items() if k}
     return Length(terms) if any(terms) else terms.get((), 0)
 
 
 def _quotient(terms: Terms, divisor: int) -> Any:
-    """terms // divisor in one form, for factors below the divisor: of x // d and -((d - 1 - x) // d) the one whose
-    factors are smaller, so that equal quotients are equal lengths."""
+    """terms // divisor in canonical form, for coefficients below the divisor: of x // d and -((d - 1 - x) // d), the
+    one with the smaller coefficients, so that equal quotients are equal lengths."""
     common = math.gcd(divisor, *[k for m, k in terms.items() if m])
     divisor, terms = divisor // common, {m: k // common for m, k in terms.items()}
     upper = {m: divisor - k for m, k in terms.items() if m}
@@ -445,7 +445,7 @@ def _product(x: Length, y: Any) -> Any:
     return _product_of_sizes(x, y)
 
 
-@lru_cache(maxsize=_MOST_LENGTHS)                   # a compiler multiplies the same few sizes again and again
+@lru_cache(maxsize=_MOST_LENGTHS)                   # compilation multiplies the same few sizes repeatedly
 def _product_of_sizes(x: Length, y: Size) -> Any:
     out: Terms = {}
     for left, k in x.terms:
@@ -456,7 +456,7 @@ def _product_of_sizes(x: Length, y: Size) -> Any:
 
 
 def _exact_quotient(x: Length, y: Any) -> Any:
-    """x / y where it is exact for all values of the variables, else None. Found only if y or x / y has one term."""
+    """x / y if it is exact for all values of the variables, else None. Only found if y or x / y has a single term."""
     more = _terms(y)
     if not more:
         return None

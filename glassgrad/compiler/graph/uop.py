@@ -1,8 +1,8 @@
-"""The one node type, and how expressions are written with it. In: nodes, numbers. Out: `UOp`s.
+"""The one node class, and its operators. In: nodes, numbers. Out: `UOp`s.
 
-`x * 2 + y` on nodes is a graph of nodes; types are promoted and shapes broadcast. On patterns (rules/rewrite.py) the
-same operators make a larger pattern. Only shape_inference.py checks shapes. A method here that would change nothing
-returns its node as it is. What a node is, and that equal ones are one object, is in node.py.
+`x * 2 + y` on nodes builds a graph; types are promoted and shapes broadcast. On patterns (rules/rewrite.py) the same
+operators build a larger pattern. Shapes are checked only in shape_inference.py. A method that would change nothing
+returns the node itself. node.py says what a node is, and how equal nodes become one object.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ E = TypeVar("E")       # the type of an expression
 
 
 class Operators(Generic[E]):
-    """An operand: a node or a pattern. Its class defines `alu`, which applies an op to it and others, and `_wrap`,
-    which makes an operand of a plain number."""
+    """Operators shared by nodes and patterns. A subclass defines `alu`, which applies an op to operands, and `_wrap`,
+    which turns a plain number into an operand."""
     __slots__ = ()
 
     def alu(self, op: o.Op, *others: Any) -> E: raise NotImplementedError
@@ -80,7 +80,7 @@ class UOp(Node, Operators["UOp"]):
 
     # -- elementwise -----------------------------------------------------------------------------------------
     def _wrap(self, value: Any) -> UOp:
-        """A plain number in this node's type; a float beside integers stays a float."""
+        """A plain number as a constant of this node's type; but a float beside integers stays a float."""
         if isinstance(value, UOp):
             return value
         return const(value, self.dtype if type(value) is not float or self.dtype.kind == "f" else None)
@@ -89,7 +89,7 @@ class UOp(Node, Operators["UOp"]):
         return new_node(UOp, op, dtypes.bool if op.compares else self.dtype, (self, *others))
 
     def _binary(self, op: Op, x: UOp, y: UOp) -> UOp:  # type: ignore[override]
-        """One op of two nodes; types that differ are promoted, shapes broadcast."""
+        """Apply a binary op: promote the types, broadcast the shapes."""
         if x.dtype is not y.dtype:
             x, y = promoted(x, y)
         if x.shape != y.shape and x.shape and y.shape:
@@ -100,7 +100,7 @@ class UOp(Node, Operators["UOp"]):
     def le(self, y: Any) -> UOp: return (self < y) | self.eq(y)
 
     def where(self, yes: Any, no: Any) -> UOp:
-        """`yes` where this (bool) holds, else `no`; plain numbers take the other side's type."""
+        """Select `yes` where this (bool) node holds, else `no`; plain numbers take the other side's type."""
         if not isinstance(yes, UOp):
             yes = no._wrap(yes)
         yes, no = promoted(yes, yes._wrap(no))
@@ -121,17 +121,17 @@ class UOp(Node, Operators["UOp"]):
 
     def sum(self, axes: Iterable[int]) -> UOp: return self.reduce(o.SUM, axes)
 
-    # -- movement: these check sizes, and drop what changes nothing ------------------------------------------
+    # -- movement: these check sizes, and return the node itself where nothing changes ------------------------
     def reshape(self, shape: Sequence[Dimension], place: Place | None = None) -> UOp:
         shape = tuple(shape)
         if shape == self.shape:
             return self
-        # a reshape below this one stays: a tensor may stand for it, whose gradient or value is wanted later; the rules
-        # of algebra merge the two when the graph is scheduled
+        # do not merge with a RESHAPE below: a tensor may refer to that node, and its gradient or value may be needed
+        # later; the rules of algebra merge the two when the graph is scheduled
         return new_node(UOp, o.RESHAPE, self.dtype, (self,), Reshape(shape), place)
 
     def reshaped(self, shape: Sequence[Dimension]) -> UOp:
-        """As `reshape`, merged with reshapes below: for passes of the compiler, whose nodes no tensor stands for."""
+        """As `reshape`, merged with the RESHAPEs below: for compiler passes, to whose nodes no tensor refers."""
         return self.below((o.RESHAPE,)).reshape(shape)
 
     def permute(self, order: Sequence[int]) -> UOp:
@@ -182,23 +182,23 @@ class UOp(Node, Operators["UOp"]):
 
     @property
     def st(self) -> ShapeTracker:
-        """Where this node's elements are in the memory below its movement ops: a `ShapeTracker` (tinygrad's name)."""
+        """The layout of this node's elements in the memory below its movement ops (tinygrad's `ShapeTracker`)."""
         return ShapeTracker.of(self)
 
     def _repr_svg_(self) -> str:
-        """For notebooks: the graph under this node."""
+        """The graph under this node as SVG, for notebooks."""
         from glassgrad.compiler.graph.picture import graph_svg
         return graph_svg([self])
 
     @property
     def srcs(self) -> tuple[UOp, ...]:
-        """The sources, by their older name."""
+        """The sources, under tinygrad's older name."""
         return self.src
 
     @property
     def realized(self) -> Any:
-        """The memory that holds this node's values, below its movement ops; None before it is computed. (A tensor that
-        was read keeps its history: where its value is, is then in `known_values`.)"""
+        """The memory that holds this node's value, found through movement ops; None before it is computed. (A tensor
+        whose value was read keeps its graph; then `known_values` has its memory.)"""
         node = self
         while node.op is not o.BUFFER:
             value = known_values.get(node)
@@ -212,12 +212,12 @@ class UOp(Node, Operators["UOp"]):
 
     @property
     def is_realized(self) -> bool:
-        """Whether the values below the movement ops are in memory."""
+        """Whether the value below the movement ops is in memory."""
         return self.realized is not None
 
     @property
     def buffer(self) -> Any:
-        """The memory that holds this node's values; a node that is not computed has none."""
+        """The memory that holds this node's value; an error if it has none yet."""
         memory = self.realized
         if memory is None:
             raise InputError("this node has no memory yet", given=f"{self.op.name} of shape {self.shape}",
@@ -225,7 +225,7 @@ class UOp(Node, Operators["UOp"]):
         return memory
 
 
-new_node = UOp.__new__       # makes what UOp(..) makes: Python calls a function sooner than a class
+new_node = UOp.__new__       # the same as UOp(..), but faster to call than a class
 
 
 def promoted(x: UOp, y: UOp) -> tuple[UOp, UOp]:
@@ -235,7 +235,7 @@ def promoted(x: UOp, y: UOp) -> tuple[UOp, UOp]:
 
 
 def broadcast_together(*nodes: UOp) -> tuple[UOp, ...]:
-    """Nodes at one shape: align right, repeat axes of size 1. A node of shape () stays: it mixes with any shape.
+    """Broadcast nodes to one shape: align right, repeat axes of size 1. A scalar stays: it combines with any shape.
 
     >>> [x.shape for x in broadcast_together(full((2, 1), 0), full((3,), 0), const(0))]
     [(2, 3), (2, 3), ()]
@@ -249,28 +249,28 @@ def broadcast_together(*nodes: UOp) -> tuple[UOp, ...]:
     return tuple([node.broadcast(shape) if node.shape else node for node in nodes])
 
 
-known_values: WeakNodeDict[UOp] = WeakNodeDict()      # values of nodes that were computed; engine/registry.py keeps it
+known_values: WeakNodeDict[UOp] = WeakNodeDict()      # values of computed nodes; maintained by engine/registry.py
 
 
 # -- making leaves -------------------------------------------------------------------------------------------
 def const(value: Any, dtype: DType | None = None) -> UOp:
-    """A constant of shape (), its value rounded or wrapped into the type as a cast would; or a length as a number."""
+    """A constant of shape (), its value rounded or wrapped as a cast would; a length becomes a LENGTH node."""
     if isinstance(value, Length):
         return number_of(value, dtype or dtypes.default_int)
     if dtype is None:
         dtype = dtypes.from_py(value)
-    return _constant(value, dtype) if value else _constant(value, dtype, str(value))     # 0.0 equals -0.0, and differs
+    return _constant(value, dtype) if value else _constant(value, dtype, str(value))     # tells 0.0 from -0.0
 
 
-@lru_cache(maxsize=1024, typed=True)        # constants are small, and come again with the next line
+@lru_cache(maxsize=1024, typed=True)        # the same few constants are made again and again
 def _constant(value: Any, dtype: DType, _text: str = "") -> UOp:
     node = UOp(o.CONST, dtype, (), convert(value, dtype))
-    node.place = None                       # not that of the line that happened to be first
+    node.place = None                       # not the line that made it first: it is shared
     return node
 
 
 def number_of(length: Length, dtype: DType) -> UOp:
-    """A length as a number to compute with: what the variables in it say when a kernel runs."""
+    """A symbolic size as a number to compute with; a kernel gets the values of its variables at launch."""
     return UOp(o.LENGTH, dtypes.index, (), Count(length)).cast(dtype)
 
 
@@ -279,7 +279,7 @@ def full(shape: Shape, value: Any, dtype: DType | None = None) -> UOp:
 
 
 def joined(parts: Sequence[UOp], axis: int) -> UOp:
-    """Nodes of one type concatenated along an axis: each padded to the full length, the right one chosen by index."""
+    """Concatenate nodes of one type along an axis: each is padded to the full length, and WHERE selects by index."""
     parts = [p for p in parts if p.shape[axis]] or parts[:1]
     total, start = sum(p.shape[axis] for p in parts), parts[0].shape[axis]
     out = _padded(parts[0], axis, 0, total)
@@ -290,7 +290,7 @@ def joined(parts: Sequence[UOp], axis: int) -> UOp:
 
 
 def placed(part: UOp, axis: int, start: int, rest: UOp) -> UOp:
-    """`rest`, with a part of it from `start` on along an axis replaced."""
+    """`rest` with the elements from `start` on, along an axis, replaced by `part`."""
     total, n = rest.shape[axis], part.shape[axis]
     inside = full((n,), True, dtypes.bool).pad([(start, total - start - n)])
     inside = inside.reshape((1,) * axis + (total,) + (1,) * (len(part.shape) - axis - 1)).expand(rest.shape)
@@ -302,6 +302,6 @@ def _padded(part: UOp, axis: int, start: int, total: int) -> UOp:
 
 
 def identity(op: Op, dtype: DType) -> UOp:
-    """The constant that leaves `op` unchanged: where a reduction starts."""
+    """The identity element of `op` as a constant: the initial value of a reduction."""
     value = op.identity
     return const(dtype.min if value == "min" else dtype.max if value == "max" else value, dtype)

@@ -1,10 +1,10 @@
-"""Where a view's elements are in memory: strides, offset and mask. In: movement nodes. Out: `View`, `ShapeTracker`.
+"""Memory layout of views: strides, offset and mask. In: movement nodes. Out: `View`, `ShapeTracker`.
 
-Lowering does not read these (it pushes loop counters through the movement nodes); they are shown to users
-(`tensor.uop.st`), and serve zero-copy export and sub-buffers. One `View` is an affine map with a box of valid indices;
-what one cannot express (a reshape of a transpose) becomes a stack of them. Whether two merge into one is decided by
-integer arithmetic: write the upper view's addresses as a sum of strides, split it into indices of the lower view,
-and see whether what comes out is such a sum again.
+Lowering does not use these (it pushes loop counters through the movement nodes). They are shown to users
+(`tensor.uop.st`), and are used for zero-copy export and sub-buffers. A `View` is an affine map with a box of valid
+indices; what one cannot express (a reshape of a transpose) is a stack of them. Integer arithmetic decides whether two
+merge into one: write the upper view's addresses as a sum of strides, split it into indices of the lower view, and check
+whether the result is such a sum again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Mask = tuple[tuple[int, int], ...]      # per axis, the valid indices: first <= 
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a row-major array; axes of size 1 have stride 0, and so have all axes where there are no elements.
+    """The strides of a row-major array. Axes of size 1 have stride 0, and so do all axes of an array without elements.
 
     >>> row_major((2, 3, 4)), row_major((2, 1, 4))
     ((12, 4, 1), (4, 0, 1))
@@ -39,7 +39,7 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class View:
-    """Element (i, j) is at offset + i*strides[0] + j*strides[1]; outside the mask it is 0, and is not in memory."""
+    """Element (i, j) is at offset + i*strides[0] + j*strides[1]; outside the mask it is 0 and not in memory."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
@@ -48,7 +48,7 @@ class View:
     @staticmethod
     def of(shape: Sequence[int], strides: Sequence[int] | None = None, offset: int = 0,
            mask: Mask | None = None) -> View:
-        """A view in canonical form: equal maps are equal views."""
+        """Make a view in canonical form: equal maps are equal views."""
         shape = tuple(shape)
         if strides is None or 0 in shape:
             return View(shape, row_major(shape))
@@ -80,12 +80,12 @@ class View:
         return self.mask if self.mask is not None else tuple((0, n) for n in self.shape)
 
     def place(self, indices: Sequence[int]) -> int | None:
-        """The address of one element, or None where the mask says it is 0."""
+        """The address of one element, or None where it is masked to 0."""
         if any(not first <= i < last for i, (first, last) in zip(indices, self._valid())):
             return None
         return self.offset + sum(i * s for i, s in zip(indices, self.strides))
 
-    # -- movements that stay one view ------------------------------------------------------------------------
+    # -- movements of which the result is one view -----------------------------------------------------------
     def permute(self, order: Sequence[int]) -> View:
         mask = None if self.mask is None else tuple(self.mask[a] for a in order)
         return View.of([self.shape[a] for a in order], [self.strides[a] for a in order], self.offset, mask)
@@ -118,29 +118,29 @@ class View:
         return View.of(self.shape, [-s if a in axes else s for a, s in enumerate(self.strides)], offset, mask)
 
 
-# -- merging two views: digits of addresses ------------------------------------------------------------------
+# -- merging two views, by the digits of addresses ------------------------------------------------------------
 class _Sum(NamedTuple):
-    """constant + sum of steps[a] * index[a], plus a non-linear rest within `reach` that depends on the axes in `mixed`,
-    and is 0 where all indices are 0."""
+    """constant + sum of steps[a] * index[a] + a non-linear rest. The rest lies within `reach`, depends on the axes in
+    `mixed` only, and is 0 where all indices are 0."""
     constant: int
     steps: tuple[int, ...]
     mixed: frozenset[int] = frozenset()
     reach: tuple[int, int] = (0, 0)
 
     def bounds(self, shape: Sequence[int]) -> tuple[int, int]:
-        """The least and the greatest value it can have."""
+        """The least and greatest possible value."""
         ends = [k * (n - 1) for k, n in zip(self.steps, shape)]
         low, high = self.reach
         return self.constant + low + sum(min(e, 0) for e in ends), self.constant + high + sum(max(e, 0) for e in ends)
 
     def along(self, axes: Iterable[int]) -> _Sum:
-        """The steps along some axes only, and no constant."""
+        """The sum restricted to some axes, without the constant."""
         return _Sum(0, tuple(k if a in axes else 0 for a, k in enumerate(self.steps)))
 
 
 def _divide(x: _Sum, n: int, shape: Sequence[int]) -> tuple[_Sum, _Sum]:
-    """x // n and x % n. Multiples of n divide exactly; where the rest crosses a multiple of n, its axes are `mixed`,
-    except those that stay within a divisor of n of which all other steps are multiples."""
+    """x // n and x % n. Steps that n divides are divided exactly. Where the others may cross a multiple of n, their
+    axes become `mixed`, except those that stay within a divisor of n that divides all other steps."""
     whole = tuple(k // n if k >= 0 else -(-k // n) for k in x.steps)
     rest = x._replace(steps=tuple(k - w * n for k, w in zip(x.steps, whole)))
     low, high = (bound // n for bound in rest.bounds(shape))
@@ -159,7 +159,7 @@ def _divide(x: _Sum, n: int, shape: Sequence[int]) -> tuple[_Sum, _Sum]:
 
 
 def _take_apart(address: _Sum, below: Sequence[int], shape: Sequence[int]) -> list[_Sum]:
-    """Split an address into indices of a row-major array of shape `below`; the address is a sum over the indices of a
+    """Split an address into indices of a row-major array of shape `below`. The address is a sum over the indices of a
     view of shape `shape`."""
     indices = []
     for n in reversed(below[1:]):
@@ -179,7 +179,7 @@ def _address(view: View, indices: Sequence[_Sum], rank: int) -> _Sum:
 
 
 def merge(lower: View, upper: View) -> View | None:
-    """One view that does what `upper` over `lower` does, or None where no single view can.
+    """Merge `upper` over `lower` into one view, or return None where no single view can express it.
 
     >>> merge(View.of((2, 3)).permute((1, 0)), View.of((3, 2, 1)))
     View(shape=(3, 2, 1), strides=(1, 3, 0), offset=0, mask=None, contiguous=False)
@@ -188,7 +188,7 @@ def merge(lower: View, upper: View) -> View | None:
     """
     if upper.size == 0 or lower.contiguous:
         return upper
-    if upper.mask is not None:                  # look at its valid part only, then put the rest back
+    if upper.mask is not None:                  # merge its valid part, then add the mask again
         inside = merge(lower, upper.shrink(upper.mask))
         return inside and inside.pad([(first, n - last) for (first, last), n in zip(upper.mask, upper.shape)])
     lower = _collapse(lower)
@@ -204,7 +204,7 @@ def merge(lower: View, upper: View) -> View | None:
 
 
 def _collapse(view: View) -> View:
-    """The same elements in the same order with the fewest axes: adjacent axes with a common stride are merged."""
+    """Merge adjacent axes with a common stride: the same elements in the same order with the fewest axes."""
     axes: list[tuple[int, int, int, int]] = []      # size, stride, first, last
     for n, stride, (first, last) in zip(view.shape, view.strides, view._valid()):
         if axes and (first, last) == (0, n):
@@ -218,7 +218,7 @@ def _collapse(view: View) -> View:
 
 
 def _below(x: _Sum, limit: int, shape: Sequence[int], box: list[tuple[int, int]]) -> bool:
-    """Shrinks the box along one axis so that exactly x < limit remains; False where that is not a box."""
+    """Shrink the box along one axis so that exactly x < limit remains; return False where the result is not a box."""
     if x.mixed:
         return False
     limit -= x.constant
@@ -227,7 +227,7 @@ def _below(x: _Sum, limit: int, shape: Sequence[int], box: list[tuple[int, int]]
         if limit <= 0:
             box[:] = [(0, 0)] * len(box)
         return True
-    for axis in along:                          # k * index < limit - rest: does the rest make a difference?
+    for axis in along:                          # k * index < limit - rest: does the rest matter?
         k, others = x.steps[axis], x.along([a for a in along if a != axis])
         edges = {-((rest - limit) // k) if k > 0 else (rest - limit) // -k + 1 for rest in others.bounds(shape)}
         if len(edges) == 1:
@@ -241,7 +241,7 @@ def _below(x: _Sum, limit: int, shape: Sequence[int], box: list[tuple[int, int]]
 # -- a stack of views ----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ShapeTracker:
-    """A stack of views, the last one outermost: each indexes the row-major elements of the one before.
+    """A stack of views, the last one outermost: each indexes the row-major elements of the one before it.
 
     >>> x = ShapeTracker.from_shape((2, 3)).permute((1, 0))
     >>> x.shape, x.strides(), x.contiguous
@@ -257,7 +257,7 @@ class ShapeTracker:
 
     @staticmethod
     def of(node: Node) -> ShapeTracker:
-        """Where the elements of a chain of movement ops are, in the memory of the node below them."""
+        """Build the tracker of a chain of movement ops, over the memory of the node below them."""
         chain = []
         while node.op in o.MOVEMENT or node.op is o.DETACH:
             chain.append(node)
@@ -265,7 +265,7 @@ class ShapeTracker:
         tracker = ShapeTracker.from_shape(node.shape)
         for step in reversed(chain):
             if step.op is not o.DETACH:
-                tracker = getattr(tracker, step.op.name.lower())(*step.arg)      # the move of the same name
+                tracker = getattr(tracker, step.op.name.lower())(*step.arg)      # the method named after the op
         return tracker
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -282,12 +282,12 @@ class ShapeTracker:
         return len(self.views) == 1 and self.views[0].contiguous
 
     def is_contiguous(self) -> bool:
-        """Whether the elements are in memory one after another, in order, from the beginning."""
+        """Whether the elements lie in memory consecutively, in order, from the beginning."""
         return self.contiguous
 
     @property
     def offset(self) -> int:
-        """The address of the first element (where it is not masked away)."""
+        """The address of the first element (if it is not masked)."""
         return self._address().constant
 
     def strides(self) -> tuple[int | None, ...]:
@@ -295,7 +295,7 @@ class ShapeTracker:
         return self.views[0].strides if len(self.views) == 1 else self.real_strides()
 
     def real_strides(self) -> tuple[int | None, ...]:
-        """As `strides`, always derived from the addresses."""
+        """As `strides`, but always derived from the addresses."""
         address = self._address()
         return tuple(None if axis in address.mixed else k for axis, k in enumerate(address.steps))
 
@@ -307,7 +307,7 @@ class ShapeTracker:
         return address
 
     def offsets(self) -> list[int | None]:
-        """The address of every element in order, None where it is masked to 0."""
+        """The address of every element in order; None where it is masked to 0."""
         return [self._place(indices) for indices in itertools.product(*map(range, self.shape))]
 
     def _place(self, indices: Sequence[int]) -> int | None:
@@ -322,7 +322,7 @@ class ShapeTracker:
             address = view.place(inner[::-1])
         return address
 
-    # -- moves -----------------------------------------------------------------------------------------------
+    # -- movements -------------------------------------------------------------------------------------------
     def _top(self, view: View) -> ShapeTracker:
         return ShapeTracker((*self.views[:-1], view))
 
@@ -331,7 +331,7 @@ class ShapeTracker:
         return self._top(merged) if merged is not None else ShapeTracker((*self.views, upper))
 
     def simplify(self) -> ShapeTracker:
-        """The same map in fewer views, where the last two merge."""
+        """The same map with fewer views, where the last two merge."""
         views = list(self.views)
         while len(views) > 1 and (merged := merge(views[-2], views[-1])) is not None:
             views[-2:] = [merged]
@@ -358,8 +358,8 @@ class ShapeTracker:
         return self._push(View.of((*self.shape[:axis], count, *self.shape[axis + 1:], size), strides)).simplify()
 
     def unwindow(self, axis: int, stride: int, dilation: int, length: int) -> ShapeTracker:
-        """Shift each row of taps right by `dilation` against the row before: rows padded with zeros to a common pitch,
-        flattened, are read again with a pitch that is `dilation` shorter."""
+        """Shift each row of taps right by `dilation` relative to the row before: pad rows with zeros to a common pitch,
+        flatten, and read again with a pitch that is `dilation` shorter."""
         rank, count, taps = len(self.shape), self.shape[axis], self.shape[-1]
         others = [a for a in range(rank - 1) if a != axis]
         rest = [self.shape[a] for a in others]

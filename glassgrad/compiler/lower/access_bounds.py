@@ -1,9 +1,9 @@
 """Prove that a loop tree stays inside its memory (SANITIZE=1). In: a `Kernel`. Out: nothing, or a `Bug` that names it.
 
-Most indices are inside by their bounds alone (graph/index_algebra.py); those that a program computes are clamped, so
-they are among these. For the others the gate, the conditions and the loop bounds around them decide: every combination
-of the counters that these mention is tried, with NumPy. No kernel runs for this, and none gets slower. What it cannot
-decide (symbolic sizes in a condition, more than 2**24 combinations) it leaves to GUARD_PAGES=1.
+Most indices are inside by their bounds alone (graph/index_algebra.py), including those computed by a program, which are
+clamped. For the others, the gate, the conditions and the loop bounds around the access decide: every combination of the
+counters in them is tried, with NumPy. No kernel runs for this, and none becomes slower. What this cannot decide
+(symbolic sizes in a condition, more than 2**24 combinations) is left to GUARD_PAGES=1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_COMBINATIONS = 1 << 24       # of counters
 
 
 class Access(NamedTuple):
-    """A load or store, and the conditions under which it happens."""
+    """A load or store, and the conditions under which it is executed."""
     memory: UOp
     at: UOp                          # the index
     conditions: tuple[UOp, ...]
@@ -34,7 +34,7 @@ class Access(NamedTuple):
 
 
 def prove_accesses(kernel: Kernel) -> None:
-    """Raise a `Bug` for an access that can be outside its memory."""
+    """Raise a `Bug` for an access that may be outside its memory."""
     for phase in kernel.phases:
         for access in accesses(phase.body, ()):
             low, high = span(access.at)
@@ -43,9 +43,9 @@ def prove_accesses(kernel: Kernel) -> None:
 
 
 def accesses(body: Sequence[Statement], around: tuple[UOp, ...]) -> Iterator[Access]:
-    """Every load and store of some statements, each once for each statement it is in."""
+    """Yield every load and store in some statements, once for each statement that contains it."""
     for s in body:
-        if not isinstance(s, Prefetch):                    # a hint, which may be anywhere
+        if not isinstance(s, Prefetch):                    # a prefetch is a hint, and may be out of bounds
             for n in toposort(expressions(s)):
                 if n.op is o.LOAD:
                     yield Access(n.src[0], n.src[1], (*around, *[c for gate in n.src[2:] for c in all_of(gate)]), False)
@@ -58,11 +58,11 @@ def accesses(body: Sequence[Statement], around: tuple[UOp, ...]) -> Iterator[Acc
 
 
 def _try_all(kernel: Kernel, access: Access) -> None:
-    """Try all values of the counters in conditions, with bounds for the others; if that fails, of all counters."""
+    """Try all values of the counters in conditions, with bounds for the others; if these do not suffice, of all."""
     mentioned = ranges_of(access.at)
     conditions = [c for c in access.conditions if _is_index(c) and ranges_of(c) & mentioned]
     if len(conditions) < sum(bool(ranges_of(c) & mentioned) for c in access.conditions) or not _is_index(access.at):
-        return                               # decided by a symbolic size or a value in memory
+        return                               # depends on a symbolic size or a value in memory
     limited = {r for c in conditions for r in ranges_of(c)}
     outside = _outside(access, conditions, limited)
     if outside is not None and not mentioned <= limited:
@@ -74,7 +74,7 @@ def _try_all(kernel: Kernel, access: Access) -> None:
 
 
 def _outside(access: Access, conditions: Sequence[UOp], tried: set[UOp]) -> str | None:
-    """A combination of counters at which an access is outside its memory, as text; None where there is none, or where
+    """A combination of counters for which an access is outside its memory, as text; None where there is none, or where
     there are too many to try."""
     import numpy as np
     counters = sorted(tried, key=lambda r: str(r.arg.name))
@@ -102,13 +102,13 @@ def _outside(access: Access, conditions: Sequence[UOp], tried: set[UOp]) -> str 
 
 
 def _is_index(node: UOp) -> bool:
-    """Whether a value is made of counters and constants alone."""
+    """Whether a value consists of counters and constants alone."""
     return all(n.op in (o.RANGE, o.CONST) or n.op in o.ELEMENTWISE and n.op.meaning is not None
                for n in toposort([node]))
 
 
 def numbers_at(np: Any, node: UOp, given: dict[UOp, Any]) -> Any:
-    """An index expression's value for all combinations of counters."""
+    """The value of an index expression for all combinations of counters."""
     done = dict(given)
     for n in toposort([node]):
         if n not in done:

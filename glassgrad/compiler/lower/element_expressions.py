@@ -1,9 +1,9 @@
-"""The value of one element of a node. In: a node and an index. Out: an expression, and loops placed in open blocks.
+"""Lower nodes to expressions of one element. In: a node, an index. Out: an expression, and loops in the open blocks.
 
-Movement nodes only change the index (`source_index`), so that nothing is ever copied. A LOAD ends the recursion, and a
-reduction becomes a loop of its own with a register, placed as far out as its index allows. That placement alone gives
-row fusion: a softmax's maximum is needed at an index that has only the row, so its loop is placed once per row. What is
-to be kept in LOCAL memory is stored by the first loop that computes it, and read by those that follow.
+Movement nodes only change the index (`source_index`), so nothing is copied. A LOAD ends the recursion, and a reduction
+becomes a loop with a register, placed as far out as its index allows. This placement alone gives row fusion: the
+maximum of a softmax is read at an index that contains only the row, so its loop is placed once per row. A value to be
+kept in LOCAL memory is stored by the first loop that computes it, and loaded by later ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from itertools import count
 from typing import Any
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import DType, Length, Shape, Size, UOp, const, dtypes, identity, most, ops as o, toposort
+from glassgrad.compiler.graph import (DType, Length, Shape, Size, UOp, const, dtypes, identity, ops as o, toposort,
+                                      upper_bound)
 from glassgrad.compiler.graph.axis_dependence import runs
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, modulo, multiply, operation,
                                                     size_index, times)
@@ -31,10 +32,10 @@ from glassgrad.compiler.schedule.fusion import scanned_constant
 Index = tuple[UOp, ...]
 
 
-# -- movement: where an element comes from -------------------------------------------------------------------
+# -- movement: which element of the source is read -----------------------------------------------------------
 def source_index(node: UOp, at: Index, size: Callable[[Size], UOp] = index) -> tuple[Index, UOp | None]:
     """The index into `node.src[0]` that element `at` of a movement node reads, and the gate outside which the element
-    is 0 (padding). `size` gives the index expression of a symbolic size."""
+    is 0 (padding). `size` converts a symbolic size to an index expression."""
     op, arg, shape = node.op, node.arg, node.src[0].shape
     if op is o.RESHAPE:
         return reshape_index(at, node.shape, shape, size), None
@@ -77,8 +78,8 @@ def reshape_index(at: Index, shape: Shape, source: Shape, size: Callable[[Size],
 
 
 def _regroup(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp]) -> list[UOp]:
-    """Map an index from one shape to another: its row-major position, split into digits. A symbolic size that is not
-    the first makes strides that are known only at run time."""
+    """Map an index from one shape to another: its row-major position, split into digits. A symbolic size, unless it is
+    the first, gives strides that are known only at run time."""
     if shape == source:
         return list(at)
     number, step = index(0), 1
@@ -90,7 +91,7 @@ def _regroup(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp]
     for axis, n in reversed([*enumerate(source)]):
         if n in (0, 1):
             out.append(index(0))
-        elif axis == first:                          # what is left of the number is below this size
+        elif axis == first:                          # the remaining number is below this size
             out.append(number)
         else:
             out.append(operation(o.MOD, number, size(n)))
@@ -99,50 +100,50 @@ def _regroup(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp]
 
 
 def flatten(at: Index, shape: Shape, size: Callable[[Size], UOp] = index) -> UOp:
-    """The row-major position of an index; memory is sized for the upper bounds of symbolic sizes, or (given `size`) for
-    the values of exact ones."""
+    """The row-major position of an index. Memory is sized for upper bounds of symbolic sizes; of exact ones (given
+    `size`), for their values."""
     total: UOp = index(0)
     step: Size = 1
     for i, n in zip(reversed(at), reversed(shape)):
         total = add(total, times(i, size(step)))
-        step = step * (most(n) if size is index else memory_size(n))
+        step = step * (upper_bound(n) if size is index else memory_size(n))
     return total
 
 
 # -- values --------------------------------------------------------------------------------------------------
-_WITHOUT_WIDENING = (o.CAST, o.BITCAST, o.WHERE)     # done on floats below float32 as they are
+_WITHOUT_WIDENING = (o.CAST, o.BITCAST, o.WHERE)     # computed on reduced-precision floats directly, not in float32
 
-Request = tuple[UOp, Index, Any]                  # a node, the index of one of its elements, the gate it is used under
-Computation = Generator[Request, UOp, UOp]        # yields the requests it needs, is sent their values, returns its own
+Request = tuple[UOp, Index, Any]  # a node, the index of one of its elements, the gate under which it is used
+Computation = Generator[Request, UOp, UOp]        # yields requests, receives their values, returns its own value
 
 
 @dataclass
 class Block:
-    """A loop: its counter (None outside all loops), its statements so far; closed: already emitted into its parent."""
+    """A loop being built: its counter (None outside all loops) and statements; closed once it is in its parent."""
     counter: UOp | None
     statements: list[Statement] = field(default_factory=list)
     closed: bool = False
 
 
 class Values:
-    """The values of one kernel's nodes: what was computed already, and the loops that are open."""
+    """The expressions of one kernel's nodes: the values computed so far, and the open loops."""
 
     def __init__(self, sink: UOp, kept: dict[UOp, tuple[int, ...]]):
-        self.sink, self.kept = sink, kept    # kept: nodes to keep in LOCAL memory, with the axes that index it
-        self.votes: dict[UOp, int] | None = None     # output counter: how many reductions depend on it, if counted
+        self.sink, self.kept = sink, kept    # kept: node to keep in LOCAL memory -> the axes that index it
+        self.votes: dict[UOp, int] | None = None     # output counter -> how many reductions depend on it, if counted
         self.memo: dict[Request, UOp] = {}
-        self.requested: dict[UOp, list[tuple[Index, Any]]] = {}        # elementwise node: its indices and gates
-        self.kept_at: dict[UOp, tuple[UOp, list[Block], Index]] = {}   # node: its LOCAL, the loops that fill it, where
+        self.requested: dict[UOp, list[tuple[Index, Any]]] = {}        # elementwise node -> its (index, gate)s
+        self.kept_at: dict[UOp, tuple[UOp, list[Block], Index]] = {}   # node -> its LOCAL, loops that fill it, index
         self.open_blocks: list[Block] = [Block(None)]
-        self.fresh = count().__next__         # numbers for names
-        self.reduced: list[int] = []          # sizes of reduced axes, for the kernel's name
+        self.next_number = count().__next__         # numbers for fresh names
+        self.reduced: list[int] = []          # sizes of reduced axes, which the kernel's name mentions
         nodes = toposort([sink])
         self.params = sorted((n for n in nodes if n.op is o.PARAM), key=lambda n: n.arg.slot)
         self.reductions = [n for n in nodes if n.op in o.REDUCE]
-        self.measures = {p.arg.symbol: p for p in self.params if isinstance(p.arg, Measure)}   # values of variables
-        self.extents: dict[UOp, Size] = {}    # counter: the size it counts to, where that is symbolic
-        self.outputs: set[UOp | None] = {None}       # counters of the results
-        self.nesting: dict[UOp, int] = {}     # how deep reductions are nested below a node
+        self.measures = {p.arg.symbol: p for p in self.params if isinstance(p.arg, Measure)}     # by variable
+        self.extents: dict[UOp, Size] = {}    # counter -> the size it counts to, if that is symbolic
+        self.outputs: set[UOp | None] = {None}       # counters of the results' axes
+        self.nesting: dict[UOp, int] = {}     # node -> how deep reductions are nested below it
         for n in nodes:
             self.nesting[n] = max([self.nesting[s] for s in n.src], default=0) + (n.op in o.REDUCE)
 
@@ -152,19 +153,19 @@ class Values:
         return size_index(n, self.measures)
 
     def counter(self, name: str, n: Size) -> UOp:
-        """A counter of an axis of this size."""
-        made = counter(name, most(n))
+        """A counter for an axis of this size."""
+        made = counter(name, upper_bound(n))
         if isinstance(n, Length):
             self.extents[made] = n
         return made
 
     def clamped(self, number: UOp, n: Size) -> UOp:
-        """A computed integer, clamped to a valid index of an axis of this size."""
+        """Clamp a computed integer to a valid index of an axis of this size."""
         return operation(o.MIN, operation(o.MAX, _as_index(number), index(0)), self.size(n - 1))
 
     def closed(self, blocks: list[Block], kind: str, body: list[Statement]) -> list[Statement]:
-        """The loops of these blocks, one inside the other: each block's statements, then the next loop, then `body`.
-        Loops over axes of symbolic size have a run-time bound."""
+        """Close these blocks into nested loops: each block's statements, then the next loop; innermost `body`. Loops
+        over axes of symbolic size get a run-time bound."""
         for block in reversed(blocks):
             assert block.counter is not None
             extent = self.extents.get(block.counter)
@@ -173,13 +174,13 @@ class Values:
         return body
 
     def nested(self, blocks: list[Block]) -> list[Statement]:
-        """The output loops, the first block being outside all of them."""
+        """Close the output loops; the first block lies outside all of them."""
         return blocks[0].statements + self.closed(blocks[1:], TASK, [])
 
-    # -- values on request: a recursion on an explicit stack, so that depth is no limit ----------------------
+    # -- values on request: recursion on an explicit stack, so that depth is no limit ------------------------
     def value_at(self, node: UOp, at: Index, gate: UOp | None) -> UOp:
-        """The value of `node` at `at`, as an expression; loops it needs are placed in open blocks."""
-        # As a plain recursion, each `yield request` in `computation` being a call of value_at(*request):
+        """The value of `node` at index `at`, as an expression; the loops that it needs are placed in open blocks."""
+        # The plain recursion would be, with each `yield request` in `computation` a call of value_at(*request):
         #     request = (node, at, gate)
         #     if request not in self.memo:
         #         self.memo[request] = self.computation(*request)
@@ -204,7 +205,7 @@ class Values:
                 request = None
 
     def computation(self, node: UOp, at: Index, gate: UOp | None) -> Computation:
-        """How an element is computed: requests of elements of its sources, then an expression over their values."""
+        """Compute one element: request elements of the sources, then return an expression over their values."""
         op = node.op
         if op in o.ELEMENTWISE:
             self.requested.setdefault(node, []).append((at, gate))
@@ -212,11 +213,11 @@ class Values:
                 axes = self.kept[node]
                 position = flatten(tuple(at[a] for a in axes), tuple(node.shape[a] for a in axes))
                 return load(self.kept_at[node][0], position, gate)
-            # the source with the deepest reductions first: its loops are the first to need what the others share
+            # the source with the deepest reductions comes first: its loops are the first that need shared values
             src: dict[UOp, UOp] = {}
             for s in sorted(node.src, key=lambda s: -self.nesting[s]):
                 src[s] = yield (s, at if s.shape != () else (), gate)
-            if self.is_filled(node):      # kept by a loop that a source needed
+            if self.is_filled(node):      # a loop of one of its sources filled its memory
                 return (yield (node, at, gate))
             result = _compute(node, tuple([src[s] for s in node.src]))
             if node in self.kept and node not in self.kept_at and self.outputs.isdisjoint(
@@ -259,12 +260,12 @@ class Values:
 
     # -- reductions ------------------------------------------------------------------------------------------
     def depth(self, at: Index, gate: UOp | None) -> int:
-        """How deep in the open blocks a value at this index must be placed."""
+        """The depth in the open blocks at which a value at this index must be placed."""
         needed = frozenset().union(*[ranges_of(i) for i in at], ranges_of(gate) if gate is not None else ())
         return max((d for d, block in enumerate(self.open_blocks) if block.counter in needed), default=0)
 
     def reduction(self, node: UOp, at: Index, gate: UOp | None) -> Computation:
-        """A loop that accumulates into a register, placed as far out as the index allows."""
+        """Place a loop that accumulates into a register, as far out as the index allows."""
         source, axes = node.src[0], node.arg.axes
         combine = node.op.combine
         assert combine is not None
@@ -279,9 +280,9 @@ class Values:
             for block in self.open_blocks[1:]:
                 if block.counter in self.votes and any(block.counter in ranges_of(i) for i in at):
                     self.votes[block.counter] += 1
-        counters = {a: self.counter(f"k{self.fresh()}", source.shape[a]) for a in axes}
+        counters = {a: self.counter(f"k{self.next_number()}", source.shape[a]) for a in axes}
         self.reduced += [source.shape[a] for a in axes]
-        total = register(f"acc{self.fresh()}", dtype)
+        total = register(f"acc{self.next_number()}", dtype)
         around = self.open_blocks
         inner = [Block(counters[a]) for a in axes]
         self.open_blocks = around[:depth + 1] + inner
@@ -292,7 +293,7 @@ class Values:
         return total.cast(node.dtype)
 
     def one_element(self, node: UOp, chosen: OneTerm, at: Index, gate: UOp | None) -> Computation:
-        """A sum with a single nonzero term: that element, without a loop."""
+        """A sum with a single nonzero term is that element, without a loop."""
         [axis] = node.arg.axes
         picked = yield (chosen.number, at, gate)
         place = self.clamped(picked, node.src[0].shape[axis])
@@ -302,17 +303,17 @@ class Values:
 
     # -- values kept in LOCAL memory -------------------------------------------------------------------------
     def keep(self, node: UOp, at: Index, value: UOp) -> None:
-        """Store a just computed value for the loops that follow."""
+        """Store a value that was just computed, for the loops that follow."""
         inner = self.kept[node]
         shape = tuple(node.shape[a] for a in inner)
-        memory = local(f"kept{len(self.kept_at)}", node.dtype, math.prod(map(most, shape)))
+        memory = local(f"kept{len(self.kept_at)}", node.dtype, math.prod(map(upper_bound, shape)))
         self.kept_at[node] = (memory, self.open_blocks, tuple(at[a] for a in inner))
         self.open_blocks[-1].statements.append(Store(memory, flatten(tuple(at[a] for a in inner), shape), value))
         self.memo = {q: v for q, v in self.memo.items() if q[0] is not node}
 
     def is_filled(self, node: UOp) -> bool:
-        """Whether the loops that fill this node's memory are complete here. Inside them, or in a loop that is
-        placed before one of them, its memory is only partly filled."""
+        """Whether the loops that fill this node's memory are complete here. Inside them, and in a loop placed before
+        one of them, the memory is only partly filled."""
         if node not in self.kept_at:
             return False
         _, filling, at = self.kept_at[node]
@@ -329,7 +330,7 @@ def _load(memory: UOp, at: UOp, gate: UOp | None) -> UOp:
 
 
 def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:
-    """One elementwise op on values: floats below float32 by way of float32, transcendental functions as polynomials."""
+    """Apply an elementwise op: reduced-precision floats via float32, transcendental functions as polynomials."""
     op, dtype = node.op, node.dtype
     reduced: DType | None = next((s.dtype for s in src if s.dtype.kind == "f" and s.dtype.bits < 32), None)
     if reduced is not None and op not in _WITHOUT_WIDENING:
@@ -340,15 +341,15 @@ def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if dtype is dtypes.index:
             return _as_index(src[0])
         if src[0].dtype.kind == "f" and src[0].dtype.bits < 32 and dtype is not dtypes.float32:
-            return src[0].cast(dtypes.float32).cast(dtype)       # reduced precision goes through float32 ...
+            return src[0].cast(dtypes.float32).cast(dtype)       # casts from reduced precision go through float32 ...
         if dtype.kind == "f" and dtype.bits < 32 and src[0].dtype not in (dtypes.float32, dtypes.float64):
-            return src[0].cast(dtypes.float32).cast(dtype)       # ... both ways
+            return src[0].cast(dtypes.float32).cast(dtype)       # ... and so do casts to it
     result = UOp(op, dtype, src, node.arg, node.place)
     return expand(result) if op.approximate else result
 
 
 def _as_index(number: UOp) -> UOp:
-    """A number as an index; an index that was cast to another type is cast back by leaving the cast out."""
+    """Convert a number to an index; if it was cast from an index, return that index."""
     if number.op is o.CAST and number.src[0].dtype is dtypes.index:
         low, high = bounds(number.src[0])
         if number.dtype.min <= low and high <= number.dtype.max:

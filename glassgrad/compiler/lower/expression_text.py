@@ -1,7 +1,7 @@
-"""Expressions and statements of a kernel as text, and its loop tree as a picture: a box for each loop, around what it
-repeats. In: a value over counters, loads and registers; a `Kernel`. Out: the usual notation; SVG text.
+"""Print a kernel's expressions and statements, and draw its loop tree as nested boxes. In: a value over counters, loads
+and registers; a `Kernel`. Out: text in the usual notation; SVG text.
 
-Statements are told apart by their fields, not their classes: loops.py, which has the classes, draws by way of this.
+Statements are distinguished by their fields, not their classes: loops.py, which has the classes, imports this file.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def combine_text(op: o.Op) -> str:
 
 
 def memory_text(memory: UOp) -> str:
-    """A parameter or a LOCAL by its short name."""
+    """The short name of a parameter or a LOCAL."""
     return f"a{memory.arg.slot}" if memory.op is o.PARAM else str(memory.arg.name)
 
 
 def statement_text(s: Any) -> str:
-    """A statement that computes something, by its fields: `acc += a1[k]`, `a0[i] = acc if i < 5`, `prefetch a1[k]`."""
+    """A statement as text, by its fields: `acc += a1[k]`, `a0[i] = acc if i < 5`, `prefetch a1[k]`."""
     place = "" if not hasattr(s, "index") else f"{memory_text(s.memory)}[{text(s.index)}]"
     if not hasattr(s, "value"):
         return f"prefetch {place}" if place else type(s).__name__
@@ -38,7 +38,7 @@ def statement_text(s: Any) -> str:
 
 
 def text(node: UOp) -> str:
-    """An expression in the usual notation; very long ones are cut."""
+    """An expression in the usual notation; very long ones are truncated."""
     def write(n: UOp, depth: int) -> str:
         if n.op is o.CONST:
             return str(n.arg)
@@ -63,14 +63,14 @@ def text(node: UOp) -> str:
     return out if len(out) <= _LONGEST else out[:_LONGEST] + " ..."
 
 
-# -- as a picture ---------------------------------------------------------------------------------------------------
+# -- as SVG ---------------------------------------------------------------------------------------------------------
 def kernel_svg(kernel: Any) -> str:
-    """The loops of every phase, without indices."""
+    """Draw the loops of every phase, without indices."""
     return nests({kernel.name: loop_boxes(kernel)}, LOOPS)
 
 
 def loop_boxes(kernel: Any) -> list[Nest | str]:
-    """The loops of all phases, one below the other."""
+    """The loops of all phases as boxes, one below the other."""
     return [box for phase in kernel.phases for box in _nested(phase.body)]
 
 

@@ -1,10 +1,9 @@
 """The loop tree: what a kernel does, in order. In: nothing. Out: the statement types and `Kernel`.
 
-Expressions are interned `UOp`s over RANGE counters, LOADs and REGISTERs. Statements are an explicit ordered tree, not
-interned: two equal loads may see different memory if a store lies between. Moves (optimize/) edit the tree, renderers
-read it.
+Expressions are interned `UOp`s over RANGE counters, LOADs and REGISTERs. Statements form an explicit ordered tree and
+are not interned: two equal loads may see different values if a store is between them. Moves edit it, renderers read it.
 
-The grammar, whole:
+The whole grammar:
     Kernel     = name, params, phases                       phases run one after another, each with all its tasks
     Phase      = body                                       a list of statements; its TASK loops are spread over workers
     Statement  = For(range, kind, body, stop) | If(condition, body)
@@ -12,20 +11,20 @@ The grammar, whole:
                | Store(memory, index, value, combine, gate) | Prefetch(memory, index)
                | CopyBoxes(memory, round, boxes) | AwaitCopies(round) | AwaitSteps(pending) | Barrier() | Turn()
 
-The last line is for groups of threads, on GPUs: group_statements.py.
+The statements of the last line are for groups of GPU threads: group_statements.py.
 
 Kinds of loop:
-    TASK    iterations are independent and run in any order; only perfectly nested outermost TASK loops of a phase are
-            spread over threads
-    LOOP    one after another
+    TASK    iterations are independent and run in any order; only the perfectly nested, outermost TASK loops of a
+            phase are spread over threads
+    LOOP    iterations run in order
     TILE    independent iterations, jammed: every statement inside runs for all of them before the next one runs.
             A loop inside a TILE runs once, its body for all iterations. Values that depend on a TILE range live in
-            registers, one each. (unroll-and-jam; the register tile of a matrix multiplication)
+            registers, one per iteration. (unroll-and-jam; the register tile of a matrix multiplication)
     LANE    as TILE, but the iterations are the lanes of one vector; at most one LANE range is open at a time
     UNIT    as TILE, but all iterations of the UNIT loops around a statement are one instruction of a matrix unit
-            (compiler/optimize/targets/matrix_units.py): a small matrix is cleared, loaded, stored, or gets a product
-            of two others added. What is added over UNIT ranges that the register does not have is summed in the unit's
-            own order. On an asynchronous unit, each Accumulate is one step that AwaitSteps counts
+            (compiler/optimize/targets/matrix_units.py), which clears, loads or stores a small matrix, or adds the
+            product of two others to it. An Accumulate over UNIT ranges that its register does not have is summed in
+            the unit's own order. On an asynchronous unit, each Accumulate is one step, which AwaitSteps counts
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ WIDE = (TILE, LANE, UNIT)
 
 @dataclass(eq=False)
 class For:
-    """`range` counts 0, 1, ... below its size, or below `stop` (an index expression) where that is smaller."""
+    """A loop. `range` counts 0, 1, ... below its size, or below `stop` (an index expression) if that is smaller."""
     range: UOp
     kind: str
     body: list[Statement]
@@ -55,21 +54,21 @@ class For:
 
 @dataclass(eq=False)
 class If:
-    """Runs the body where the (scalar, not wide in lanes) condition holds."""
+    """Runs the body if the condition (a scalar, the same for all lanes) holds."""
     condition: UOp
     body: list[Statement]
 
 
 @dataclass(eq=False)
 class Assign:
-    """register = value. Inside wide loops: for each iteration that register or value depend on."""
+    """register = value; inside wide loops, for each iteration that the register or the value depends on."""
     register: UOp
     value: UOp
 
 
 @dataclass(eq=False)
 class Accumulate:
-    """register = combine(register, value); of a MUL value under ADD this may be one fused multiply-add."""
+    """register = combine(register, value). ADD of a MUL value may be one fused multiply-add."""
     register: UOp
     combine: o.Op
     value: UOp
@@ -77,7 +76,7 @@ class Accumulate:
 
 @dataclass(eq=False)
 class Store:
-    """memory[index] = value, or combine(memory[index], value); nothing where the gate (bool, may be wide) is false."""
+    """memory[index] = value, or combine(memory[index], value); nothing where the gate (a bool, maybe wide) is false."""
     memory: UOp
     index: UOp
     value: UOp
@@ -87,8 +86,7 @@ class Store:
 
 @dataclass(eq=False)
 class Prefetch:
-    """A hint that memory[index] is read soon; of lanes, the first counts. It has no effect on values, and the index
-    may be out of bounds."""
+    """A hint that memory[index] is read soon (lanes: that of the first lane). The index may be out of bounds."""
     memory: UOp
     index: UOp
 
@@ -104,44 +102,44 @@ class Phase:
 
 @dataclass(eq=False)
 class Kernel:
-    """A lowered kernel. Param slot i is args[i] of the launch; shared LOCALs follow the params as further slots."""
+    """A lowered kernel. The param of slot i is args[i] of the launch; shared LOCALs follow the params as slots."""
     name: str
-    params: list[UOp]                 # PARAM nodes by slot: shape () with a Cell's dtype is a scalar
+    params: list[UOp]                 # PARAM nodes by slot; one of shape () with a Cell's dtype is a scalar
     phases: list[Phase]
-    written: tuple[int, ...] = ()     # slots that are stored to
-    moves: list[str] = field(default_factory=list)   # how it was optimized, in order, printable
-    streamed: tuple[int, ...] = ()    # slots written by non-temporal (streaming) stores, where a renderer has them
+    written: tuple[int, ...] = ()     # slots that it stores to
+    moves: list[str] = field(default_factory=list)   # the moves that optimized it, in order, as text
+    streamed: tuple[int, ...] = ()    # slots written by non-temporal (streaming) stores, if the renderer has them
 
     def _repr_svg_(self) -> str:
-        """For notebooks: a box for each loop."""
+        """The loops as boxes in SVG, for notebooks."""
         from glassgrad.compiler.lower.expression_text import kernel_svg
         return kernel_svg(self)
 
 
-# -- expressions of kernels ----------------------------------------------------------------------------------
+# -- expressions in kernels ----------------------------------------------------------------------------------
 def counter(name: str, size: int) -> UOp:
-    """A loop's counter: 0 <= counter < size."""
+    """A loop counter: 0 <= counter < size."""
     return UOp(o.RANGE, dtypes.index, (), Range(name, size))
 
 
 def load(memory: UOp, index: UOp, gate: UOp | None = None) -> UOp:
-    """memory[index]; where the gate is false the result is 0 and nothing is read."""
+    """Load memory[index]; where the gate is false, the result is 0 and nothing is read."""
     return UOp(o.LOAD, memory.dtype, (memory, index) if gate is None else (memory, index, gate))
 
 
 def register(name: str, dtype: DType, wide: Iterable[UOp] = ()) -> UOp:
-    """A mutable value named `name`: one for each combination of the given TILE, LANE and UNIT ranges."""
+    """A mutable value: one for each combination of iterations of the given TILE, LANE and UNIT ranges."""
     return UOp(o.REGISTER, dtype, tuple(wide), name)
 
 
 def local(name: str, dtype: DType, size: int, scope: str = "worker", over: str = "") -> UOp:
-    """Memory for one launch: scope "worker" is private to the running task, "shared" is seen by all tasks. It
-    reuses the memory of the LOCAL named `over`, which is no longer used when this one is."""
+    """Scratch memory for one launch. Scope "worker" is private to the running task, "shared" is visible to all tasks.
+    With `over`, it reuses the memory of the LOCAL of that name, which is not used any more by then."""
     return UOp(o.LOCAL, dtype, (), Local(name, size, scope, over))
 
 
 def fold(value: UOp, combine: o.Op, wide: Iterable[UOp]) -> UOp:
-    """One value from all iterations of the wide ranges, combined in a fixed tree."""
+    """Reduce the iterations of the wide ranges to one value, combined in a fixed tree."""
     wide = tuple(r for r in wide if r in ranges_of(value))
     return UOp(o.FOLD, value.dtype, (value, *wide), FoldOver(combine)) if wide else value
 
@@ -150,57 +148,57 @@ _NO_RANGES: frozenset[UOp] = frozenset()
 
 
 def ranges_of(node: UOp) -> frozenset[UOp]:
-    """The RANGEs a value depends on (a FOLD no longer depends on what it folded)."""
+    """The RANGEs that a value depends on (a FOLD does not depend on the ranges that it folds)."""
     try:
         return node.ranges
     except AttributeError:
         for top in toposort([node], lambda n: [s for s in n.src if not hasattr(s, "ranges")]):
-            first, *others = {s.ranges for s in top.src} or (_NO_RANGES,)        # most sources have the same
+            first, *others = {s.ranges for s in top.src} or (_NO_RANGES,)        # most sources have the same ranges
             result = frozenset((top,)) if top.op is o.RANGE else first.union(*others) if others else first
             top.ranges = result - frozenset(top.src[1:]) if top.op is o.FOLD else result
         return node.ranges
 
 
 # -- building loops -------------------------------------------------------------------------------------------
-def one(range_: UOp) -> UOp:
-    """The counter, or 0 where its loop has one iteration."""
+def current(range_: UOp) -> UOp:
+    """The counter; the constant 0 if its loop has one iteration."""
     return range_ if range_.arg.size > 1 else index(0)
 
 
 def register_over(name: str, dtype: DType, ranges: Iterable[UOp]) -> UOp:
-    """A register with an element for each iteration of these loops; those of one iteration are left out."""
+    """A register with an element for each iteration of these loops; loops of one iteration are left out."""
     return register(name, dtype, [r for r in ranges if r.arg.size > 1])
 
 
-ONCE = counter("once", 1)        # of a TASK loop around statements that run where its bound is 1
+ONCE = counter("once", 1)        # counter of a TASK loop with bound 0 or 1, which runs a body conditionally
 
 
 def flat_index(ranges: Iterable[UOp], at: UOp | None = None) -> UOp:
-    """The flat (row-major) index of these counters: ((at * size + i) * size + j) .."""
+    """The row-major index of these counters: ((at * size + i) * size + j) .."""
     at = index(0) if at is None else at
     for r in ranges:
         at = add(multiply(at, r.arg.size), r)
     return at
 
 
-def left_of(size: int | UOp, piece: int, number: UOp) -> UOp | None:
-    """The bound of a loop over piece `number` of a length: what is left of it; None where all pieces are whole."""
+def piece_bound(size: int | UOp, piece: int, number: UOp) -> UOp | None:
+    """The bound of a loop over piece `number` of a length: what remains of the length; None if all pieces are whole."""
     if isinstance(size, int) and size % piece == 0:
         return None
-    return add(index(size) if isinstance(size, int) else size, multiply(one(number), -piece))
+    return add(index(size) if isinstance(size, int) else size, multiply(current(number), -piece))
 
 
 def nested(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP) -> list[Statement]:
-    """S  ->  for a: for b: S      (loops of one iteration are left out: S uses 0 for them, see `one`)"""
+    """S  ->  for a: for b: S      (without loops of one iteration: S uses 0 for their counters, see `one`)"""
     return loops_around([r for r in ranges if r.arg.size > 1], body, kind)
 
 
 def loops_around(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP) -> list[Statement]:
     """S  ->  for a: for b: S"""
-    return around([For(r, kind, []) for r in ranges], body)
+    return in_loops([For(r, kind, []) for r in ranges], body)
 
 
-def around(loops: Sequence[For], body: list[Statement]) -> list[Statement]:
+def in_loops(loops: Sequence[For], body: list[Statement]) -> list[Statement]:
     """S  ->  for a: for b: S, with the kinds and stops of these loops"""
     for f in reversed(loops):
         body = [For(f.range, f.kind, body, f.stop)]
@@ -209,7 +207,7 @@ def around(loops: Sequence[For], body: list[Statement]) -> list[Statement]:
 
 # -- reading loops --------------------------------------------------------------------------------------------
 def walk(body: Iterable[Statement]) -> Iterator[Statement]:
-    """Every statement, outer before inner, in order."""
+    """Yield every statement, outer before inner, in order."""
     for statement in body:
         yield statement
         if isinstance(statement, (For, If)):
@@ -217,7 +215,7 @@ def walk(body: Iterable[Statement]) -> Iterator[Statement]:
 
 
 def task_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
-    """The perfectly nested TASK loops at the top of a body, outermost first, and what the innermost one holds."""
+    """The perfectly nested TASK loops at the top of a body, outermost first, and the body of the innermost one."""
     loops: list[For] = []
     while len(body) == 1 and isinstance(body[0], For) and body[0].kind == TASK:
         loops.append(body[0])
@@ -226,14 +224,14 @@ def task_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
 
 
 def version_of(body: list[Statement]) -> tuple[UOp | None, list[Statement]]:
-    """The condition on which a version of a nest runs (an index that is 1 or 0; None: always), and the nest."""
+    """The condition under which a version of a nest runs (an index of value 1 or 0; None: always), and the nest."""
     first = body[0]
     return (first.stop, first.body) if isinstance(first, For) and first.range is ONCE else (None, body)
 
 
 def numbered_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
-    """As `task_loops`, in the order in which a launch numbers their iterations: loops with a run-time bound first,
-    so that tasks beyond the bound are the last ones. (Not those whose bound depends on another loop's counter.)"""
+    """As `task_loops`, in the order in which a launch numbers the iterations: loops with a run-time bound first, so
+    that tasks beyond the bound are the last ones. (Not loops whose bound depends on another loop's counter.)"""
     loops, inner = task_loops(body)
     return sorted(loops, key=lambda loop: loop.stop is None or bool(ranges_of(loop.stop))), inner
 
@@ -244,7 +242,7 @@ _EXPRESSIONS: dict[type, tuple[str, ...]] = {
 
 
 def expressions(statement: Statement) -> list[UOp]:
-    """The expressions a statement evaluates itself (not those of statements inside it)."""
+    """The expressions that a statement evaluates itself (without those of statements inside it)."""
     found = [getattr(statement, name) for name in _EXPRESSIONS[type(statement)]]
     if isinstance(statement, CopyBoxes):
         found += [e for box in statement.boxes for e in (*box.first, box.to)]
@@ -252,17 +250,17 @@ def expressions(statement: Statement) -> list[UOp]:
 
 
 def nodes_in(body: Iterable[Statement]) -> list[UOp]:
-    """Every node of the expressions in these statements, and in those inside them; sources first, each once."""
+    """Every node of the expressions in these statements, nested ones included; sources first, without repetitions."""
     return toposort([e for s in walk(body) for e in expressions(s)])
 
 
 def loads_in(body: Iterable[Statement]) -> list[UOp]:
-    """Every LOAD in these statements, and in those inside them."""
+    """Every LOAD in these statements, nested ones included."""
     return [n for n in nodes_in(body) if n.op is o.LOAD]
 
 
 def rewritten(statement: Statement, new: Callable[[UOp], UOp]) -> Statement:
-    """A copy of a statement with `new` applied to every expression that it evaluates itself."""
+    """Copy a statement, applying `new` to every expression that it evaluates itself."""
     made = copy(statement)
     for name in _EXPRESSIONS[type(statement)]:
         old = getattr(statement, name)
@@ -275,18 +273,18 @@ def rewritten(statement: Statement, new: Callable[[UOp], UOp]) -> Statement:
 
 
 def with_body(statement: For | If, body: list[Statement]) -> For | If:
-    """The same loop or branch around other statements."""
+    """Copy a loop or branch with another body."""
     made = copy(statement)
     made.body = body
     return made
 
 
 def shared_locals(kernel: Kernel) -> list[UOp]:
-    """The shared LOCALs in order of first use: the launch's slots after the params."""
-    return [m for m in dict.fromkeys(m for p in kernel.phases for m in filled(p)) if m.arg.scope == "shared"]
+    """The shared LOCALs in order of first use; they take the launch's slots after the params."""
+    return [m for m in dict.fromkeys(m for p in kernel.phases for m in locals_written(p)) if m.arg.scope == "shared"]
 
 
-def filled(phase: Phase) -> list[UOp]:
-    """The LOCALs that a phase writes, once for each statement."""
+def locals_written(phase: Phase) -> list[UOp]:
+    """The LOCALs that a phase writes, once per statement."""
     writes = [s.memory for s in walk(phase.body) if isinstance(s, (Store, CopyBoxes))]
     return [m for m in writes if m.op is o.LOCAL]

@@ -1,9 +1,9 @@
-"""What targets lack, as plain arithmetic. In: casts of floats, shifts, comparisons of booleans. Out: other UOps.
+"""Express operations that a target lacks. In: casts of floats, shifts, comparisons of booleans. Out: other UOps.
 
-No target needs a library for them this way, and lanes stay lanes. The meaning is PyTorch's: every cast of a
-reduced-precision float goes through float32 and rounds to nearest, ties to even; what is too large becomes infinity, or
-in types without it what `DType.overflow` says. Of floats to integers, renderers have casts to int32 and int64, which
-round towards zero and give the least integer for what does not fit; all others are made of these.
+So no target needs a library for them, and lanes stay lanes. The meaning is PyTorch's: every cast of a reduced-precision
+float goes through float32 and rounds to nearest, ties to even; a value that is too large becomes infinity, or
+`DType.overflow` in types without infinities. For floats to integers, renderers have casts to int32 and int64, which
+round towards zero and give the least integer for values out of range; all others are built from these.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ SMALL_FLOATS = frozenset((*dtypes.fp8s, dtypes.float16, dtypes.bfloat16))
 
 
 def carrier(dtype: DType) -> DType:
-    """The unsigned integer type that holds a float type's bits."""
+    """The unsigned integer type with the bits of a float type."""
     return {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[dtype.itemsize]
 
 
 def held(dtype: DType) -> DType:
-    """The type in which a renderer without small floats carries values of a type: small floats as their bits."""
+    """The type in which a renderer without small floats holds values of a type: small floats as their bits."""
     return carrier(dtype) if dtype in SMALL_FLOATS else dtype
 
 
 def in_memory(dtype: DType) -> DType:
-    """The type of an element in memory: a boolean is a byte."""
+    """The type of an element in memory: a bool is stored as a byte."""
     return dtypes.uint8 if dtype is dtypes.bool else held(dtype)
 
 
 class Instructions(NamedTuple):
-    """What some targets have an instruction for, and others do not."""
-    small_floats: frozenset[DType] = frozenset()       # that are converted to and from float32
+    """Instructions that some targets have and others do not."""
+    small_floats: frozenset[DType] = frozenset()       # types that it converts to and from float32
     rounding: bool = False                             # of a float to an integer
 
 
 def cast(x: UOp, dtype: DType, native: frozenset[DType] = frozenset()) -> UOp:
-    """x in another type, where one of the two types is a reduced-precision float."""
+    """Cast x, where one of the two types is a reduced-precision float."""
     if x.dtype in SMALL_FLOATS:
         x = x.cast(dtypes.float32) if x.dtype in native else widen(x)
     if dtype not in SMALL_FLOATS:
@@ -50,7 +50,7 @@ def cast(x: UOp, dtype: DType, native: frozenset[DType] = frozenset()) -> UOp:
 
 
 def widen(x: UOp) -> UOp:
-    """A small float as float32: its exponent and mantissa moved into place, then scaled by the difference in bias."""
+    """Convert a small float to float32: move exponent and mantissa into place, then scale for the other bias."""
     dtype = x.dtype
     bits = x.bitcast(carrier(dtype)).cast(dtypes.uint32)
     shift = 23 - dtype.mantissa
@@ -59,29 +59,29 @@ def widen(x: UOp) -> UOp:
     sign = (bits & (1 << (dtype.bits - 1))) << (32 - dtype.bits)
     size = (bits & ((1 << (dtype.bits - 1)) - 1)) << shift
     value = size.bitcast(dtypes.float32) * const(2.0 ** (127 - dtype.bias), dtypes.float32)
-    if dtype.has_infinities:               # the largest exponent is kept for infinity and NaN
+    if dtype.has_infinities:               # the largest exponent means infinity or NaN
         special = const(dtype.overflow - 1 << shift, dtypes.uint32) < size
         value = special.where((size | 0x7F800000).bitcast(dtypes.float32), value)
-    else:                                  # one code is NaN: with either sign, or where -0.0 would be
+    else:                                  # one code is NaN: the largest with either sign, or that of -0.0
         special = size.eq(dtype.nan << shift) if dtype.has_negative_zero else bits.eq(dtype.nan)
         value = special.where(const(math.nan, dtypes.float32), value)
     return (value.bitcast(dtypes.uint32) | sign).bitcast(dtypes.float32)
 
 
 def round_to(x: UOp, dtype: DType) -> UOp:
-    """A float32 rounded to a reduced-precision float."""
+    """Round a float32 to a reduced-precision float."""
     bits = x.bitcast(dtypes.uint32)
-    if dtype is dtypes.bfloat16:           # the upper half of a float32, rounded: exponents need no care
+    if dtype is dtypes.bfloat16:           # the upper half of a float32, rounded
         half = (bits + ((bits >> 16) & 1) + const(0x7FFF, dtypes.uint32)) >> 16
         return x.ne(x).where(const(dtype.nan, dtypes.uint32), half).cast(dtypes.uint16).bitcast(dtype)
     shift, bias = 23 - dtype.mantissa, dtype.bias
     size = bits & 0x7FFFFFFF
     sign = (bits >> (32 - dtype.bits)) & (1 << (dtype.bits - 1))
-    # half of the last place that stays, less one, plus its lowest bit: rounds to nearest, ties to even
+    # add half of the last kept place, minus one, plus the lowest kept bit: rounds to nearest, ties to even
     rounding = ((size >> shift) & 1) + const((1 << (shift - 1)) - 1, dtypes.uint32)
     normal = (size + rounding - ((127 - bias) << 23)) >> shift
     result = normal.minimum(dtype.overflow)
-    # adding a number whose last place is the smallest such float makes the adder round for us
+    # adding a number whose last place is the smallest such float makes the adder round
     magic = (1 - bias - dtype.mantissa + 23 + 127) << 23
     adder = const(struct.unpack("<f", struct.pack("<I", magic))[0], dtypes.float32)
     tiny = (size.bitcast(dtypes.float32) + adder).bitcast(dtypes.uint32) - const(magic, dtypes.uint32)
@@ -93,7 +93,7 @@ def round_to(x: UOp, dtype: DType) -> UOp:
 
 
 def shift(node: UOp, has: Instructions) -> UOp:
-    """A shift by any distance, from one that is in range, which is all that instructions define: 0 where the distance
+    """A shift by any distance, built from shifts in range, which are all that instructions define: 0 where the distance
     is negative or not below the number of bits."""
     x, y = node.src
     bits, none = x.dtype.bits, const(0, x.dtype)
@@ -104,23 +104,23 @@ def shift(node: UOp, has: Instructions) -> UOp:
 
 
 def to_integer(x: UOp, dtype: DType) -> UOp:
-    """A float32 or float64 as an integer, by way of a signed one of 32 or 64 bits."""
+    """Convert a float32 or float64 to an integer, via a signed one of 32 or 64 bits."""
     signed = dtypes.int64 if dtype.bits == 64 else dtypes.int32
     if dtype not in (dtypes.uint32, dtypes.uint64):
         return x.cast(signed).cast(dtype)
     half = 2.0 ** (dtype.bits - 1)
-    below = half * (1 - 2.0 ** -(x.dtype.mantissa + 1))              # the next float
-    large = const(below, x.dtype) < x                                # the upper half is converted less 2^(bits - 1)
+    below = half * (1 - 2.0 ** -(x.dtype.mantissa + 1))              # the largest float below it
+    large = const(below, x.dtype) < x                                # convert the upper half minus 2^(bits - 1)
     low = large.where(x - half, x).cast(signed)
     return large.where(low ^ const(signed.min, signed), low).bitcast(dtype)
 
 
 def truncate(node: UOp, has: Instructions) -> UOp:
-    """A float without its fraction, by way of integers: for processors that cannot round."""
+    """Truncate a float to an integral value via integers: for processors without rounding instructions."""
     if has.rounding:
         return node
     x, dtype = node.src[0], node.dtype
-    whole = const(2.0 ** dtype.mantissa, dtype)          # from here on floats have no fraction
+    whole = const(2.0 ** dtype.mantissa, dtype)          # from here on, floats have no fraction
     integer = dtypes.int32 if dtype is dtypes.float32 else dtypes.int64
     near = x.abs() < whole
     cut = near.where(x, const(0.0, dtype)).cast(integer).cast(dtype).bitcast(carrier(dtype))
@@ -129,25 +129,25 @@ def truncate(node: UOp, has: Instructions) -> UOp:
 
 
 def round_even(node: UOp, has: Instructions) -> UOp:
-    """A float rounded to the nearest integer, halves to the even one, by an addition: for processors that cannot."""
+    """Round a float to the nearest integer, ties to even, by an addition, if there is no instruction for it."""
     if has.rounding:
         return node
     x, dtype = node.src[0], node.dtype
-    whole = const(2.0 ** dtype.mantissa, dtype)          # between it and its double, floats are the integers
+    whole = const(2.0 ** dtype.mantissa, dtype)          # between this and twice this, floats are the integers
     nearest = (x.abs() + whole - whole).bitcast(carrier(dtype))
     sign = x.bitcast(carrier(dtype)) & (1 << (dtype.bits - 1))
     return (x.abs() < whole).where((nearest | sign).bitcast(dtype), x)
 
 
 def _converted(node: UOp, has: Instructions) -> UOp:
-    """A cast of a small float that the target does not convert, or of a float to an integer; others as they are."""
+    """Express a cast of a small float that the target lacks, or of a float to an integer; others are unchanged."""
     x, dtype = node.src[0], node.dtype
     if dtype in SMALL_FLOATS or x.dtype in SMALL_FLOATS:
         return cast(x, dtype, has.small_floats)
     return to_integer(x, dtype) if x.dtype.kind == "f" and dtype.kind in "iu" else node
 
 
-# By op and kind of the first source: what a target may lack, and how it is written instead.
+# (op, kind of the first source's type) -> how to express an operation that a target may lack
 LACKING: dict[tuple[o.Op, str], Callable[[UOp, Instructions], UOp]] = {
     (o.CMPLT, "b"): lambda node, has: ~node.src[0] & node.src[1],
     (o.CMPEQ, "b"): lambda node, has: ~(node.src[0] ^ node.src[1]),

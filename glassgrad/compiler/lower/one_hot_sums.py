@@ -1,4 +1,5 @@
-"""Sums with one nonzero term, as in a classification loss and its gradient. In: a SUM node. Out: `OneTerm`, or None."""
+"""Find sums with one nonzero term, as in classification losses and gradients. In: a SUM node. Out: `OneTerm`, or
+None."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from glassgrad.compiler.graph import UOp, ops as o
 
 
 class OneTerm(NamedTuple):
-    """The only term of a sum that is not 0: `value`, or minus it, at the position `number` along the summed axis."""
+    """The only nonzero term of a sum: `value` (or its negative), at position `number` along the summed axis."""
     number: UOp
     value: UOp
     negated: bool
@@ -16,7 +17,7 @@ class OneTerm(NamedTuple):
 
 def one_term(node: UOp) -> OneTerm | None:
     """Match sum over k of where(k == number, value, 0), where `number` does not depend on k: it needs no loop. None for
-    any other sum."""
+    other sums."""
     if node.op is not o.SUM or len(node.arg.axes) != 1:
         return None
     [axis], source = node.arg.axes, node.src[0]
@@ -38,7 +39,7 @@ def one_term(node: UOp) -> OneTerm | None:
 
 
 def _counts(node: UOp, axis: int) -> bool:
-    """Whether a node's elements are their positions along an axis."""
+    """Whether each element of a node is its own position along an axis."""
     shape = node.shape
     while node.op in (o.EXPAND, o.RESHAPE):
         if node.op is o.EXPAND and node.src[0].shape[axis:axis + 1] != shape[axis:axis + 1]:

@@ -1,4 +1,4 @@
-"""Kernels as text a person can read. In: a `Kernel`. Out: its loop nest, or its linear list of UOps."""
+"""Print kernels for people to read. In: a `Kernel`. Out: its loop nest, or its linear list of UOps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from glassgrad.compiler.lower.loops import (Accumulate, Assign, For, If, Kernel,
 
 
 def show(kernel: Kernel) -> str:
-    """The loop nest, one statement a line.
+    """Print the loop nest, one statement per line.
 
     >>> from glassgrad.compiler.graph import ops as o
     >>> from glassgrad.compiler.lower.loops import Phase, counter, load
@@ -33,7 +33,7 @@ def show(kernel: Kernel) -> str:
 
 
 def rows_of(kernel: Kernel) -> dict[Statement, int]:
-    """The line of `show` that each statement is on; the first is 0."""
+    """The line of `show` that each statement is on, from 0."""
     rows: dict[Statement, int] = {}
     at = 1
     for phase in kernel.phases:
@@ -77,7 +77,7 @@ def _box(box: Box) -> str:
 
 
 def linear(kernel: Kernel) -> str:
-    """The kernel flattened: every UOp once, in the order it is needed, with loops as RANGE and END."""
+    """The kernel flattened: every UOp once, before it is used, with loops as RANGE and END."""
     lines: list[str] = []
     number: dict[UOp, int] = {}
 

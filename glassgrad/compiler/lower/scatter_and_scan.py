@@ -1,5 +1,5 @@
-"""Loops of SCATTER and SCAN, which are always kernels of their own. In: such a node, and where its result goes.
-Out: phases. What they read is computed at their counters, as in any kernel (element_expressions.py).
+"""Lower SCATTER and SCAN, which always have a kernel of their own. In: such a node, and where its result is stored.
+Out: phases. Values that they read are computed at their counters, as in any kernel (element_expressions.py).
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ _COMBINED = {"add": o.ADD, "max": o.MAX}     # modes of a SCATTER
 
 
 class ScatterAndScan(Values):
-    """The values of a kernel's nodes, and the loops of the two ops that write their result in an order of their own."""
+    """`Values`, plus the loops of the two ops that write their result in an order of their own."""
 
     def scatter(self, target: UOp, node: UOp) -> list[Phase]:
-        """Copy the base, then store the values: in sequence along the index, in parallel along the rest, and along axes
-        of the index that write disjoint elements (rows of a batch). A permutation writes each element just once: in
-        parallel, and without a copy of the base. A fourth source says where bins of the index start, whose elements are
-        disjoint; if there are as many as rows, each is a row's, which is summed before it is stored."""
+        """Copy the base, then store the values: in sequence along the index; in parallel along the other axes, and
+        along axes of the index that write disjoint elements (rows of a batch). A permutation writes each element
+        exactly once: in parallel, and without copying the base. A fourth source gives the starts of bins of the index,
+        which write disjoint elements; if there are as many bins as rows, each belongs to a row, which is summed before
+        it is stored."""
         base, where, values, *starts = node.src
         counters = tuple(self.counter(f"i{a}", n) for a, n in enumerate(base.shape))
         self.open_blocks += [Block(c) for c in counters]
@@ -60,7 +61,7 @@ class ScatterAndScan(Values):
         combine = _COMBINED.get(node.arg.mode)
         wide = target.dtype.accumulator
         if combine is not None and (wide is not target.dtype or not inner):
-            # floats below float32 are combined in float32; disjoint elements are updated by a plain load and store
+            # reduced-precision floats are combined in float32; disjoint elements are updated by a plain load and store
             value = UOp(combine, wide, (load(target, spot).cast(wide), value.cast(wide))).cast(target.dtype)
             combine = None
         stores: list[Statement] = [Store(target, spot, value, combine)]
@@ -71,7 +72,7 @@ class ScatterAndScan(Values):
         return [first, Phase(self.closed(outer, TASK, [For(steps[0], LOOP, stores, stop)]))]
 
     def scan(self, target: UOp, node: UOp) -> list[Phase]:
-        """A running total along one axis, one row per task."""
+        """Combine along one axis step by step, one row per task."""
         source, axis, combine = node.src[0], node.arg.axis, node.arg.combine
         at = tuple(self.counter(f"i{a}" if a != axis else "k0", n) for a, n in enumerate(source.shape))
         outer = [Block(c) for a, c in enumerate(at) if a != axis]
@@ -86,7 +87,7 @@ class ScatterAndScan(Values):
 
 
 def _writes_disjoint(spot: UOp, counter: UOp | None) -> bool:
-    """Whether iterations of a counter write disjoint elements: it is a digit of the index apart from other terms."""
+    """Whether iterations of a counter write disjoint elements: it is a separate digit of the index."""
     terms = {atom: k for atom, k in linear(spot)[1].items() if bounds(atom)[0] < bounds(atom)[1]}
     unit = terms.get(counter, 0) if counter is not None else 0
     if counter is None or unit <= 0 or not exact(spot):

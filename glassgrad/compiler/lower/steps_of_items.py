@@ -1,15 +1,15 @@
-"""All steps of a recurrence of independent items, as one kernel. In: its graph, and the kernels of one step. Out: the
-loop tree.
+"""Lower all steps of a recurrence of independent items to one kernel. In: its graph, kernels of a step. Out: a loop
+tree.
 
-    task item:                                  a matrix of a batch, say
+    task item:                                  for example a matrix of a batch
       state = start[item]
-      loop step:                                up to the last one, or until a state says that nothing changes any more
+      loop step:                                to the last one, or until a state says that nothing changes any more
         the loops of each kernel of a step, over LOCAL memory
       result[item] = state
 
-The kernels of a step are those that would be launched one after another; here they read and write the task's own
-memory. A state is updated in place where each element is computed from the same element of the old state alone.
-Otherwise it has two places, and a step reads one and writes the other.
+The kernels of a step are those that would otherwise be launched one after another; here they read and write the task's
+own memory. A state is updated in place if each element is computed from the same element of the old state alone.
+Otherwise it has two copies: a step reads one and writes the other.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from glassgrad.compiler.graph.index_algebra import add, index, modulo, multiply,
 from glassgrad.compiler.graph.node import substitute
 from glassgrad.compiler.graph.op_arguments import Recurrence
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Kernel, Phase, Statement, Store,
-                                            counter, expressions, load, local, loops_around, nodes_in, one, register,
-                                            rewritten, walk)
+                                            counter, current, expressions, load, local, loops_around, nodes_in,
+                                            register, rewritten, walk)
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 
 ScheduleStep = Callable[[list[UOp], list[UOp]], Schedule]          # (sinks, PARAMs by slot)
 
 
 class Place(NamedTuple):
-    """Where a value of a step is: in a memory, from an index on."""
+    """The location of a value of a step: a memory, and the index at which it starts."""
     memory: UOp
     start: UOp
 
@@ -55,7 +55,7 @@ class StepsOfItems:
         self.taken = local("taken", dtypes.int32, 1)
 
     def _numbered(self, item: Item) -> UOp:
-        """A kernel's graph in which the number of the step is this kernel's own counter."""
+        """A kernel's graph, with this kernel's own counter as the number of the step."""
         numbers = {n: self.number.cast(n.dtype) for n in item.ast.toposort()
                    if n.op is o.PARAM and item.slots[n.arg.slot] == self.what.states}
         return substitute([item.ast], numbers)[0]
@@ -68,13 +68,13 @@ class StepsOfItems:
                          for i, (n, alone) in enumerate(zip(what.item, self.in_place))]
         body: list[Statement] = []
         for i in range(what.states):
-            start = Place(self.sources[i], multiply(one(self.item), self._size(i)))
+            start = Place(self.sources[i], multiply(current(self.item), self._size(i)))
             body += self._copied(i, start, self._state(i, index(0)))
         body += self._all_steps()
         steps = index(self.number.arg.size) if what.until is None else self._taken()
         for i, target in self.targets.items():
             if i < what.states:
-                found = Place(target, multiply(one(self.item), self._size(i)))
+                found = Place(target, multiply(current(self.item), self._size(i)))
                 body += self._copied(i, self._state(i, steps), found)
         shape = what.item[0].shape
         name = "_".join(["steps", str(self.number.arg.size), *[str(n) for n in shape if n > 1]])
@@ -82,7 +82,7 @@ class StepsOfItems:
         return Kernel(name, self.params, [Phase(loops_around([self.item], body, TASK))], written)
 
     def _all_steps(self) -> list[Statement]:
-        """The loop over the steps, which counts those that it does if it may leave some out."""
+        """The loop over the steps; it counts the steps done, if it may leave some out."""
         nests: list[Statement] = []
         places = self._places()
         for number, (item, kernel) in enumerate(self.kernels):
@@ -106,17 +106,17 @@ class StepsOfItems:
         return math.prod(self.what.item[result].shape)
 
     def _state(self, number: int, steps: UOp) -> Place:
-        """Where a state is after so many steps."""
+        """The location of a state after this many steps."""
         return Place(self.memories[number], index(0) if self.in_place[number] else
                      multiply(modulo(steps, 2), self._size(number)))
 
     def _places(self) -> dict[int, Place]:
-        """Where a step finds each slot of its schedule."""
+        """The location of each slot of the step's schedule."""
         what, step = self.what, self.step
         places = {i: self._state(i, self.number) for i in range(what.states)}
         places.update((i, Place(n, index(0))) for i, n in enumerate(self.sources) if i > what.states)
         for result, slot in zip(self.results, step.sinks):
-            row = add(multiply(self.number, self.item.arg.size), one(self.item))
+            row = add(multiply(self.number, self.item.arg.size), current(self.item))
             places[slot] = self._state(result, add(self.number, index(1))) if result < what.states else \
                 Place(self.targets[result], multiply(row, self._size(result)))
         for i, each in enumerate(step.slots):
@@ -129,8 +129,8 @@ class StepsOfItems:
         return places
 
     def _is_in_place(self, state: int) -> bool:
-        """Whether the kernel that computes a new state is the last one that reads the old one, and does so only at the
-        element that it stores, in that statement or before."""
+        """Whether the kernel that computes a new state is the last reader of the old one, and reads from it only the
+        element that it stores, in that statement or an earlier one."""
         target, is_written = self.step.sinks[state], False
         for item, kernel in self.kernels:
             statements = list(walk([s for phase in kernel.phases for s in phase.body]))
@@ -151,12 +151,12 @@ class StepsOfItems:
 
 
 def _once(body: list[Statement]) -> Statement:
-    """Statements as a nest of one iteration."""
+    """Wrap statements in a nest of one iteration."""
     return For(counter("once", 1), TASK, body)
 
 
 def _placed(body: list[Statement], places: dict[UOp, Place], suffix: str) -> list[Statement]:
-    """A copy of a kernel's statements with its memories elsewhere, and other names for its registers."""
+    """Copy a kernel's statements, with its memories at other locations and its registers renamed."""
     locals_ = {m: local(m.arg.name + suffix, m.dtype, m.arg.size) for m in
                [s.memory for s in walk(body) if isinstance(s, Store)] if m.op is o.LOCAL}
     places = {**places, **{m: Place(new, index(0)) for m, new in locals_.items()}}

@@ -1,7 +1,7 @@
-"""Factors as boxes of bulk copies, into lines that a matrix unit reads. In: a factor of one block. Out: its boxes, and
-where they put each element; the loops that store it first, where it cannot be copied from where it is.
+"""Copy factors as boxes, into lines that a matrix unit reads. In: a factor of one block. Out: its boxes, and where they
+put each element; the loops that store the factor first, if it cannot be copied from where it is.
 
-A box is a part of a matrix in memory with one contiguous axis, whose other strides and whose offset are multiples of 16
+A box is a part of a matrix in memory with one contiguous axis, whose other strides and offset are multiples of 16
 bytes. Copies fill in zeros outside the matrix, so a gate that says where rows or keys end becomes the matrix's size.
 """
 
@@ -23,25 +23,25 @@ from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 
 class Extent(NamedTuple):
     """An axis of a factor."""
-    block: int               # elements of one block
-    number: UOp | None       # of the block, where a gate says where the axis ends
-    whole: int               # all elements
+    block: int               # elements in one block
+    number: UOp | None       # number of the block, if a gate says where the axis ends
+    whole: int               # elements in total
     stop: UOp | None = None  # its run-time bound, if it has one
 
 
 @dataclass
 class BoxedTile:
-    """A factor's part of a block as boxes of a matrix in memory: lines along k, or across it."""
+    """A factor's part of a block, as boxes of a matrix in memory: lines along k, or across it."""
     source: UOp
     offset: int
     along_k: bool
-    line: int                             # elements of a line in shared memory
+    line: int                             # elements per line in shared memory
     inside: Extent                        # along a line
     lines: Extent                         # across lines
     pitch: int                            # from one line to the next
-    outer: list[tuple[UOp, int]]          # what else the index depends on, with its stride
-    depth: int                            # elements of k, in whole steps of the unit
-    before: list[Statement]               # the loops that store it there first, if it needs them
+    outer: list[tuple[UOp, int]]          # other counters in the index, with their strides
+    depth: int                            # elements along k, in whole steps of the unit
+    before: list[Statement]               # the loops that first store it there, if needed
 
     @staticmethod
     def stored(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: list[UOp], unit: MatrixUnit,
@@ -55,24 +55,24 @@ class BoxedTile:
 
     @staticmethod
     def of(value: UOp, axis: FlatAxis, k: FlatAxis, unit: MatrixUnit) -> BoxedTile | None:
-        """The tile of a factor that can be copied from where it is; None: it is computed, or has another layout."""
+        """The tile of a factor that can be copied from where it is; None if it is computed, or has another layout."""
         if value.op is not o.LOAD or value.src[0].op is not o.PARAM:
             return None
         position, step = counter("position", axis.size), counter("step", k.size)
-        apart = {**axis.apart(position), **k.apart(step)}
+        apart = {**axis.loop_indices(position), **k.loop_indices(step)}
         offset, terms = linear(substitute_index(value.src[1], apart, {}))
         ends = {c: Extent(c.arg.size, None, c.arg.size) for c in (position, step)}
         for gate in all_of(value.src[2]) if len(value.src) > 2 else []:
-            found = _end(substitute_index(gate, apart, {}), terms, position, step)
+            found = _bound_of_gate(substitute_index(gate, apart, {}), terms, position, step)
             if found is None:
                 return None
             ends[found[0]] = found[1]
         along_k = terms.get(step) == 1
         inner, other = (step, position) if along_k else (position, step)
         joined = {atom for extent in ends.values() if extent.number is not None for atom in linear(extent.number)[1]}
-        outer = _few([(atom, stride) for atom, stride in terms.items() if atom not in {position, step, *joined}])
+        outer = _merge_axes([(atom, stride) for atom, stride in terms.items() if atom not in {position, step, *joined}])
         whole = gpu.COPY_BYTES // value.dtype.itemsize
-        pitch = terms.get(other, 0) or (whole if ends[other].whole == 1 else 0)       # of a single line, any will do
+        pitch = terms.get(other, 0) or (whole if ends[other].whole == 1 else 0)  # for a single line, any pitch will do
         strides = [pitch, *[stride for _, stride in outer]]
         if terms.get(inner) != 1 or offset % whole or any(s <= 0 or s % whole for s in strides) or \
                 len(outer) > gpu.COPY_AXES - 2 or any(bounds(atom)[0] < 0 for atom, _ in outer):
@@ -88,7 +88,7 @@ class BoxedTile:
 
     @property
     def rows(self) -> int:
-        """Lines of one box."""
+        """Lines per box."""
         return self.lines.block if self.along_k else self.depth
 
     @property
@@ -128,20 +128,20 @@ class PlacedTile:
         return load(self.memory, add(self.begin, self.tile.index_of(position, k)))
 
 
-def _few(outer: list[tuple[UOp, int]]) -> list[tuple[UOp, int]]:
-    """Indices with their strides; if they are more than a copy has axes for, two are merged where one continues the
+def _merge_axes(outer: list[tuple[UOp, int]]) -> list[tuple[UOp, int]]:
+    """Indices with their strides; if there are more than a copy has axes for, two are merged where one continues the
     other."""
     for a, (atom, stride) in enumerate(outer if len(outer) > gpu.COPY_AXES - 2 else ()):
         for b, (inner, step) in enumerate(outer):
             size = bounds(inner)[1] + 1
             if a != b and stride == step * size and bounds(inner)[0] == 0:
                 others = [pair for i, pair in enumerate(outer) if i not in (a, b)]
-                return _few([*others, (add(multiply(atom, size), inner), step)])
+                return _merge_axes([*others, (add(multiply(atom, size), inner), step)])
     return outer
 
 
-def _end(gate: UOp, terms: dict[UOp, int], position: UOp, step: UOp) -> tuple[UOp, Extent] | None:
-    """The axis that a gate bounds, and its extent; None where the gate is of another form."""
+def _bound_of_gate(gate: UOp, terms: dict[UOp, int], position: UOp, step: UOp) -> tuple[UOp, Extent] | None:
+    """The axis that a gate bounds, and its extent; None if the gate has another form."""
     found = below_limit(gate)
     if found is None:
         return None

@@ -1,5 +1,5 @@
-"""Chained matmuls pipelined on an asynchronous matrix unit, with bulk copies of their factors. In: tasks of products
-and the nests between them, a block at a time. Out: the same for one thread group, or None.
+"""Pipeline chained matmuls on an asynchronous matrix unit, with bulk copies of their factors. In: tasks of products and
+the nests between them, a block at a time. Out: the same for one thread group, or None.
 
     nests, for each block j (chained_matmuls.py)     software-pipelined: the unit works while threads compute
     tile = left right[j]                         copies of the first blocks; tile = left right[0]; weights = f(tile)
@@ -9,13 +9,13 @@ and the nests between them, a block at a time. Out: the same for one thread grou
                                                         wait for out; copy values[j + 2]; weights; out *= shrink
                                                  out += weights values[last]
 
-Where a block has many products, threads take turns at the unit: some start their steps while others compute f.
+If a block has many products, threads take turns on the unit: some start their steps while others compute f.
 
-There may be several products that the weights are computed from, and several that use them. All right factors, and the
-left ones of the first products, are copied from matrices in memory; copies fill in zeros past their edges. The weights
-stay in registers, where the unit takes them as its left factor; so do the left factors of the first products, where
-there are registers for them. The results go through shared memory, so that consecutive threads store consecutive
-pieces of a line. Does not know what nests compute, nor which unit it is.
+The weights may be computed from several products, and several products may use them. All right factors, and the left
+ones of the first products, are copied from matrices in memory; copies fill in zeros past their edges. The weights stay
+in registers, from which the unit reads its left factor; so do the left factors of the first products, if there are
+registers for them. The results go through shared memory, so that consecutive threads store consecutive pieces of a
+line. Does not know what nests compute, nor which unit it is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from glassgrad.compiler.graph.index_algebra import (add, below_limit, both, boun
                                                     multiply, operation, substitute_index)
 from glassgrad.compiler.lower.group_statements import AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, Turn
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            expressions, load, local, nested, one, ranges_of, register, task_loops,
+                                            current, expressions, load, local, nested, ranges_of, register, task_loops,
                                             walk)
 from glassgrad.compiler.optimize.bulk_copies import BoxedTile, PlacedTile
 from glassgrad.compiler.optimize.chained_matmuls import FactorTile, HeldNests, HeldPlan, ProductSteps, matrices_in
@@ -43,9 +43,9 @@ from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
-BLOCKS = 2           # whose factors are in memory or in flight; one more where a factor is used twice
-TURN_PRODUCTS = 4    # of a block, from which threads take turns at the unit: its steps take as long as the rest;
-TURN_THREADS = 384   # or threads of a group, from which they do: others compute meanwhile
+BLOCKS = 2           # blocks whose factors are in memory or in flight; one more if a factor is used twice
+TURN_PRODUCTS = 4    # products per block from which threads take turns on the unit: its steps take as long as the rest;
+TURN_THREADS = 384   # or threads per group from which they do: others compute meanwhile
 
 
 @dataclass
@@ -53,11 +53,11 @@ class BlockParts:
     """The nests of a task, in order."""
     before: list[Statement]
     firsts: list[Product]        # with copied left factors: sums within one block (scores)
-    between: list[Statement]     # what computes the weights from them
+    between: list[Statement]     # the statements that compute the weights from them
     seconds: list[Product]       # with weights as left factors: sums over all blocks
     after: list[Statement]
-    block: UOp | None            # the counter of blocks, where there are several
-    count: UOp                   # and how many there are
+    block: UOp | None            # the counter of blocks, if there are several
+    count: UOp                   # and their number
 
     @staticmethod
     def of(plan: HeldPlan, body: list[Statement]) -> BlockParts | None:
@@ -82,24 +82,25 @@ class BlockParts:
             size, stop = loops[0].range.arg.size, loops[0].stop
             count = index(size) if stop is None else stop
             count = count if bounds(count)[1] <= size else count.minimum(size)
-            count = count if bounds(count)[0] >= 1 else count.maximum(1)      # a block that is all masked adds nothing
+            count = count if bounds(count)[0] >= 1 else count.maximum(1)  # a block that is masked entirely adds nothing
         between = inner[slice(*middle)]
         return BlockParts(before, firsts, between, seconds, after, loops[0].range if loops else None, count)
 
 
 class BoxedNests(HeldNests):
-    """The nests of a task, for a group of threads."""
+    """Builds the nests of a task for a group of threads."""
 
     def __init__(self, plan: HeldPlan, parts: BlockParts, tasks: list[UOp]):
         super().__init__(plan, ahead=False)
         self.parts, self.outer = parts, [*tasks, *([] if parts.block is None else [parts.block])]
         self.first = index(0)                         # the number of a task's first block in its group
-        self.next_task: NextTask | None = None        # whose copies begin at the end of this one
-        self.backwards: list[BoxedTile] = []          # tiles whose blocks go from the last to the first
+        self.next_task: NextTask | None = None        # the task whose copies begin at the end of this one
+        self.backwards: list[BoxedTile] = []          # tiles whose blocks run from the last to the first
         self.holds = False                            # whether left factors are in registers
         self.left: list[BoxedTile] = []
         self.right: list[BoxedTile] = []
-        self.left_begin: dict[UOp, int] = {}          # where left factors begin in memory, by the LOCAL they stand for
+        # LOCAL memory that stands for a left factor -> where that begins in shared memory
+        self.left_begin: dict[UOp, int] = {}
         for number, product in enumerate(parts.firsts):
             memory = product.left.src[0]
             store = plan.copied[memory]
@@ -109,7 +110,7 @@ class BoxedNests(HeldNests):
         for number, product in enumerate(parts.firsts):
             self.right.append(self.boxed(f"right{number}", product.right, product.n, product.k))
         self.lasts: list[tuple[int, BoxedTile]] = []  # the right factors of the second products: they may be the same
-        firsts = len(self.right)                      # as those of the first ones, whose stages have two readers then
+        firsts = len(self.right)                      # as those of the first ones, whose stages then have two readers
         for last in parts.seconds:
             again = self.boxed(f"right{len(self.right)}", last.right, last.n, last.k)
             same = [i for i, tile in enumerate(self.right) if again.lies_as(tile)]
@@ -118,7 +119,8 @@ class BoxedNests(HeldNests):
         twice = any(which < firsts for which, _ in self.lasts)
         self.blocks = BLOCKS + twice
         self.factors = len(self.right)
-        self.other_loads: dict[UOp, tuple[int, UOp]] = {}  # of the scores, such as masks: which of the boxed
+        # other operands of the scores, such as masks: which of the boxed
+        self.other_loads: dict[UOp, tuple[int, UOp]] = {}
         for product in parts.firsts:                       # tiles has them, and the columns of their matrix
             self.bring(product)
         depths = [self.right[i].depth for i in range(firsts)]
@@ -129,13 +131,13 @@ class BoxedNests(HeldNests):
         self.holds = pays and self.registers(sum(depths)) <= self.most and not any(t.before for t in self.left)
         self.held_left = {memory: register(f"{memory.arg.name}_held", self.unit.left, (self.row, counter("k", depth)))
                           for memory, depth in zip(self.left_begin, depths)} if self.holds else {}
-        # factors copied as one round: all of them where one is used twice, as its stage is free only after the sums
+        # factors copied as one round; all of them if one is used twice, since its stage is free only after the sums
         self.of_sums = [i for i in range(len(self.right)) if twice or i in dict(self.lasts)]
         self.of_scores = [i for i in range(len(self.right)) if i not in self.of_sums]
         self.rounds = [part for part in (self.of_scores, self.of_sums) if part]
 
     def bring(self, product: Product) -> None:
-        """Copy the scores' other operands (such as masks) as boxes, too: matrices of the unit's type, along rows."""
+        """Copy the scores' other operands (such as masks) as boxes too: matrices of the unit's type, along rows."""
         for n in toposort([product.store.value]):
             found = BoxedTile.of(n, FlatAxis.of([self.plan.row]), FlatAxis.of(product.n), self.unit)
             if found is not None and found.along_k and n.dtype is self.unit.left and self.plan.row in ranges_of(n):
@@ -151,7 +153,7 @@ class BoxedNests(HeldNests):
         return super().new(value, {**replace, **there})
 
     def registers(self, more: int) -> int:
-        """Registers a thread needs for all matrices and `more` columns in the unit's type. Where threads take turns,
+        """Registers that a thread needs for all matrices and `more` columns in the unit's type. If threads take turns,
         the scores' registers are free again when the weights are computed and the columns are read."""
         small = self.unit.total.itemsize // self.unit.left.itemsize
         sums = {s.memory for p in self.parts.seconds for s in p.epilogue if isinstance(s, Store)}
@@ -162,8 +164,8 @@ class BoxedNests(HeldNests):
         return columns * self.unit.rows // (self.unit.threads * small)
 
     def boxed(self, name: str, value: UOp, axis: list[UOp], k: list[UOp], is_left: bool = False) -> BoxedTile:
-        """A factor as boxes of the memory it is in, if possible, else stored first; a left one has lines along k. Where
-        blocks go from the last to the first, boxes count them from the first."""
+        """A factor as boxes of the memory it is in, if possible, otherwise stored first; a left one has lines along k.
+        If blocks run from the last to the first, boxes count them from the first."""
         small, block = narrowed(value, self.unit.left), self.parts.block
         assert small is not None
         found = BoxedTile.of(small, FlatAxis.of(axis), FlatAxis.of(k), self.unit)
@@ -212,7 +214,7 @@ class BoxedNests(HeldNests):
 
     @property
     def stage_sizes(self) -> list[int]:
-        """Elements of each stage of a block: the same for all factors; then those of other operands."""
+        """Elements in each stage of a block: the same for all factors; then those of other operands."""
         factors = self.right[:self.factors]
         return [max(tile.size for tile in factors)] * len(factors) + [tile.size for tile in self.right[self.factors:]]
 
@@ -226,7 +228,7 @@ class BoxedNests(HeldNests):
         return add(index(self.left_size + before), multiply(modulo(add(self.first, block), self.blocks), whole))
 
     def copies(self, factors: list[int], block: UOp, by_last: bool = False) -> CopyBoxes:
-        """Start to copy a block of the right factors of a round; with the first block, the left ones, too."""
+        """Start to copy a block of the right factors of a round; with the first block, the left factors too."""
         boxes: list[Box] = []
         for which in factors:
             tile = self.right[which]
@@ -241,14 +243,14 @@ class BoxedNests(HeldNests):
         return add(multiply(add(self.first, block), len(self.rounds)), index(self.rounds.index(factors)))
 
     def await_copies(self, rounds: list[list[int]], block: UOp) -> list[Statement]:
-        """Wait for a block's rounds of copies: the scores need the first one, only the sums need the second."""
+        """Wait for a block's rounds of copies: the scores need the first round, only the sums need the second."""
         return [AwaitCopies(self.memory, self.round(factors, block), self.stages) for factors in rounds]
 
     def tile(self, which: int, block: UOp, tile: BoxedTile | None = None) -> FactorTile:
         return PlacedTile(tile or self.right[which], self.memory, self.stage_at(which, block))
 
     def held_factors(self) -> list[Statement]:
-        """Load the left factors of the first products into registers, if they fit: steps then read less memory."""
+        """Load the left factors of the first products into registers, if they fit: then steps read less memory."""
         return [s for memory, to in self.held_left.items()
                 for s in self.over(list(to.src), Assign(to, self.left_tile(memory).at(to.src[0], to.src[1])))]
 
@@ -265,30 +267,33 @@ class BoxedNests(HeldNests):
 
     # -- statements ----------------------------------------------------------------------------------------------
     def statements_of_task(self) -> list[Statement]:
-        """The copies of the first blocks, unless the task before has begun them; all blocks; the results."""
+        """The copies of the first blocks, unless the previous task has started them; all blocks; the results."""
         out = [] if self.next_task else self.first_copies()
         out += [s for nest in self.parts.before for s in self.nest(nest)]
         out += self.in_order() if self.takes_turns else self.overlapped()
-        out += [] if self.next_task else [Barrier()]              # a result lies over the stages
+        out += [] if self.next_task else [Barrier()]              # results overlay the stages
         self.block = {}
         return out + [s for nest in self.parts.after for s in self.nest(nest)]
 
     def in_order(self) -> list[Statement]:
         """for blocks: in turn, the steps of scores; weights; the next block's column values; the second products
 
-        Steps wait for the initial values of their sums: column values are read a block ahead where registers suffice.
-        The scores of exponentials come last: a compiler would move these into the turn, between the steps of others."""
+        Steps wait for the initial values of their sums: column values are loaded a block ahead if there are enough
+        registers. The scores inside exponentials come last: otherwise a compiler would move exponentials into the turn,
+        between the steps."""
         loop, count = counter("kn", self.most_blocks), self.parts.count
-        now = one(loop)
-        following = operation(o.MIN, add(now, index(1)), add(count, index(-1)))        # past the last block, the last
+        this_block = current(loop)
+        # past the last block, the last one again
+        following = operation(o.MIN, add(this_block, index(1)), add(count, index(-1)))
         first, ahead = (self.column_numbers(self.scores(block).begins)[0] for block in (index(0), following))
-        scores, reads, made, early, late = self.weighted(now)
+        scores, reads, made, early, late = self.weighted(this_block)
         _, begins = self.column_numbers(scores.begins)
-        sums, after = self.sums(now), add(now, index(self.blocks))
+        sums, after = self.sums(this_block), add(this_block, index(self.blocks))
         body: list[Statement] = [
-            *begins, *self.await_copies(self.rounds[:1], now), Turn(), *scores.steps[::-1], Turn(ends=True), *reads,
+            *begins, *self.await_copies(self.rounds[:1], this_block),
+            Turn(), *scores.steps[::-1], Turn(ends=True), *reads,
             AwaitSteps(0, scores.registers), *made, *self.refill(self.of_scores, after), *early, *late,
-            *sums.begins, *self.await_copies(self.rounds[1:], now), *ahead, *sums.steps,
+            *sums.begins, *self.await_copies(self.rounds[1:], this_block), *ahead, *sums.steps,
             AwaitSteps(0, sums.registers), *self.refill(self.of_sums, after)]
         early_copies, late_copies = self.next_copies()
         return [*first, For(loop, LOOP, body, None if count.op is o.CONST else count), *early_copies, *late_copies]
@@ -314,7 +319,7 @@ class BoxedNests(HeldNests):
         return out
 
     def next_copies(self) -> tuple[list[Statement], list[Statement]]:
-        """The copies of the next task's first blocks: those that may begin while the last steps of this one run, and
+        """The copies of the next task's first blocks: those that may start while the last steps of this one run, and
         those into stages that these steps read."""
         following, early, late = self.next_task, list[Statement](), list[Statement]()
         if following is None:
@@ -330,28 +335,28 @@ class BoxedNests(HeldNests):
     def other_blocks(self) -> For:
         """for blocks: the next block's scores and this block's second products, overlapped with the next weights
 
-        Steps wait for the initial values of their sums: these are read before threads wait for copies."""
+        Steps wait for the initial values of their sums, which are loaded before threads wait for copies."""
         loop, blocks = counter("kn", self.most_blocks - 1), self.blocks
-        now = one(loop)
-        later = add(now, index(1))
-        sums = self.sums(now)
-        scores, reads, made, early, late = self.weighted(later)
+        this_block = current(loop)
+        next_block = add(this_block, index(1))
+        sums = self.sums(this_block)
+        scores, reads, made, early, late = self.weighted(next_block)
         assigned = dict.fromkeys(s.register for s in walk(early) if isinstance(s, (Assign, Accumulate)))
         read = {n for s in walk([*late, *sums.begins]) for e in expressions(s) for n in toposort([e])}
         used_later = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
         body: list[Statement] = [
-            *scores.begins, *self.await_copies(self.rounds[:1], later), *scores.steps, *sums.steps, *reads,
+            *scores.begins, *self.await_copies(self.rounds[:1], next_block), *scores.steps, *sums.steps, *reads,
             AwaitSteps(len(self.lasts), scores.registers), *made,
-            *self.refill(self.of_scores, add(later, index(blocks))), *early,
-            *self.await_copies(self.rounds[1:], later),     # a loop that waits: compilers move no code across it
-            AwaitSteps(0, sums.registers, used_later), *self.refill(self.of_sums, add(now, index(blocks))),
+            *self.refill(self.of_scores, add(next_block, index(blocks))), *early,
+            *self.await_copies(self.rounds[1:], next_block),     # a loop that waits: compilers move no code across it
+            AwaitSteps(0, sums.registers, used_later), *self.refill(self.of_sums, add(this_block, index(blocks))),
             *late, *sums.begins]
         count = self.parts.count
         return For(loop, LOOP, body, None if count.op is o.CONST else add(count, index(-1)))
 
     def column_numbers(self, begins: list[Statement]) -> tuple[list[Statement], list[Statement]]:
-        """The initial values of sums, in two parts: reads of column values into registers, if there are enough, during
-        the previous block; and the assignments. The next steps wait for them."""
+        """The initial values of sums, in two parts: loads of column values into registers during the previous block, if
+        there are enough registers; and the assignments. The next steps wait for them."""
         values = [s.value for s in walk(begins) if isinstance(s, Assign)]
         wide = {n: c for n in toposort(values) if n.op is o.LOAD and n.src[0].op is o.PARAM
                 for c in self.column.values() if c in ranges_of(n) and self.row not in ranges_of(n)}
@@ -366,7 +371,7 @@ class BoxedNests(HeldNests):
         return bounds(self.parts.count)[1]
 
     def refill(self, factors: list[int], block: UOp) -> list[Statement]:
-        """Copy a block, if it exists, when all threads are done with the previous one in its stage."""
+        """Copy a block, if it exists, as soon as all threads are done with the previous one in its stage."""
         return self.where_there(block, [self.copies(factors, block, by_last=True)]) if factors else []
 
     def where_there(self, block: UOp, body: list[Statement]) -> list[Statement]:
@@ -417,11 +422,11 @@ class BoxedNests(HeldNests):
         along = inside // piece
         each, lane = counter("e", piece), counter("l", self.plan.threads)
         times = counter("i", lines * along // self.plan.threads)
-        at = add(multiply(one(times), self.plan.threads), lane)
+        at = add(multiply(current(times), self.plan.threads), lane)
         line, begin = divide(at, along), multiply(modulo(at, along), piece)
-        inner = add(begin, one(each))
+        inner = add(begin, current(each))
         row, column, edge = (inner, line, line) if across else (line, inner, begin)
-        there = {self.plan.row: row, **columns.apart(column)}
+        there = {self.plan.row: row, **columns.loop_indices(column)}
         kept = {**there, self.plan.row: begin} if across else there          # all rows of a piece are stored, or none
         gate = both(None if s.gate is None else substitute_index(s.gate, kept, {}), below(edge, columns.size))
         store = Store(s.memory, substitute_index(s.index, there, {}), load(tile, add(multiply(line, pitch), inner)),
@@ -429,8 +434,8 @@ class BoxedNests(HeldNests):
         return [*self.over(wide, keep), *nested([times], nested([each], [For(lane, LANE, [store])], TILE))]
 
     def even_rows(self, gate: UOp | None) -> int:
-        """A number of rows such that the gate keeps all rows or none of any piece of so many that begins at a multiple
-        of it."""
+        """A number of rows such that, in any piece of so many rows that begins at a multiple of it, the gate keeps all
+        rows or none."""
         rows = int(self.row.arg.size)
         if gate is None:
             return rows
@@ -439,7 +444,7 @@ class BoxedNests(HeldNests):
             if inside.get(self.plan.row) == 1 else 1
 
     def result_tile(self, s: Store, matrix: UOp) -> tuple[UOp, bool, int, int]:
-        """Shared memory for a result; whether the result is contiguous along rows; its lines and their length."""
+        """The shared memory for a result; whether the result is contiguous along rows; its lines, and their length."""
         rows, width = self.row.arg.size, self.column[matrix].arg.size
         across = stride_along(s.index, self.plan.row) == 1
         lines, inside = (width, rows) if across else (rows, width)
@@ -449,19 +454,19 @@ class BoxedNests(HeldNests):
 
 
 class WeightedBlock(NamedTuple):
-    """The scores of a block and what is computed from them."""
+    """The scores of a block, and what is computed from them."""
     scores: ProductSteps
     reads: list[Statement]       # loads that may run during the steps
     made: list[Statement]        # the epilogue of the scores
-    early: list[Statement]       # what may run during the steps that read the previous weights
+    early: list[Statement]       # statements that may run during the steps that read the previous weights
     late: list[Statement]        # the weights
 
 
 class NextTask(NamedTuple):
     """The task after this one in its group."""
     first: UOp               # the number of its first block
-    tasks: dict[UOp, UOp]    # counters of tasks -> its own
-    there: UOp               # whether it exists
+    tasks: dict[UOp, UOp]    # counter of tasks -> its value for that task
+    there: UOp               # whether that task exists
 
 
 def backward(block: UOp | None, at: UOp | None = None) -> UOp:
@@ -471,7 +476,7 @@ def backward(block: UOp | None, at: UOp | None = None) -> UOp:
 
 
 def read_first(made: list[Statement]) -> tuple[list[Statement], list[Statement]]:
-    """An epilogue in two parts: its loads from memory into registers, which may run during the steps, and the rest."""
+    """Split an epilogue into its loads from memory to registers, which may run during the steps, and the rest."""
     if len(made) != 1 or not isinstance(made[0], For):
         return [], made
     [assign] = [s for s in walk(made) if isinstance(s, Assign)]

@@ -1,5 +1,5 @@
-"""Chained matmuls with intermediate matrices in registers of a thread group. In: tasks of loop nests, a unit that
-multiplies out of registers. Out: the same with one thread group for each task, or None.
+"""Chain matmuls, with intermediate matrices in registers of a thread group. In: tasks of loop nests, a unit that reads
+factors from registers. Out: the same with one thread group for each task, or None.
 
     nests over LOCAL memory (lower/attention)                for a group of threads
     task k: task q: tile[k][q] = f(sum over d of ..)        tile[r, c] = 0; steps; tile[r, c] = f(tile[r, c])
@@ -8,7 +8,7 @@ multiplies out of registers. Out: the same with one thread group for each task, 
 
 LOCAL memory that is indexed by the nests' counters only, with rows innermost, becomes a matrix or a vector in
 registers: all of its elements belong to one group, and each to one row. Other memory that a product reads is copied to
-shared memory, in its layout, as early as the product before it permits. A computed left factor is rounded to the unit's
+shared memory, in its layout, as early as the previous product permits. A computed left factor is rounded to the unit's
 type and stays in registers. Does not know what nests compute, nor which unit it is.
 """
 
@@ -21,8 +21,8 @@ from typing import NamedTuple, Union
 from glassgrad.compiler.graph import DType, UOp, const, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, linear, substitute_index
 from glassgrad.compiler.lower.attention.attention_scores import shifted_sum, something_masked
-from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, For, If, Statement, Store, around,
-                                            counter, expressions, nested, register, task_loops, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, For, If, Statement, Store, counter,
+                                            expressions, in_loops, nested, register, task_loops, walk)
 from glassgrad.compiler.optimize.bulk_copies import PlacedTile
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves.gates import below, edge_gate
@@ -48,23 +48,23 @@ def in_registers(body: list[Statement], target: Target, decisions: Decisions) ->
     own = Tiling("held", plan.row.arg.size // unit.rows, 1, lanes=plan.threads, unit=unit.name, left="shared",
                  right="shared")
     chosen = decisions.ask(own, lambda c: None)
-    return around(loops, HeldNests(plan, chosen.ahead).statements(inner))
+    return in_loops(loops, HeldNests(plan, chosen.ahead).statements(inner))
 
 
 @dataclass
 class HeldPlan:
-    """What the nests of a task are made of."""
+    """The parts of a task's nests, and how they use memory."""
     unit: MatrixUnit
-    row: UOp                               # the counter that every nest has
-    products: dict[int, Product]           # by the identity of their nests, rows on the left
-    matrices: dict[UOp, FlatAxis]          # LOCAL memory that products store to, and its columns
+    row: UOp                               # the counter of rows, which every nest has
+    products: dict[int, Product]           # id of a product's nest -> the product, with rows on the left
+    matrices: dict[UOp, FlatAxis]          # LOCAL memory that products store to -> its columns
     vectors: set[UOp]                      # LOCAL memory with one element per row
-    copied: dict[UOp, Store]               # LOCAL memory that a product reads, and what fills it
-    alike: dict[UOp, UOp]                  # matrices -> the first of those that a nest combines element by element
+    copied: dict[UOp, Store]               # LOCAL memory that a product reads -> the store that fills it
+    alike: dict[UOp, UOp]  # matrix -> the first of those that a nest combines with it element by element
 
     @property
     def threads(self) -> int:
-        """Threads of a group: each row of the unit's matrices has its own."""
+        """Threads per group: each row of the unit's matrices has threads of its own."""
         return int(self.row.arg.size) // self.unit.rows * self.unit.threads
 
     @staticmethod
@@ -101,7 +101,7 @@ class HeldPlan:
         return plan if even and once and all(plan.takes(p, filled) for p in products.values()) else None
 
     def columns(self, memory: UOp, at: UOp) -> list[UOp] | None:
-        """The counters of an index besides the row's, outermost first; None if it is not [columns][row]."""
+        """The counters of an index other than the row's, outermost first; None if the index is not [columns][row]."""
         constant, terms = linear(at)
         others = sorted([r for r in terms if r is not self.row], key=lambda r: -terms[r])
         if constant or terms.get(self.row) != 1 or any(r.op is not o.RANGE for r in others):
@@ -124,15 +124,15 @@ class HeldPlan:
 
 
 class HeldNests:
-    """The nests of a task, for a group of threads."""
+    """Builds the nests of a task for a group of threads."""
 
     def __init__(self, plan: HeldPlan, ahead: bool):
         self.plan, self.unit, self.ahead = plan, plan.unit, ahead
         self.row = counter("r", plan.row.arg.size)
-        self.column = {m: counter(f"{plan.alike.get(m, m).arg.name}_c", _up(axis.size, TOGETHER))
+        self.column = {m: counter(f"{plan.alike.get(m, m).arg.name}_c", _rounded_up(axis.size, TOGETHER))
                        for m, axis in plan.matrices.items()}
-        self.now: dict[UOp, UOp] = {}                 # LOCAL memory -> the register that has its current contents
-        self.block: dict[UOp, UOp] = {}               # the counter of blocks -> the block that code is made for
+        self.register_of: dict[UOp, UOp] = {}                 # LOCAL memory -> the register with its current contents
+        self.block: dict[UOp, UOp] = {}               # counter of blocks -> the block for which code is generated
         lefts = {p.left.src[0] for p in plan.products.values()}
         self.rounded = {m: self.named(m, f"{m.arg.name}_left", self.unit.left) for m in plan.matrices if m in lefts}
         self.tiles = self.right_tiles()
@@ -145,7 +145,8 @@ class HeldNests:
     def copied_tile(self, name: str, value: UOp, axis: list[UOp], k: list[UOp],
                     along_k: bool | None = None) -> CopiedLines:
         """A factor's part of a block, copied to shared memory."""
-        small, size = narrowed(value, self.unit.right), (_up(count(axis), TOGETHER), _up(count(k), self.unit.depth))
+        small = narrowed(value, self.unit.right)
+        size = _rounded_up(count(axis), TOGETHER), _rounded_up(count(k), self.unit.depth)
         return CopiedLines(name, value if small is None else small, FlatAxis.of(axis), FlatAxis.of(k), size,
                            self.plan.threads, along_k=along_k)
 
@@ -156,7 +157,7 @@ class HeldNests:
 
     # -- statements ----------------------------------------------------------------------------------------------
     def statements(self, body: list[Statement], block: UOp | None = None) -> list[Statement]:
-        """Nests one after another; `block` is the counter of the loop that they are in."""
+        """Build nests one after another; `block` is the counter of the loop around them."""
         out: list[Statement] = []
         steps = [self.tiles[id(s)] for s in body if id(s) in self.plan.products]
         for s in body:
@@ -179,8 +180,8 @@ class HeldNests:
 
     @staticmethod
     def next_tile(steps: list[CopiedLines], at: int, block: UOp | None) -> list[Statement]:
-        """Read what the next product needs, in this iteration or the next. The last iteration rereads its own block: a
-        branch would make threads wait for each of its loads."""
+        """Load what the next product needs, in this iteration or the next. The last iteration loads its own block
+        again: a branch would make threads wait for each of its loads."""
         if at + 1 < len(steps):
             return steps[at + 1].read(index(0))
         if block is None:
@@ -196,7 +197,7 @@ class HeldNests:
         replace = self.at_columns([memory], product.n)
         begins, rest, shifted = const(0, sums.dtype), value, shifted_sum(value, total)
         if shifted is not None and shifted.begin is not None and shifted.factor == 1:
-            begins = self.new(shifted.begin, replace)            # an addend of the sum is its initial value
+            begins = self.new(shifted.begin, replace)            # a value added to the sum becomes its initial value
             rest = shifted._replace(begin=None).over(total)
         left_memory = product.left.src[0]
         if left_memory in self.plan.copied:
@@ -211,7 +212,7 @@ class HeldNests:
             made = self.over([self.row, column], Assign(sums, finished))
             condition = something_masked(finished, sums, [self.row, column])
             made = made if condition is None else [If(condition, made)]
-        self.now[memory] = sums
+        self.register_of[memory] = sums
         return ProductSteps(self.over([self.row, column], Assign(sums, begins)),
                             self.over([self.row, column, depth], step), made)
 
@@ -223,7 +224,7 @@ class HeldNests:
         return self.lefts[memory]
 
     def nest(self, nest: Statement) -> list[Statement]:
-        """A nest that is no product, as statements over all elements of its registers."""
+        """A nest that is not a product, as statements over all elements of its registers."""
         loops, body = task_loops([nest])
         counters = [f.range for f in loops]
         first = body[0]
@@ -258,15 +259,15 @@ class HeldNests:
         return out
 
     def held(self, s: Store, replace: dict[UOp, UOp]) -> Assign:
-        """A store to LOCAL memory: an assignment to its register, in the unit's type where the unit reads it."""
+        """A store to LOCAL memory becomes an assignment to its register, in the unit's type if the unit reads it."""
         small = narrowed(s.value, self.unit.left) if s.memory in self.rounded else None
         value = self.new(s.value if small is None else small, replace)
         target = self.named(s.memory, s.memory.arg.name, s.memory.dtype) if small is None else self.rounded[s.memory]
-        self.now[s.memory] = target
+        self.register_of[s.memory] = target
         return Assign(target, value)
 
     def stored(self, s: Store, wide: list[UOp], replace: dict[UOp, UOp], matrices: list[UOp]) -> list[Statement]:
-        """A store to a result, masked where a matrix is padded to more columns in registers."""
+        """A store to a result, masked where registers hold a matrix padded to more columns."""
         gate = None
         for m in matrices:
             gate = both(gate, below(self.column[m], self.plan.matrices[m].size))
@@ -280,15 +281,15 @@ class HeldNests:
         out = {**self.block, self.plan.row: self.row}
         for m in matrices:
             axis = FlatAxis.of(counters)
-            out.update(axis.apart(self.column[m]))
+            out.update(axis.loop_indices(self.column[m]))
         return out
 
     def new(self, value: UOp, replace: dict[UOp, UOp]) -> UOp:
-        """A value of a nest with LOCAL memory replaced by registers."""
+        """A value of a nest, with LOCAL memory replaced by registers."""
         held = {}
         for n in toposort([value]):
             if n.op is o.LOAD and n.src[0].op is o.LOCAL:
-                register_ = self.now[n.src[0]]
+                register_ = self.register_of[n.src[0]]
                 held[n] = register_ if register_.dtype is n.dtype else register_.cast(n.dtype)
         return substitute_index(value, {**replace, **held}, {})
 
@@ -305,7 +306,7 @@ class ProductSteps(NamedTuple):
 
     @staticmethod
     def joined(products: list[ProductSteps]) -> ProductSteps:
-        """Several products as one: all initial values, then all steps, then all epilogues."""
+        """Join products: all initial values, then all steps, then all epilogues."""
         return ProductSteps(*([s for steps in part for s in steps] for part in zip(*products)))
 
     @property
@@ -314,9 +315,9 @@ class ProductSteps(NamedTuple):
         return tuple([s.register for s in walk(self.steps) if isinstance(s, Accumulate)])
 
 
-# -- finding them ------------------------------------------------------------------------------------------------------
+# -- analyzing nests ---------------------------------------------------------------------------------------------------
 def _nests(body: list[Statement]) -> Iterator[For]:
-    """The nests of a task, those in loops over blocks too."""
+    """Yield the nests of a task, including those in loops over blocks."""
     for s in body:
         if isinstance(s, For) and s.kind == TASK:
             yield s
@@ -325,7 +326,7 @@ def _nests(body: list[Statement]) -> Iterator[For]:
 
 
 def matrices_in(body: list[Statement], known: Iterable[UOp]) -> list[UOp]:
-    """The known LOCAL memories that statements use."""
+    """Those of the known LOCAL memories that statements use."""
     used = {s.memory for s in walk(body) if isinstance(s, Store)}
     used.update(n for s in walk(body) for e in expressions(s) for n in toposort([e]) if n.op is o.LOCAL)
     return [m for m in known if m in used]
@@ -337,7 +338,8 @@ def is_private(memory: UOp) -> bool:
 
 
 def _with_rows_left(product: Product | None, rows: set[UOp]) -> Product | None:
-    """The product with factors ordered so that the left one's loops are exactly the rows; None where neither is."""
+    """The product, with its factors exchanged if needed so that the left one's loops are the rows; None if neither's
+    are."""
     for p in (() if product is None or product.batch or product.stops else (product, product.swapped())):
         if p.n and set(p.m) == rows:
             return p
@@ -345,7 +347,7 @@ def _with_rows_left(product: Product | None, rows: set[UOp]) -> Product | None:
 
 
 def _unit(products: Iterable[Product], target: Target, asynchronous: bool) -> MatrixUnit | None:
-    """A unit that multiplies out of registers, for the types of all of them."""
+    """A unit that reads factors from registers, for the types of all products."""
     for unit in target.units:
         takes = unit.text is not None and bool(unit.text.held) if asynchronous else unit.loads is not None
         if takes and all(p.total.dtype is unit.total and narrowed(p.right, unit.right) is not None
@@ -354,5 +356,5 @@ def _unit(products: Iterable[Product], target: Target, asynchronous: bool) -> Ma
     return None
 
 
-def _up(size: int, step: int) -> int:
+def _rounded_up(size: int, step: int) -> int:
     return -(-size // step) * step

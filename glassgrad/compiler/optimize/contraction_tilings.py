@@ -1,9 +1,9 @@
 """Tile contractions. In: a plain loop nest. Out: its phases, tiled by the first family that accepts it, or None.
 
-A product is recognized once (product/recognize.py). The families are tried in order; the first that accepts it chooses
-a `Tiling` and builds the loops; each refuses (None) what it would not make fast. Matmul in every transpose, batched
-matmul, convolution and both its gradients, einsum and attention scores are all contractions; none is matched by name.
-Does not know what a processor is good at: that is data (targets/).
+A product is recognized once (product/recognize.py). The families are tried in order. The first that accepts it chooses
+a `Tiling` and builds the loops; a family refuses (None) a product that it would not make fast. Matmul in every
+transpose, batched matmul, convolution and both its gradients, einsum and attention scores are all contractions; none is
+matched by name. Does not know what a processor is good at: that is data (targets/).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glassgrad.compiler.graph.index_algebra import add, divide_up, multiply
-from glassgrad.compiler.lower.loops import (LOOP, TASK, For, Statement, around, counter, left_of, one, ranges_of,
-                                            task_loops, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, For, Statement, counter, current, in_loops, piece_bound,
+                                            ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_decorator import move
@@ -34,14 +34,14 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.versions_by_size import run_only_if
 
 Phases = list[list[Statement]]
-BLOCKS_TOGETHER = 16            # blocks of positions of one image that a task does one after another
+BLOCKS_TOGETHER = 16            # blocks of positions of one image that a task does in sequence
 MOST_RUN_TIME_TASKS = 32        # tasks of a loop with a run-time bound around another such loop
 
 
 @move(lambda body, *_: None)
 def contraction(body: list[Statement], target: Target, decisions: Decisions, is_version: bool = False) -> Phases | None:
-    """The phases of a contraction on a CPU: by its matrix unit, or its vectors. `is_version`: the nest is for a range
-    of the number of rows, or of positions along a row of an image. Refuses (None) what no family accepts."""
+    """The phases of a contraction on a CPU, by its matrix unit or its vectors. `is_version`: the nest is for a range of
+    the number of rows, or of positions along a row of an image. Refuses (None) what no family accepts."""
     ends = any(isinstance(f, For) and f.stop is not None for f in walk(body))
     columns = with_run_time_columns(body, target) if ends else None
     if columns is not None:
@@ -64,7 +64,7 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions, is_
 def blocks_together(phase: list[Statement]) -> list[Statement]:
     """TASK b below n: TASK i: S(b)  ->  TASK c below ceil(n/16): TASK i: for d in 16, 16*c + d below n: S(16*c + d)
 
-    For blocks of positions in several images: a task goes along one of them. refuses (returns the phase): one image
+    For blocks of positions in several images: each task stays in one image. refuses (returns the phase): a single image
     """
     loops, body = task_loops(phase)
     stop, images = (loops[0].stop, loops[1:]) if loops else (None, [])
@@ -73,30 +73,30 @@ def blocks_together(phase: list[Statement]) -> list[Statement]:
     block = loops[0]
     name, size = block.range.arg.name, block.range.arg.size
     task, each = counter(name + "t", -(-size // BLOCKS_TOGETHER)), counter(name, BLOCKS_TOGETHER)
-    at = add(multiply(one(task), BLOCKS_TOGETHER), each)
-    body = [For(each, LOOP, moves.rebuild(body, {block.range: at}), left_of(stop, BLOCKS_TOGETHER, task))]
-    return around([For(task, TASK, [], divide_up(stop, BLOCKS_TOGETHER)), *images], body)
+    at = add(multiply(current(task), BLOCKS_TOGETHER), each)
+    body = [For(each, LOOP, moves.rebuild(body, {block.range: at}), piece_bound(stop, BLOCKS_TOGETHER, task))]
+    return in_loops([For(task, TASK, [], divide_up(stop, BLOCKS_TOGETHER)), *images], body)
 
 
 @move(lambda body, *_: None)
 def contraction_by_groups(body: list[Statement], target: Target, decisions: Decisions,
                           is_version: bool = False) -> tuple[Phases, list[Statement]] | None:
-    """The phases of a contraction on groups of threads, and the loop nest that plain loops still have to do: with split
-    K the sum of the parts, else empty. `is_version`: as for `contraction`. Refuses (None) what no family accepts."""
+    """The phases of a contraction on groups of threads, and the loop nest left for plain loops: with split K, the sum
+    of the parts; otherwise empty. `is_version`: as for `contraction`. Refuses (None) what no family accepts."""
     bounded_axes = with_run_time_axes(body, target)
     product = bounded_axes or recognize(body) or recognize_pairs(body)
-    if product is None or len([r for r in product.k if r in product.stops]) > 1:       # blocks are cut along one loop
+    if product is None or len([r for r in product.k if r in product.stops]) > 1:  # blocks are cut along one loop only
         return None
     stops = product.stops
-    product = replace(product, k=sorted(product.k, key=lambda r: r not in stops))     # a run-time bound is of the first
+    product = replace(product, k=sorted(product.k, key=lambda r: r not in stops))     # the run-time bound first
     in_place = None if is_version or bounded_axes is None else recognize_with_run_time_bounds(body)
     return on_gpu_matrix_unit(in_place or product, target, decisions) or on_warps(product, target, decisions) or \
         group_tiles(product, target, decisions)
 
 
 def with_run_time_axes(body: list[Statement], target: Target) -> Product | None:
-    """The contraction with M and N as the one loop of each that has a run-time bound, of several loops of N the
-    innermost, and its other loops in the batch; None where neither has such a loop."""
+    """The contraction with M and N reduced to their loops with a run-time bound (one loop of M; the innermost of N),
+    and their other loops moved to the batch. None where neither M nor N has such a loop."""
     some = any(loop.stop is not None for loop in task_loops(body)[0])
     product = recognize_with_run_time_bounds(body) if some else None
     product = None if product is None else product.with_lanes_right()
@@ -111,8 +111,8 @@ def with_run_time_axes(body: list[Statement], target: Target) -> Product | None:
 
 
 def with_run_time_rows(body: list[Statement], target: Target) -> Product | None:
-    """The same where M has the run-time bound, and there are versions of the code by it: not for a CPU or a matrix unit
-    where another axis has one too."""
+    """As `with_run_time_axes`, where M has the run-time bound and its versions are code of their own. Refuses (None)
+    another axis with a run-time bound on a CPU or a matrix unit."""
     product = with_run_time_axes(body, target)
     if product is None or product.m[0] not in product.stops:
         return None
@@ -121,9 +121,9 @@ def with_run_time_rows(body: list[Statement], target: Target) -> Product | None:
 
 
 def with_run_time_columns(body: list[Statement], target: Target) -> Product | None:
-    """The same where N has the run-time bound, or both M and K: a CPU's register tiles take any number of rows, and
-    have code for each number of vectors that are left over. Not for several loops of N of which the innermost has a
-    fixed number, and windows: images are read in place."""
+    """As `with_run_time_axes`, where N has the run-time bound, or M and K both have one: a CPU's register tiles take
+    any number of rows, and have code for each number of left-over vectors. Refuses (None) another loop of N with a
+    fixed size, and windows, because images are read in place."""
     product = with_run_time_axes(body, target)
     if product is None or len(product.k) > 1 or target.groups or unit_for(product, target) is not None:
         return None
@@ -135,7 +135,7 @@ def with_run_time_columns(body: list[Statement], target: Target) -> Product | No
         return None
     if product.k_stop is None:
         return product
-    tile = plan.own()                        # what a task packs has memory for the longest sums
+    tile = plan.own()                        # what a task packs has memory for the longest possible sums
     packs_left, packs_right = tile.left == "packed", tile.right == "near"
     if packs_left and (plan.n.stop is not None or plan.n.size > cpu.FEW_PANELS * plan.lanes):
         return None
@@ -145,8 +145,8 @@ def with_run_time_columns(body: list[Statement], target: Target) -> Product | No
 
 
 def with_run_time_positions(body: list[Statement]) -> Product | None:
-    """The contraction with the innermost loop that has a run-time bound in M or N, and the others in the batch: of
-    images with run-time bounds, positions along a row. None where no loop of M or N has such a bound."""
+    """The contraction with M and N reduced to the innermost loop with a run-time bound, and the other such loops in the
+    batch: for images with run-time sizes, the positions along a row. None where no loop of M or N has such a bound."""
     product = recognize_with_run_time_bounds(body)
     ends = [f.range for f in task_loops(body)[0] if f.stop is not None]
     if product is None or not ends:
@@ -157,7 +157,7 @@ def with_run_time_positions(body: list[Statement]) -> Product | None:
 
 def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases | None:
     """The phases for a CPU's vectors: window tiles, images read in place, lanes along the sum, or register tiles."""
-    if not product.n:                      # lanes along the longer line
+    if not product.n:                      # lanes along the longer one of M and K
         of_sums = dot_tiles(product, target, decisions) if product.m[-1].arg.size < product.k[-1].arg.size else None
         return of_sums or depthwise_tiles(product, target, decisions) or dot_tiles(product, target, decisions)
     copies_padding: Phases = []
@@ -195,8 +195,8 @@ def on_images(product: Product, target: Target, decisions: Decisions) -> Phases 
 
 
 def with_images_apart(product: Product, target: Target) -> RegisterPlan | None:
-    """The tiles of a product with a run-time number of images, if they are those of one image at its own pitch: each
-    task copies an image with its zeros, where it is padded. None for any other product."""
+    """The register tiles of a product with a run-time number of images, if N is one image with its own row pitch. Each
+    task then copies padded images with their zeros. None for any other product."""
     if not product.n or not product.stops or product.pair is not None:
         return None
     product = product.with_lanes_right()
@@ -212,7 +212,7 @@ def with_images_apart(product: Product, target: Target) -> RegisterPlan | None:
 def skip_unused_packing(packing: list[Statement], product: Product) -> list[Statement]:
     """TASK i in n: pack  ->  TASK i below n * min(1, stop): pack      for each run-time bound of a loop that it lacks
 
-    A factor is packed for all blocks of the other one. Where that one has no blocks at run time, nothing is packed.
+    A factor is packed for all blocks of the other one. If the other one has no blocks at run time, nothing is packed.
     """
     inside = {s.range for s in walk(packing) if isinstance(s, For)}
     if len(packing) == 1 and isinstance(packing[0], For) and packing[0].stop is None:
@@ -224,12 +224,12 @@ def skip_unused_packing(packing: list[Statement], product: Product) -> list[Stat
 def limit_tasks(phase: list[Statement]) -> list[Statement]:
     """TASK a below m: TASK b below n: TASK c: S  ->  TASK c: TASK t in 32: for a below m, every 32nd: for b below n: S
 
-    For nested loops with run-time bounds: a task for each of their largest sizes would be too many, most of them empty.
+    For nested loops with run-time bounds: one task per iteration at their largest sizes would give mostly empty tasks.
     """
     loops, body = task_loops(phase)
     ends = [f for f in loops if f.stop is not None]
     if len(ends) < 2:
         return phase
-    body = around([For(f.range, LOOP, [], f.stop) for f in ends[1:]], body)
+    body = in_loops([For(f.range, LOOP, [], f.stop) for f in ends[1:]], body)
     body = [moves.tasks(For(ends[0].range, LOOP, body, ends[0].stop), MOST_RUN_TIME_TASKS)]
-    return around([f for f in loops if f.stop is None], body)
+    return in_loops([f for f in loops if f.stop is None], body)

@@ -1,13 +1,13 @@
-"""What recipes decide, as data. In: a recipe's own choice. Out: the choice to use, as text that can be replayed.
+"""The choices of recipes, as data. In: a recipe's own choice. Out: the choice to use, as text that can be replayed.
 
 A recipe asks wherever there is a choice, and passes its own:
 
-    lanes = decisions.ask(Lanes("i1", tile=4, lanes=16), refuses)      its own choice, and why another one is refused
+    lanes = decisions.ask(Lanes("i1", tile=4, lanes=16), refuses)      its own choice; why another one is refused
 
-The choices in order are the kernel's description, printed as `kernel.moves`: ["lanes(loop=i1, tile=4, lanes=16)", ..].
-Given back, they replace the recipe's own: all of them must fit, or the description is refused with a reason.
-A neighbour is a description with one field changed. No neighbour changes a result by a bit: a field that decides the
-order of a sum is `fixed`, part of the description but never changed. Does not know loops or processors.
+The choices in order, `kernel.moves` as text, are the kernel's description: ["lanes(loop=i1, tile=4, lanes=16)", ..]. A
+description that is passed in replaces the recipe's own choices: all of them must fit, or it is refused with a reason. A
+neighbour is a description with one field changed. Neighbours compute the same bits: a field that decides the order of a
+sum is `fixed`, part of the description but never changed. Does not know loops or processors.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import Any, ClassVar, TypeVar
 
 
 class Refused(Exception):
-    """A description that does not fit its kernel; the text says why."""
+    """Raised for a description that does not fit its kernel; the text says why."""
 
 
 def fixed() -> Any:
-    """A field that decides the order of a sum, or that the kernel determines: no neighbour changes it."""
+    """Declare a field that decides the order of a sum, or that the kernel determines: no neighbour changes it."""
     return field(metadata={"fixed": True})
 
 
 def one_of(*words: str) -> Any:
-    """A field that is one of these words, the first by default."""
+    """Declare a field whose value is one of these words, by default the first."""
     return field(default=words[0], metadata={"words": words})
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One decision, with fields that are integers, booleans or words. A subclass is a kind of decision. Its text begins
-    with its `family` if it has one, else with the name it is declared with, by default the class's in lower case.
+    """One decision, with fields that are integers, booleans or words. Each subclass is a kind of decision. Its text
+    begins with its `family`, if it has one, otherwise with its declared name, by default the class name in lower case.
 
     >>> from glassgrad.compiler.optimize.plain.lanes_and_tasks import Lanes
     >>> text = str(Lanes("i1", tile=4, lanes=16)); text
@@ -56,16 +56,16 @@ class Choice:
 
     @property
     def kind(self) -> str:
-        """The name its text begins with: its family, where it has one."""
+        """The word that its text begins with: its family, if it has one."""
         return str(getattr(self, "family", self.text_name))
 
     @classmethod
     def shown_fields(cls) -> list[Field[Any]]:
-        """The fields that its text has."""
+        """The fields that appear in its text."""
         return [f for f in fields(cls) if f.name != "family"]
 
     def is_fixed(self, field_: Field[Any]) -> bool:
-        """Whether no neighbour changes this field."""
+        """Whether no neighbour may change this field."""
         return bool(field_.metadata.get("fixed"))
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Choice:
         return f"{self.kind}({', '.join(shown)})"
 
     def neighbours(self) -> list[Choice]:
-        """One free field changed: a number doubled, halved, one more, one less; a boolean flipped; another word."""
+        """Choices with one free field changed: a number doubled, halved, +1 or -1; a boolean flipped; another word."""
         found: list[Choice] = []
         for f in self.shown_fields():
             if not self.is_fixed(f):
@@ -83,7 +83,7 @@ class Choice:
 
 
 def _near(field_: Field[Any], value: Any) -> list[Any]:
-    """The values a search tries instead of this one."""
+    """The values that a search tries instead of this one."""
     if isinstance(value, str):
         return [word for word in field_.metadata.get("words", ()) if word != value]
     if isinstance(value, bool):
@@ -100,7 +100,7 @@ def _text(value: object) -> str:
 
 
 def read(text: str) -> Choice:
-    """A decision from its text; raises Refused for anything else."""
+    """Parse a decision from its text; raises Refused for any other text."""
     match = re.fullmatch(r"([a-z]+)\(([^()]*)\)", text)
     kind = Choice.kinds.get(match[1]) if match else None
     if match is None or kind is None:
@@ -132,7 +132,7 @@ def _value(field_: Field[Any], value: str, text: str) -> Any:
 
 
 class Decisions:
-    """The decisions of one kernel, in order: those given, or the recipe's own; and the alternatives to each."""
+    """The decisions of one kernel, in order: the given ones or the recipe's own; and the alternatives to each."""
 
     def __init__(self, given: Sequence[str] | None = None):
         self.given = None if given is None else [read(text) for text in given]
@@ -145,7 +145,8 @@ class Decisions:
         return [str(choice) for choice in self.made]
 
     def ask(self, own: C, refuses: Refuses[C], also: Callable[[], Iterable[C]] = tuple) -> C:
-        """The decision to follow. `also` gives choices that a search should try besides the neighbours."""
+        """Return the decision to follow: the given one, if it is not refused, or the recipe's `own`. `also` gives
+        choices that a search should try besides the neighbours."""
         chosen: Any = own
         if self.given is not None:
             at = len(self.made)
@@ -158,12 +159,12 @@ class Decisions:
         return chosen  # type: ignore[no-any-return]
 
     def finish(self) -> None:
-        """Refuse a description that has more decisions than the recipe made."""
+        """Refuse a description with more decisions than the recipe made."""
         if self.given is not None and len(self.given) > len(self.made):
             raise Refused(f"{self.given[len(self.made)]}: the recipe makes no such decision here")
 
     def neighbours(self) -> list[list[str]]:
-        """Descriptions with one decision changed, in turn from each of the decisions."""
+        """Descriptions with one decision changed; they alternate between the decisions."""
         rows = []
         for at, (choice, (refuses, also)) in enumerate(zip(self.made, self._asked)):
             near = dict.fromkeys([*choice.neighbours(), *also()])
@@ -173,7 +174,7 @@ class Decisions:
 
 
 def _differs(own: Choice, given: Choice | None) -> str | None:
-    """Why a given decision cannot stand for the recipe's own; None where it can."""
+    """Why a given decision cannot replace the recipe's own; None if it can."""
     if given is None:
         return f"the description ends before {own}"
     if given.kind != own.kind:

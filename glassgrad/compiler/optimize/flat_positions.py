@@ -1,11 +1,11 @@
-"""Positions of an image as one axis, where its rows have a run-time length. In: a loop nest. Out: nests of blocks.
+"""Flatten an image with a run-time row length to one axis of positions. In: a loop nest. Out: nests of blocks.
 
-A convolution whose result is as large as its image reads position m + offset for position m, in every row: both lie row
-after row in memory. So vectors go along all positions, and no row has a remainder of its own. Which lanes are at an
-edge of the image follows from the row and the column of each, m // width and m % width: a tap is not added there.
+A convolution whose result is as large as its image reads position m + offset for position m, in every row: both are
+stored row after row. So vectors go along all positions, and rows need no remainder of their own. The row m // width and
+the column m % width of a lane's position tell whether it is at an edge of the image: a tap outside is not added.
 
-Blocks at the ends of the memory mask what they read, as not all of it is there, and what is past the last position. The
-others read whole vectors, and mask their multiply-adds, which costs nothing. For processors that have masks.
+Blocks at both ends of the memory mask their loads, since they may read outside of it, and positions past the last one.
+The other blocks load whole vectors, and mask their multiply-adds, which costs nothing. For processors that have masks.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from glassgrad.compiler.graph.index_algebra import (add, divide, divide_up, inde
                                                     size_index, substitute_index, times)
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.symbolic import lengths_in, memory_size
-from glassgrad.compiler.lower.loops import (TASK, For, Statement, around, counter, load, loads_in, nodes_in, ranges_of,
-                                            task_loops, walk)
+from glassgrad.compiler.lower.loops import (TASK, For, Statement, counter, in_loops, load, loads_in, nodes_in,
+                                            ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import gated
 from glassgrad.compiler.optimize.moves.move_decorator import move
@@ -26,7 +26,7 @@ from glassgrad.compiler.optimize.product.recognize import count, recognize, stri
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.targets.target import Target
 
-TALL = 8          # channels of the result from which a tile has two vectors of positions; of fewer, it has four
+TALL = 8          # channels of the result from which a tile has two vectors of positions; with fewer, it has four
 
 
 @move(lambda *_: None)
@@ -37,7 +37,7 @@ def flat_positions(body: list[Statement], target: Target) -> list[list[Statement
         TASK b at the ends: TASK m in 16: r += x[16*b + m + t] if these hold and 16*b + m < h*w
 
     For sums of products over an image. refuses (None): the last loop has no run-time bound; an image that is read at
-    other distances than the result is written; what register tiles do not read in place, with masks
+    other distances than the result is written; images that register tiles would not read in place, with masks
     """
     loops, inner = task_loops(body)
     if target.groups or not target.has_masks or not loops or loops[-1].stop is None:
@@ -47,7 +47,7 @@ def flat_positions(body: list[Statement], target: Target) -> list[list[Statement
     rows = _flat_rows(outer[-1], positions) if outer else None
     if rows is not None:
         outer, positions = outer[:-1], rows
-    product = recognize(around([For(f.range, TASK, []) for f in (*outer, positions)], positions.body))
+    product = recognize(in_loops([For(f.range, TASK, []) for f in (*outer, positions)], positions.body))
     if product is None or not product.m or not product.n:
         return None
     product, lanes = product.with_lanes_right(), target.lanes(product.total.dtype.itemsize)
@@ -74,7 +74,7 @@ def _flat_rows(rows: For, columns: For) -> For | None:
 
 
 class _PositionBlocks:
-    """Positions in blocks of `size`; their loops, and the loops around them."""
+    """Positions in blocks of `size`; builds their loops, and the loops around them."""
 
     def __init__(self, outer: list[For], positions: For, size: int):
         assert positions.stop is not None
@@ -84,11 +84,12 @@ class _PositionBlocks:
         self.inside = counter(name, size)
 
     def all(self) -> list[Statement]:
-        """All blocks: nothing is read or stored past the last position."""
+        """All blocks; nothing is read or stored past the last position."""
         return self.masked(self.block, self.number)
 
     def by_ends(self, image: UOp) -> list[list[Statement]]:
-        """The blocks that read whole vectors, and those at the ends, of half the size; all, where no ends are known."""
+        """The blocks that read whole vectors, and those at the ends, of half the size; if ends are unknown, all
+        blocks."""
         ends = self.ends(image)
         if ends is None:
             return [self.all()]
@@ -98,23 +99,24 @@ class _PositionBlocks:
         body = moves.rebuild(self.positions.body, {image: whole})
         between = self.nest(add(first, self.block), add(last, multiply(first, -1)), body)
         half = _PositionBlocks(self.outer, self.positions, self.size // 2)
-        after = UOp(o.MOD, dtypes.index, (add(half.block, multiply(last, 2)), half.number))      # last, then first
+        # first blocks after the last ones
+        after = UOp(o.MOD, dtypes.index, (add(half.block, multiply(last, 2)), half.number))
         return [between, half.masked(after, add(half.number, multiply(add(first, multiply(last, -1)), 2)))]
 
     def masked(self, number: UOp, times: UOp) -> list[Statement]:
-        """So many blocks, each with this number, of which nothing is past the last position."""
+        """This many blocks, each with this number, none of which goes past the last position."""
         gate = less(self.positions.range, self.stop)
         body = gated(self.positions.body, gate, {}, [self.positions.range])
         return self.nest(number, times, body)
 
     def nest(self, number: UOp, times: UOp, body: list[Statement]) -> list[Statement]:
-        """So many blocks, each with this number."""
+        """This many blocks, each with this number."""
         body = moves.rebuild(body, {self.positions.range: add(multiply(number, self.size), self.inside)})
-        return around([For(self.block, TASK, [], times), *self.outer, For(self.inside, TASK, [])], body)
+        return in_loops([For(self.block, TASK, [], times), *self.outer, For(self.inside, TASK, [])], body)
 
     def ends(self, image: UOp) -> tuple[UOp, UOp] | None:
-        """The first block whose taps are all inside the memory of the image, and the one after the last of them; None
-        where its size is not known."""
+        """The first block whose taps are all inside the memory of the image, and the one after the last of these; None
+        if the memory's size is unknown."""
         memory, at, position = image.src[0], image.src[1], self.positions.range
         inside = [*self.outer, *[f for f in walk(self.positions.body) if isinstance(f, For)]]
         values = {n.arg.symbol: n for n in nodes_in([*inside, self.positions]) if isinstance(n.arg, Measure)}

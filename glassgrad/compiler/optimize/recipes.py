@@ -1,9 +1,9 @@
-"""Which moves make a kernel fast. In: a plain loop tree and a `Target`. Out: the optimized tree.
+"""Choose and apply the moves that make a kernel fast. In: a plain loop tree and a `Target`. Out: the optimized tree.
 
-Every loop nest is a contraction (contraction_tilings.py), tiled by one of the families of product/tiling_parameters.py,
-or it gets lanes and tasks (plain/plain_loops.py; on a GPU plain/gpu_loops.py). Choices depend on shapes, dtypes and the
-target alone, never on threads or timing; each is data (decisions.py), so that a search can try others
-(runtime/search/beam.py).
+Each loop nest is either a contraction (contraction_tilings.py), tiled by one of the families of
+product/tiling_parameters.py, or it gets lanes and tasks (plain/plain_loops.py; on a GPU plain/gpu_loops.py). Choices
+depend on shapes, dtypes and the target alone, never on threads or timing. Each is data (decisions.py), so that a search
+can try others (runtime/search/beam.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.symbolic import least
+from glassgrad.compiler.graph.symbolic import lower_bound
 from glassgrad.compiler.lower.loops import (For, If, Kernel, Phase, Statement, Store, loads_in, task_loops, version_of,
                                             walk)
 from glassgrad.compiler.optimize.contraction_tilings import contraction, contraction_by_groups
@@ -24,24 +24,24 @@ from glassgrad.compiler.optimize.plain.access_order import work
 from glassgrad.compiler.optimize.plain.gpu_loops import group_loops
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.plain.rows_in_registers import rows_by_length
-from glassgrad.compiler.optimize.redundant_phases import filled_once
+from glassgrad.compiler.optimize.redundant_phases import without_redundant_fills
 from glassgrad.compiler.optimize.run_time_blocks import by_terms, in_blocks
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.tasks_of_several_nests import nests
-from glassgrad.compiler.optimize.versions_by_size import for_any_value, run_only_if
+from glassgrad.compiler.optimize.versions_by_size import run_only_if, with_kernel_arguments
 
-# importing this module registers all choices
+# importing this module registers every kind of choice
 __all__ = ["STREAM_FROM", "Refused", "decide", "optimize", "read", "unoptimized"]
 
 
 def optimize(kernel: Kernel, target: Target, given: Sequence[str] | None = None) -> Kernel:
-    """The kernel with the recipe's moves applied, or the moves `given` (some kernel's `moves`; raises `Refused` where
-    they do not fit). What it computes stays the same up to the order of sums, which the recipe alone decides."""
+    """Apply the recipe's moves to a kernel, or the `given` ones (some kernel's `moves`; raises `Refused` if they do not
+    fit). The results stay the same up to the order of sums, which the recipe alone decides."""
     return decide(kernel, target, Decisions(given))
 
 
 def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
-    """As `optimize`, with the caller's `Decisions`; all decisions that these were given must be used."""
+    """As `optimize`, with the caller's `Decisions`; all decisions given to these must be used."""
     if target.narrow_steps and work([s for phase in kernel.phases for s in phase.body]) <= target.narrow_steps:
         target = replace(target, vector_bytes=target.vector_bytes // 2)
     phases = [made for phase in kernel.phases if is_nests(phase.body)
@@ -56,7 +56,7 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
             phases += made
             any_tiled = any_tiled or is_tiled
     streamed = () if any_tiled or target.groups else streamed_slots([p.body for p in phases], target, decisions)
-    phases = filled_once(phases) if target.groups else phases
+    phases = without_redundant_fills(phases) if target.groups else phases
     phases = [Phase(moves.branch(phase.body)) for phase in phases]
     decisions.finish()
     return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, streamed)
@@ -74,12 +74,12 @@ def _on_cpu(nest: list[Statement], kernel: Kernel, target: Target, decisions: De
     tiled = contraction(nest, target, decisions, runs is not None) if target.tiled_products else None
     made = tiled or plain(nest, target, decisions)
     if runs is not None:
-        made = [run_only_if(runs, for_any_value(body, kernel)) for body in made]
+        made = [run_only_if(runs, with_kernel_arguments(body, kernel)) for body in made]
     return [Phase(body) for body in made], tiled is not None
 
 
 def _merged(part: list[Statement], target: Target) -> list[list[Statement]]:
-    """A loop nest with its loops merged where they can be; several, where a length is known only at run time."""
+    """Merge the loops of a nest where possible. With a length known only at run time, this may give several nests."""
     body = moves.merge_all(part)
     if any(f.stop is not None for f in task_loops(body)[0]):
         return in_blocks(body, target)
@@ -88,8 +88,8 @@ def _merged(part: list[Statement], target: Target) -> list[list[Statement]]:
 
 
 def _on_groups(parts: list[list[Statement]], target: Target, decisions: Decisions) -> list[Phase]:
-    """The phases of loop nests on groups of threads; nests that are no contractions, or add up parts of one, are merged
-    where they have the same loops."""
+    """The phases of loop nests on groups of threads. Nests that are not contractions, or that add up the parts of one,
+    are merged if they have the same loops."""
     phases: list[Phase] = []
     waiting: list[list[Statement]] = []
     for part in parts:
@@ -122,8 +122,7 @@ def is_nests(body: list[Statement]) -> bool:
 
 
 def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[list[Statement]]]:
-    """The loop nests of each phase, split by remainders. On groups of threads, sums over the same loops are first fused
-    into one loop."""
+    """Yield the loop nests of each phase, split by remainders; for thread groups, sums over equal loops are fused."""
     for phase in [p for p in kernel.phases if not is_nests(p.body)]:
         body = moves.without_known_gates(phase.body)
         if target.groups:
@@ -132,17 +131,17 @@ def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[list[Statement]
 
 
 def unoptimized(kernel: Kernel) -> Kernel:
-    """The kernel as plain loops, each phase one task (the setting NOOPT)."""
+    """Keep plain loops and make each phase one task (the setting NOOPT)."""
     return Kernel(kernel.name, kernel.params, [Phase(moves.serial(p.body)) for p in kernel.phases], kernel.written)
 
 
 # -- streaming (non-temporal) stores of large results --------------------------------------------------------
-# An ordinary store first fetches the cache line it writes to. A streaming store writes full lines straight to memory:
-# that saves a third of the traffic of `y = f(x)`, and the caches keep their contents. A result that fits a cache is
-# better left there. On a Xeon with 2 MB of second-level cache, y = 1.5 x and a sum of y, together: 8 MB 11% faster,
-# 16 MB 16%, 64 MB 27%; 4 MB is 30% slower.
+# An ordinary store first fetches the cache line that it writes to. A streaming store writes full lines straight to
+# memory: this saves a third of the traffic of `y = f(x)`, and keeps the contents of the caches. But a result that fits
+# a cache is better left there. Measured on a Xeon with 2 MB of second-level cache, y = 1.5 x and a sum of y together
+# are faster by 11% for 8 MB, 16% for 16 MB and 27% for 64 MB, but slower by 30% for 4 MB.
 
-STREAM_FROM = 8        # times the second-level cache: a result of that size is evicted before it is read
+STREAM_FROM = 8        # times the second-level cache: so large a result is evicted before it is read
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ class Stream(Choice):
 
 
 def streamed_slots(bodies: Sequence[list[Statement]], target: Target, decisions: Decisions) -> tuple[int, ...]:
-    """The slots of large results that these statements write and never read."""
+    """The slots of large results that these statements write and do not read."""
     statements = [s for body in bodies for s in walk(body)]
     stores = [s for s in statements if isinstance(s, Store) and s.memory.op is o.PARAM]
     large = {s.memory for s in stores if _bytes(s.memory) >= STREAM_FROM * target.l2_bytes}
@@ -165,5 +164,5 @@ def streamed_slots(bodies: Sequence[list[Statement]], target: Target, decisions:
 
 
 def _bytes(memory: UOp) -> int:
-    """The least size of a result in bytes."""
-    return math.prod(map(least, memory.shape)) * memory.dtype.itemsize
+    """A lower bound of a result's size in bytes."""
+    return math.prod(map(lower_bound, memory.shape)) * memory.dtype.itemsize

@@ -1,6 +1,6 @@
 """Remove redundant phases. In: the phases of a kernel. Out: those that change memory.
 
-A factor of a product may be prepared by a phase before it; several products of a kernel may need the same one.
+A phase may prepare a factor for a product; several products of a kernel may need the same prepared factor.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.lower.loops import Assign, For, Phase, Statement, Store, expressions, walk
 
 
-def filled_once(phases: list[Phase]) -> list[Phase]:
-    """phases a: m = S, b, c: m = S  ->  a, b      (memory that already has these contents is not filled again)"""
+def without_redundant_fills(phases: list[Phase]) -> list[Phase]:
+    """phases a: m = S, b, c: m = S  ->  a, b      (memory is not filled again with the contents that it has)"""
     stored = frozenset[UOp]().union(*[_stored(phase) for phase in phases])
     kept: list[Phase] = []
-    holds: dict[UOp, object] = {}                # memory, and what filled it last
+    holds: dict[UOp, object] = {}                # memory -> what filled it last
     for phase in phases:
         contents = _contents(phase.body) if _copies(phase) and stored.isdisjoint(_read(phase)) else phase
         if any(holds.get(memory) != contents for memory in _stored(phase)):
@@ -37,10 +37,10 @@ def _read(phase: Phase) -> set[UOp]:
 
 
 def _seen(memories: Iterable[UOp]) -> set[UOp]:
-    """The memories that other tasks see."""
+    """Those memories that other tasks can see."""
     return {m for m in memories if m.op is o.PARAM or m.op is o.LOCAL and m.arg.scope == "shared"}
 
 
 def _contents(body: list[Statement]) -> tuple[object, ...]:
-    """Statements as tuples that can be compared."""
+    """Convert statements to tuples, which can be compared."""
     return tuple([(type(s), *[_contents(v) if isinstance(v, list) else v for v in vars(s).values()]) for s in body])

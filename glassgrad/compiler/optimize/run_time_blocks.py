@@ -1,7 +1,7 @@
-"""Contractions with an axis whose length is known only at run time. In: a loop nest. Out: nests of constant sizes.
+"""Tile contractions with an axis of run-time length. In: a loop nest. Out: nests of constant sizes.
 
-Register tiles need sizes known at compile time. So a loop of N is cut into blocks of a constant size, with smaller ones
-for the rest, and the loops of M get versions of the code by their number (versions_by_size.py).
+Register tiles need sizes known at compile time. So a loop of N is cut into blocks of a constant size, with smaller
+blocks for the rest, and loops of M get versions of the code for ranges of their length (versions_by_size.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable
 from glassgrad.compiler.graph import UOp
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, close_bounds, divide, divide_up, index, less,
                                                     modulo, multiply, times, value_in)
-from glassgrad.compiler.lower.loops import TASK, For, Statement, Store, around, counter, loads_in, ranges_of, task_loops
+from glassgrad.compiler.lower.loops import (TASK, For, Statement, Store, counter, in_loops, loads_in, ranges_of,
+                                            task_loops)
 from glassgrad.compiler.optimize.contraction_tilings import (contraction_by_groups, with_images_apart,
                                                              with_run_time_columns, with_run_time_positions,
                                                              with_run_time_rows)
@@ -28,10 +29,10 @@ from glassgrad.compiler.optimize.product.recognize import Product, recognize
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.optimize.versions_by_size import bounded, in_range, one_of
+from glassgrad.compiler.optimize.versions_by_size import guarded_versions, replace_bound, version_for_range
 
 BLOCK = 64         # rows or columns in a block of a loop with a run-time bound: a few register tiles
-SMALL = 16         # columns in a block of the remainder: lanes of vectors
+SMALL = 16         # columns in a block of the remainder: the lanes of vectors
 
 
 @move(lambda body, *_: [body])
@@ -42,14 +43,15 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
                                                                                                if stop < 16
 
     For a loop of N with a run-time bound: tiles need sizes known at compile time. The blocks are contractions with one
-    more loop around them. The last small block begins 16 before the end, so that no column lies past it; columns it
-    shares with the block before it are stored once. Where several loops have run-time bounds, all are split into blocks
-    of 16 only: each case is more code to compile. The rows M of a result are specialized by their number (`_by_rows`).
-    refuses (returns the body): there is no such loop; groups of threads, whose tiles may go past the end
+    more loop around them. The last small block begins 16 before the end, so that no column lies past it; columns that
+    it shares with the block before it are stored once. If several loops have run-time bounds, all are split into blocks
+    of 16 only: each case is more code to compile. For the rows M of a result, there are versions by their number
+    (`_by_rows`).
+    refuses (returns the body): no such loop; groups of threads, whose tiles may go past the end
     """
     loops, inner = task_loops(body)
     ends = [f for f in loops if f.stop is not None and f.range.arg.size >= 2 * BLOCK]
-    product = recognize(around([For(f.range, TASK, []) for f in loops], inner)) if ends else None
+    product = recognize(in_loops([For(f.range, TASK, []) for f in loops], inner)) if ends else None
     if product is None or not product.n:
         return [body]
     flat = flat_positions(body, target)
@@ -79,10 +81,10 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
 def by_terms(body: list[Statement], target: Target) -> list[list[Statement]]:
     """for k below stop: r += f  ->  if stop <= 64: for k in 64 below stop: r += f;  if stop > 64: the same for all
 
-    For a sum of products with a run-time bound: few terms take less time than packing for many, or writing the result,
-    and up to 1,024 need no blocks of K, whose sums wait in memory.
-    refuses (returns the body): no such sum, or one with the same tiles; groups of threads, whose parts are equal at run
-    time
+    For a sum of products with a run-time bound: few terms take less time than packing for many, or than writing the
+    result; and up to 1,024 need no blocks of K, whose sums would wait in memory.
+    refuses (returns the body): no such sum, or the same tiles for all numbers of terms; groups of threads, whose parts
+    of K have equal lengths at run time
     """
     product = None if target.groups or not target.tiled_products else recognize(body)
     loop = None if product is None or not product.n else next((r for r in product.k if r in product.stops), None)
@@ -96,63 +98,63 @@ def by_terms(body: list[Statement], target: Target) -> list[list[Statement]]:
         return None if tile is None else (tile.rows, tile.vectors, tile.left, tile.right, tile.k_block > 0)
     stop, size = product.stops[loop], int(loop.arg.size)
     numbers = [max(1, terms * size // product.depth) for terms in cpu.FEW_TERMS]
-    versions = {most: bounded(body, stop, most, stop) for most in numbers if most < size}
-    return one_of(_with_other_tiles({**versions, size: body}, tile_of), stop, -1) if tile_of(body) else [body]
+    versions = {most: replace_bound(body, stop, most, stop) for most in numbers if most < size}
+    return guarded_versions(_with_other_tiles({**versions, size: body}, tile_of), stop, -1) if tile_of(body) else [body]
 
 
 def _in_place(body: list[Statement], target: Target) -> bool:
-    """Whether an image is read in place, one of its rows or images after the other: as many as there are."""
+    """Whether an image is read in place, its rows or images one after the other: their number does not matter."""
     product = None if target.groups else recognize(body)
     ways = (ImagePlan.cheapest, TapsPlan.of_channels, with_images_apart)
     return product is not None and bool(product.n) and any(way(product, target) is not None for way in ways)
 
 
 def _around_tiles(product: Product, ends: list[For], target: Target) -> bool:
-    """Whether loops with a run-time bound would be around the register tiles if their numbers were known, too."""
+    """Whether loops with a run-time bound would be around the register tiles even if their sizes were known."""
     plan = None if target.groups else RegisterPlan.of(product.with_lanes_right(), target)
     return plan is not None and {f.range for f in ends} <= {*plan.outer}
 
 
 def _by_positions(body: list[Statement], target: Target) -> list[list[Statement]]:
-    """Versions by the number of positions along a row of an image, where it is read in place; else none. Those of few
-    positions are computed as if these were images."""
+    """Versions for ranges of the number of positions along a row of an image, if it is read in place; otherwise none.
+    The version for few positions treats the rows as images."""
     product = None if target.groups else with_run_time_positions(body)
     stop = None if product is None else product.stops[[r for r in product.stops if r not in product.batch][-1]]
     if stop is None or value_in(stop) is None:
         return []
     (least, greatest), versions = close_bounds(stop), dict[int, list[Statement]]()
     for most in (*[n for n in cpu.POSITIONS if least <= n < greatest], greatest):
-        version = in_range(body, stop, least, most)
+        version = version_for_range(body, stop, least, most)
         product = with_run_time_positions(version)
         if product is None or ImagePlan.cheapest(product, target) is None:
             continue
         versions[most], least = version, most + 1
-    return one_of(versions, stop) if greatest in versions else []
+    return guarded_versions(versions, stop) if greatest in versions else []
 
 
 def _by_rows(body: list[Statement], product: Product, target: Target) -> list[list[Statement]]:
-    """Versions by the number of rows. The ranges are data of the target. Where plain loops do few rows faster than
-    tiles (`few_rows`), each number of these has a version: if stop == 3: TASK i in 3: S."""
+    """Versions for ranges of the number of rows; the ranges are data of the target. If plain loops do few rows faster
+    than tiles (`few_rows`), there is a version for each number of these: if stop == 3: TASK i in 3: S."""
     loop = product.m[0]
     stop = product.stops[loop]
-    few_of = recognize(bounded(body, stop, cpu.FEW_ROWS, None))
+    few_of = recognize(replace_bound(body, stop, cpu.FEW_ROWS, None))
     few = 0 if target.groups or few_of is None or not few_rows(few_of) else cpu.FEW_ROWS
-    up_to = (*range(1, few + 1), cpu.EVEN_ROWS) if few else cpu.TILE_ROWS
+    up_to = (*range(1, few + 1), cpu.BALANCED_ROWS) if few else cpu.TILE_ROWS
     if target.groups:
         up_to = gpu.ROWS if unit_for(product, target) is None else gpu.UNIT_ROWS
     numbers = [n for n in (*up_to, loop.arg.size) if bounds(stop)[0] <= n <= loop.arg.size]
-    versions = {most: bounded(body, stop, most, None if most <= few else stop) for most in numbers}
+    versions = {most: replace_bound(body, stop, most, None if most <= few else stop) for most in numbers}
 
     def tile_of(version: list[Statement]) -> list[str]:
         recipe = Decisions(None)
         contraction_by_groups(version, target, recipe, is_version=True)
         return recipe.moves
-    return one_of(_with_other_tiles(versions, tile_of) if target.groups else versions, stop)
+    return guarded_versions(_with_other_tiles(versions, tile_of) if target.groups else versions, stop)
 
 
 def _with_other_tiles(versions: dict[int, list[Statement]], tile_of: Callable[[list[Statement]], object]) \
         -> dict[int, list[Statement]]:
-    """The versions without those whose tiles are those of the next one: that serves for both."""
+    """Drop versions with the same tiles as the next one, which then serves both."""
     tiles = {most: tile_of(body) for most, body in versions.items()}
     return {most: body for (most, body), more in zip(versions.items(), [*[*versions][1:], 0])
             if tiles[most] != tiles.get(more)}
@@ -164,18 +166,18 @@ def _large_blocks(loops: list[For], loop: For, inner: list[Statement]) -> list[S
     block, row = counter(name + "b", n // BLOCK), counter(name, BLOCK)
     body = moves.rebuild(inner, {loop.range: add(multiply(block, BLOCK), row)})
     inside = [For(row, TASK, []) if f is loop else f for f in loops]
-    return around([For(block, TASK, [], divide(loop.stop, BLOCK)), *inside], body)
+    return in_loops([For(block, TASK, [], divide(loop.stop, BLOCK)), *inside], body)
 
 
 def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], rest_of: int, target: Target) \
         -> list[list[Statement]]:
-    """The loops of small blocks, over all positions or over the remainder of blocks of `rest_of`; and for sizes below
-    one block, blocks that go past the end, where nothing is read or stored; or the loops as they were, where that would
-    be one more condition on a padded image, if they are tiled as they are or masks cost much."""
+    """The loops of small blocks: over all positions, or over the remainder of blocks of `rest_of`. For sizes below one
+    block, add blocks that go past the end, where nothing is read or stored. Or keep the loops as they were, if such
+    blocks would add a condition on a padded image, and the loops are tiled as they are, or masks cost much."""
     enough, gate, size = index(1), None, SMALL
     places: dict[UOp, UOp] = {}
     past_the_end: dict[UOp, UOp] = {}
-    counts: dict[UOp, UOp] = {}                 # of small blocks, by their counter
+    counts: dict[UOp, UOp] = {}                 # counter of small blocks -> their number
     rows: dict[UOp, UOp] = {}
     for f in ends:
         name, n, stop = f.range.arg.name, f.range.arg.size, f.stop
@@ -185,19 +187,19 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], res
         begin = add(add(stop, multiply(left, -1)), multiply(small, size))
         at = add(begin.minimum(add(stop, index(-size))), row)
         gate = both(gate, less(begin, add(at, index(1))))
-        enough = times(enough, divide(stop, size).minimum(1))                # 0 where there is no whole block
+        enough = times(enough, divide(stop, size).minimum(1))                # 0 if there is no whole block
         counts[small] = divide_up(left, size)
         places[f.range], past_the_end[f.range], rows[f.range] = at, add(begin, row), row
-    # `enough` bounds each of them: the loops that pack a factor run over the blocks of one of them only
+    # every loop gets `enough` as a factor: the loops that pack a factor run over the blocks of one of them only
     cut = moves.rebuild(inner, places)
     for store in [s for s in cut if isinstance(s, Store)]:
         store.gate = both(gate, store.gate)
     inside = [For(rows[f.range], TASK, []) if f in ends else f for f in loops]
-    nests = [around([*[For(small, TASK, [], times(count, enough)) for small, count in counts.items()], *inside], cut)]
+    nests = [in_loops([*[For(small, TASK, [], times(count, enough)) for small, count in counts.items()], *inside], cut)]
     too_short = add(index(1), multiply(enough, -1))
     if any(len(n.src) > 2 for n in loads_in(inner)):
         short = [For(f.range, TASK, [], f.stop and times(f.stop, too_short)) if f is ends[0] else f for f in loops]
-        nest = around(short, inner)
+        nest = in_loops(short, inner)
         product = recognize(nest)
         is_tiled = product is not None and bool(product.n) and RegisterPlan.cheapest(product, target) is not None
         if is_tiled or not target.has_masks:
@@ -206,4 +208,4 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], res
         at = past_the_end[f.range]
         inner = gated(moves.rebuild(inner, {f.range: at}), less(at, f.stop or index(0)), {}, ranges_of(at))
     short = [*[For(small, TASK, [], times(count, too_short)) for small, count in counts.items()], *inside]
-    return [*nests, around(short, inner)]
+    return [*nests, in_loops(short, inner)]

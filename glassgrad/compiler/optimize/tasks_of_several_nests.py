@@ -2,8 +2,8 @@
 
 A task that goes block by block through softmax(scores) times values, or through a part of its gradient
 (lower/attention/attention_blocks.py), is a list of nests over LOCAL memory: contractions, and operations on each row.
-Each is optimized as in a kernel by itself, but for one worker and in list order: contractions become register tiles
-that read both factors in place, anything else gets lanes. Does not know what the nests compute.
+Each is optimized as if in a kernel of its own, but for one worker and in list order: contractions become register tiles
+that read both factors in place, other nests get lanes. Does not know what the nests compute.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, multiply
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, around, counter,
-                                            flat_index, load, local, loops_around, task_loops)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
+                                            flat_index, in_loops, load, local, loops_around, task_loops)
 from glassgrad.compiler.optimize.bulk_copy_tasks import in_boxes
 from glassgrad.compiler.optimize.chained_matmuls import in_registers
 from glassgrad.compiler.optimize.decisions import Decisions
@@ -44,7 +44,7 @@ def nests(body: list[Statement], target: Target, decisions: Decisions) -> list[l
             return [held]
     loops, inner = task_loops(body)
     stops = {f.range: f.stop for f in loops}
-    return [moves.share_out([f.range for f in loops], _in_turn(inner, target, decisions), stops=stops)]
+    return [moves.loops_as_tasks([f.range for f in loops], _in_turn(inner, target, decisions), stops=stops)]
 
 
 def _in_turn(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
@@ -62,7 +62,7 @@ def _in_turn(body: list[Statement], target: Target, decisions: Decisions) -> lis
 
 
 def _tiles(product: Product, target: Target, decisions: Decisions) -> list[Statement] | None:
-    """A contraction as register tiles; refuses (None) where the right factor would have to be packed."""
+    """A contraction as register tiles; refuses (None) if the right factor would have to be packed."""
     product = product.with_lanes_right()
     if any(r in product.stops for r in (*product.n, *product.m[1:])):
         return None
@@ -83,7 +83,8 @@ def _tiles(product: Product, target: Target, decisions: Decisions) -> list[State
 
 def _tiles_in_place(product: Product, target: Target) -> tuple[RegisterPlan | None, list[Tiling]]:
     plan = RegisterPlan.of(product, replace(target, most_tasks=1))      # it is part of a task
-    if plan is not None and plan.m.stop is not None:          # one code: a task of many nests is long to compile
+    # one code for all sizes: a task of many nests takes long to compile
+    if plan is not None and plan.m.stop is not None:
         plan = replace(plan, m=replace(plan.m, size=plan.m.most, any_length=True))
     return plan, [] if plan is None else [t for t in plan.tiles() if t.left == t.right == "in_place"]
 
@@ -91,8 +92,8 @@ def _tiles_in_place(product: Product, target: Target) -> tuple[RegisterPlan | No
 def _copied(product: Product, target: Target) -> tuple[list[Statement], Product]:
     """for m: for k: left  ->  for m: for k: copy = left, before the product
 
-    For a left factor that is computed, or whose lines conflict in the cache. The copy is contiguous along the loop that
-    the factor is read along, and its rows are an odd number of lines apart."""
+    For a left factor that is computed, or whose cache lines conflict. The copy is contiguous along the loop that the
+    factor is read along, and its rows are an odd number of cache lines apart."""
     [m], [k] = product.m, product.k
     reads = [n.src[1] for n in toposort([product.left]) if n.op is o.LOAD]
     outer, inner = (m, k) if any(stride_along(at, k) == 1 for at in reads) else (k, m)
@@ -100,13 +101,13 @@ def _copied(product: Product, target: Target) -> tuple[list[Statement], Product]
     pitch = (-(-inner.arg.size // line) | 1) * line
     memory = local(f"left_{product.total.arg}", product.left.dtype, outer.arg.size * pitch)
     at = add(multiply(outer, pitch), inner)
-    copy = around([For(r, TASK, [], product.stops.get(r)) for r in (outer, inner)], [Store(memory, at, product.left)])
+    copy = in_loops([For(r, TASK, [], product.stops.get(r)) for r in (outer, inner)], [Store(memory, at, product.left)])
     return copy, replace(product, left=load(memory, at))
 
 
 def _lanes(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
-    """The nest with vectors along its innermost loop of independent iterations, along the loops inside where those are
-    read in order, or in square blocks of a transpose."""
+    """Give the nest vectors along its innermost loop of independent iterations; or along the loops inside, if those are
+    read in order; or in square blocks of a transpose."""
     loops, inner = task_loops(body)
     lanes = target.lanes(4)
     parts = _parts_of_sums(loops, inner, lanes) if target.groups else None
@@ -114,25 +115,25 @@ def _lanes(body: list[Statement], target: Target, decisions: Decisions) -> list[
         return [s for part in parts for s in _columns(*task_loops(part), target, decisions)]
     blocks = transposed(loops, inner, lanes, decisions)
     if blocks is not None:
-        return moves.serial(around(*blocks))
+        return moves.serial(in_loops(*blocks))
     if rows_cost(inner, lanes) < columns_cost(loops, inner, lanes):
         sums, rest = _sums_apart(loops, inner)
-        return [*moves.serial(around(loops, along_rows(sums, lanes, decisions, target.groups))),
+        return [*moves.serial(in_loops(loops, along_rows(sums, lanes, decisions, target.groups))),
                 *(_columns(loops, rest, target, decisions) if rest else [])]
     return _columns(loops, inner, target, decisions)
 
 
 def _columns(loops: list[For], inner: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
-    """The nest with vectors along its innermost loop; of short loops, a group of threads takes all together."""
+    """Give the nest vectors along its innermost loop; a group of threads takes short loops all together."""
     lanes = target.lanes(4)
     if target.groups and len(loops) > 1 and loops[-1].range.arg.size < lanes and all(f.stop is None for f in loops):
         axis = FlatAxis.of([f.range for f in loops])
         whole = counter(loops[0].range.arg.name, axis.size)
-        loops, inner = [For(whole, TASK, [])], moves.rebuild(inner, axis.apart(whole))
+        loops, inner = [For(whole, TASK, [])], moves.rebuild(inner, axis.loop_indices(whole))
     chosen = ask_lanes(decisions, loops, len(loops) - 1, vectors_in_flight(inner), lanes)
     along = next(f for f in loops if f.range.arg.name == chosen.loop)
     wide = moves.wide(For(along.range, LOOP, inner, along.stop), chosen.tile, chosen.lanes, copies=False)
-    return moves.serial(around([f for f in loops if f is not along], wide))
+    return moves.serial(in_loops([f for f in loops if f is not along], wide))
 
 
 def _parts_of_sums(loops: list[For], inner: list[Statement], lanes: int) -> list[list[Statement]] | None:
@@ -163,12 +164,12 @@ def _parts_of_sums(loops: list[For], inner: list[Statement], lanes: int) -> list
 def _sums_apart(loops: list[For], inner: list[Statement]) -> tuple[list[Statement], list[Statement]]:
     """for row: { sums; S }  ->  for row: { sums; memory[row] = sums }, for row: S[memory[row]]
 
-    The second one gets lanes along the rows. None is left for it where S is short, or there are few rows."""
+    The second nest gets lanes along the rows. It is empty if S is short, or there are few rows."""
     last = max(i for i, s in enumerate(inner) if isinstance(s, For)) + 1
     rest, rows = inner[last:], math.prod(f.range.arg.size for f in loops)
     if rows < FEW_ROWS or arithmetic(rest) < LONG_ARITHMETIC:
         return inner, []
     at = flat_index([f.range for f in loops])
-    memories = {r: local(f"rows_{r.arg}", r.dtype, rows) for r in moves.assigned(inner[:last])}
+    memories = {r: local(f"rows_{r.arg}", r.dtype, rows) for r in moves.initialized_registers(inner[:last])}
     stores: list[Statement] = [Store(memory, at, r) for r, memory in memories.items()]
     return [*inner[:last], *stores], moves.rebuild(rest, {r: load(memory, at) for r, memory in memories.items()})

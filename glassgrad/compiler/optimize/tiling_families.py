@@ -1,7 +1,9 @@
 """The families of tilings, by the first word of a move. In: nothing. Out: each family's free fields. Imports nothing,
-so that a process that finds all its kernels on disk can tell which of them are tiled without loading the optimizer."""
+so that a process whose kernels are all cached on disk can tell which of them are tiled without loading the
+optimizer."""
 
-# Each family with its free fields, which a search may change. The others fix the order of a sum, or follow from it.
+# Each family with its free fields, which a search may change. All other fields fix the order of a sum, or follow from
+# it.
 FAMILIES = {
     "contract": ("rows", "vectors", "lanes", "block_m", "block_n", "left", "right", "ahead", "k_blocks"),
     "direct": ("rows", "vectors", "along", "block_m", "block_n"),

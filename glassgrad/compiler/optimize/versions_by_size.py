@@ -1,11 +1,12 @@
-"""Versions of a loop nest by a run-time bound. In: a nest, its bound, ranges of it. Out: nests, one of which runs.
+"""Make versions of a loop nest for ranges of a run-time bound. In: a nest, its bound, ranges. Out: nests, one of which
+runs.
 
     TASK i below stop: S  ->  if stop <= 16: TASK i in 16 below stop: S
                               if 16 < stop <= 64: TASK i in 64 below stop: S
                               if stop > 64: TASK i below stop: S
 
-Each `if` is a TASK loop over `once` whose trip count is 1 or 0; an optimized version gets it as the bound of its own
-tasks (`run_only_if`). Does not know what is faster for which range.
+Each `if` is a TASK loop over `once` whose trip count is 1 or 0. When a version has been optimized, this trip count
+becomes a factor of the bound of its own tasks (`run_only_if`). Does not know which version is faster for which range.
 """
 
 from __future__ import annotations
@@ -16,26 +17,27 @@ from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, index, multiply, operation, substitute_index,
                                                     times)
 from glassgrad.compiler.graph.op_arguments import Measure
-from glassgrad.compiler.lower.loops import (LOOP, ONCE, TASK, For, Kernel, Statement, around, counter, nodes_in,
+from glassgrad.compiler.lower.loops import (LOOP, ONCE, TASK, For, Kernel, Statement, counter, in_loops, nodes_in,
                                             numbered_loops, task_loops, version_of, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 
 
-def bounded(body: list[Statement], stop: UOp, most: int, now: UOp | None) -> list[Statement]:
-    """The nest with each loop that ends at `stop` over `most` iterations, or as many of them as `now` says."""
+def replace_bound(body: list[Statement], stop: UOp, size: int, new_stop: UOp | None) -> list[Statement]:
+    """Give each loop that ends at `stop` this size, and the run-time bound `new_stop` (None: no bound)."""
     loops, inner = task_loops(body)
-    ends = {f.range: counter(f.range.arg.name, most) for f in (*loops, *walk(inner))
+    ends = {f.range: counter(f.range.arg.name, size) for f in (*loops, *walk(inner))
             if isinstance(f, For) and f.stop is stop}
     outside, inner = [For(f.range, TASK, [], f.stop) for f in loops], moves.rebuild(inner, ends)
     for f in (*outside, *walk(inner)):
         if isinstance(f, For) and f.range in ends:
-            f.range, f.stop = ends[f.range], now
-    return around(outside, inner)
+            f.range, f.stop = ends[f.range], new_stop
+    return in_loops(outside, inner)
 
 
-def in_range(body: list[Statement], stop: UOp, least: int, most: int) -> list[Statement]:
-    """The nest as a version that runs only where `stop` is from `least` to `most`: its value is known to be such that
-    it is, which decides conditions. Once the version is optimized, `for_any_value` makes the value the usual one."""
+def version_for_range(body: list[Statement], stop: UOp, lower: int, upper: int) -> list[Statement]:
+    """Make the version of a nest that runs only where lower <= stop <= upper. The variable that `stop` depends on gets
+    narrower bounds, which follow from these, so that conditions on it are decided at compile time. Once the version is
+    optimized, `with_kernel_arguments` puts the original variable back."""
     [value] = [n for n in stop.toposort() if isinstance(n.arg, Measure)]
     low, high = bounds(value)
 
@@ -43,32 +45,33 @@ def in_range(body: list[Statement], stop: UOp, least: int, most: int) -> list[St
         return bounds(substitute_index(stop, {value: index(number)}, {}))[0]
 
     values = range(low, high + 1)
-    symbol = value.arg.symbol._replace(low=low + bisect_left(values, least, key=stop_at),
-                                       high=low - 1 + bisect_left(values, most + 1, key=stop_at))
-    known = UOp(value.op, value.dtype, (), value.arg._replace(symbol=symbol))
-    [now] = [substitute_index(stop, {value: known}, {})]
-    return bounded(moves.rebuild(body, {value: known}), now, most, now)
+    symbol = value.arg.symbol._replace(low=low + bisect_left(values, lower, key=stop_at),
+                                       high=low - 1 + bisect_left(values, upper + 1, key=stop_at))
+    narrowed = UOp(value.op, value.dtype, (), value.arg._replace(symbol=symbol))
+    [new_stop] = [substitute_index(stop, {value: narrowed}, {})]
+    return replace_bound(moves.rebuild(body, {value: narrowed}), new_stop, upper, new_stop)
 
 
-def for_any_value(phase: list[Statement], kernel: Kernel) -> list[Statement]:
-    """The phase of a version with the kernel's own arguments in place of values known to be in a range."""
-    known = [n for n in nodes_in(phase) if isinstance(n.arg, Measure)]
-    return moves.rebuild(phase, {n: kernel.params[n.arg.slot] for n in known if n is not kernel.params[n.arg.slot]})
+def with_kernel_arguments(phase: list[Statement], kernel: Kernel) -> list[Statement]:
+    """Put the kernel's own arguments back in place of variables with narrower bounds."""
+    narrowed = [n for n in nodes_in(phase) if isinstance(n.arg, Measure)]
+    return moves.rebuild(phase, {n: kernel.params[n.arg.slot] for n in narrowed if n is not kernel.params[n.arg.slot]})
 
 
-def one_of(versions: dict[int, list[Statement]], stop: UOp, least: int = 0) -> list[list[Statement]]:
-    """The versions, by the largest bound of each, in order: each runs if that is the first that `stop` is not above.
-    None runs where it is not above `least`; with -1, the first one does for a bound of 0 too: a sum of nothing is 0."""
+def guarded_versions(versions: dict[int, list[Statement]], stop: UOp, lower: int = 0) -> list[list[Statement]]:
+    """Guard versions, given as {greatest bound: nest} in increasing order, so that one of them runs: the first whose
+    greatest bound is not below `stop`. None runs for stop <= lower. With lower = -1, the first version also runs for
+    stop = 0: then it stores sums of nothing, which are 0."""
     out = list[list[Statement]]()
-    for most, version in versions.items():
-        above, beyond = (index(1) if n < 0 else operation(o.MIN, divide(stop, n + 1), index(1)) for n in (least, most))
+    for upper, version in versions.items():
+        above, beyond = (index(1) if n < 0 else operation(o.MIN, divide(stop, n + 1), index(1)) for n in (lower, upper))
         out.append([For(ONCE, TASK, version, times(above, add(index(1), multiply(beyond, -1))))])
-        least = most
+        lower = upper
     return out
 
 
 def run_only_if(runs: UOp | None, phase: list[Statement]) -> list[Statement]:
-    """The phase, run only where `runs` is 1: else the loop that bounds the number of its tasks has trip count 0."""
+    """Run the phase only where `runs` is 1; where it is 0, the loop that numbers the tasks has trip count 0."""
     if runs is None:
         return phase
     loops, inner = task_loops(phase)
@@ -77,4 +80,4 @@ def run_only_if(runs: UOp | None, phase: list[Statement]) -> list[Statement]:
         return [For(ONCE, LOOP, inner, runs if before is None else times(before, runs))]
     first = numbered_loops(phase)[0][0]
     stop = times(first.stop or index(first.range.arg.size), runs)
-    return around([For(f.range, f.kind, [], stop if f is first else f.stop) for f in loops], inner)
+    return in_loops([For(f.range, f.kind, [], stop if f is first else f.stop) for f in loops], inner)

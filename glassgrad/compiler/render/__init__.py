@@ -1,7 +1,7 @@
-"""Kernels as text. In: a `Kernel` (loop tree) and a `Target`. Out: LLVM IR or C, and how to launch it.
+"""Render kernels as text. In: a `Kernel` (loop tree), a `Target`. Out: LLVM IR, C and others; how to launch them.
 
-`llvm_ir.render_llvm`, `c_source.render_c` and `gpu_source.render_gpu` share everything that is not spelling: TILE loops
-are written out by `jam`, and `Walker` decides where each value is computed and in which order; LLVM IR and WebAssembly
-share `LowLevelWalker`, which writes addresses and indices out. `launch_info` says what a launch must provide.
-Does not know compilers, devices or buffers.
+Renderers such as `llvm_ir.render_llvm`, `c_source.render_c` and `gpu_source.render_gpu` differ in spelling only: `jam`
+unrolls TILE loops for all of them, and `Walker` decides where and in which order each value is computed. LLVM IR and
+WebAssembly also share `LowLevelWalker`, which lowers addresses and indices. `launch_info` says what a launch must
+provide. Does not know compilers, devices or buffers.
 """

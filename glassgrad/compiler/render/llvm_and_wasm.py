@@ -1,10 +1,9 @@
-"""What LLVM IR and WebAssembly share: loops, addresses, indices. In: a jammed phase. Out: calls to a
-renderer's arithmetic.
+"""Lower loops, addresses and indices for LLVM IR and WebAssembly. In: a jammed phase. Out: calls to a renderer.
 
-Both have no nested expressions, no arrays and no index arithmetic, so all of that is lowered here: an
-address is one pointer per loop level, a sum of indices is added up level by level, outer loops first, and multiples of
-an innermost loop's counter are induction variables. Indices of lanes are in 32 bits where they fit. A `Value` is
-the renderer's own type of value; it has `lanes` and `low` (the least value that an index can have).
+Neither language has nested expressions, arrays or index arithmetic, so all of that is lowered here. An address is one
+pointer per loop level. A sum of indices is added up level by level, outer loops first. Multiples of an innermost loop's
+counter are induction variables. Indices of lanes are computed in 32 bits if they fit. `Value` is the renderer's own
+type of values; it has `lanes` and `low` (a lower bound of an index).
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_placement import NOTHING, SUMS, Flow, Scope, Walker
 
 Value = Any
-IN_32_BITS = (o.IDIV, o.MOD, o.MAX, o.MIN, o.CMPLT, o.CMPEQ, o.CMPNE)     # of indices that fit
+IN_32_BITS = (o.IDIV, o.MOD, o.MAX, o.MIN, o.CMPLT, o.CMPEQ, o.CMPNE)     # computed on 32-bit indices, if they fit
 
 
 class LowLevelWalker(Walker):
-    """Goes through a phase; subclasses have the instructions."""
-    counter_type: DType                                     # of counters and addresses
+    """Walks through a phase; subclasses provide the instructions."""
+    counter_type: DType                                     # the type of counters and addresses
 
     def __init__(self, places: LocalLayout, jammed: Jammed, name: str):
         super().__init__(jammed)
@@ -33,7 +32,7 @@ class LowLevelWalker(Walker):
         self.offsets, self.slots = places.offsets, places.slots
         self.registers: dict[UOp, Value] = {}
         self.counters: dict[UOp, Value] = {}
-        self.counts: dict[UOp, dict[int, Value]] = {}       # of innermost loops: induction variables, k * counter by k
+        self.counts: dict[UOp, dict[int, Value]] = {}  # innermost loop -> its induction variables, k * counter by k
 
     # -- what subclasses provide ---------------------------------------------------------------------------------
     def literal(self, value: float | int | bool, dtype: DType) -> Value: raise NotImplementedError
@@ -42,7 +41,7 @@ class LowLevelWalker(Walker):
     def fold(self, combine: o.Op, dtype: DType, x: Value) -> Value: raise NotImplementedError
     def bitcast(self, x: Value, dtype: DType) -> Value: raise NotImplementedError
 
-    # a value of one type in another; whether it is in the type that `dtype` is held in
+    # convert a value between types; whether a value has the type in which `dtype` is held
     def converted(self, x: Value, source: DType, dtype: DType) -> Value: raise NotImplementedError
     def is_of(self, x: Value, dtype: DType) -> bool: raise NotImplementedError
 
@@ -50,17 +49,17 @@ class LowLevelWalker(Walker):
     def first_address(self, memory: UOp) -> Value: raise NotImplementedError
     def advanced(self, pointer: Value, memory: UOp, terms: ix.Terms) -> Value: raise NotImplementedError
 
-    # a loop that runs at least once; a variable for a multiple of its counter
+    # a loop that runs at least once; the induction variable k * counter
     def counted_loop(self, statement: For, flow: Flow) -> None: raise NotImplementedError
     def counted(self, atom: UOp, k: int) -> Value: raise NotImplementedError
 
     def bound(self, x: Value) -> Value:
-        """A value that can be used more than once: any, where values are names."""
+        """Make a value usable more than once; any value is, if values are names."""
         return x
 
     # -- control -------------------------------------------------------------------------------------------------
     def count_tasks(self, task: Value) -> None:
-        """The counters of the TASK loops, from the number of the task."""
+        """Compute the counters of the TASK loops from the number of the task."""
         ranges = [r for r in self.tasks if r.arg.size > 1]
         left = task._replace(low=0)
         for range_ in reversed(ranges[1:]):
@@ -78,7 +77,7 @@ class LowLevelWalker(Walker):
             self.branch(ix.less(ix.index(0), stop), [statement], flow)
 
     def run_inside(self, body: list[Statement], flow: Flow) -> None:
-        """The body of a branch: statements, or the loop that `loop` made it for."""
+        """The body of a branch: statements, or the loop for which `loop` made the branch."""
         if len(body) == 1 and isinstance(body[0], For) and self.flows[body[0]] is flow:
             self.counted_loop(body[0], flow)
         else:
@@ -97,7 +96,7 @@ class LowLevelWalker(Walker):
 
     # -- registers and values ------------------------------------------------------------------------------------
     def in_scope(self, scope: Scope, key: Any, reads: frozenset[Any], make: Callable[..., Value], *given: Any) -> Value:
-        """What make(*given) returns, computed once in a scope."""
+        """The result of make(*given), computed once per scope."""
         found = scope.values.get(key)
         if found is None:
             resume, self.scope = self.scope, scope
@@ -106,7 +105,7 @@ class LowLevelWalker(Walker):
         return found
 
     def get(self, node: UOp) -> Value:
-        """The value of a node, computed now if it is not there."""
+        """The value of a node; it is computed if no scope has it."""
         op = node.op
         if op is o.CONST:
             return self.literal(node.arg, node.dtype)
@@ -121,7 +120,7 @@ class LowLevelWalker(Walker):
         return self.value(node)
 
     def operand(self, node: UOp, lanes: int = 0, dtype: DType | None = None) -> Value:
-        """A node's value with the given lanes. Indices may be int32 inside; they leave as their own type."""
+        """A node's value with the given lanes. Indices may be int32 inside; here they get their own type."""
         value = self.get(node)
         dtype = dtype or node.dtype
         if value.lanes == lanes and (node.dtype is not dtypes.index or self.is_of(value, dtype)):
@@ -132,7 +131,7 @@ class LowLevelWalker(Walker):
         return self.in_scope(self.scope_of(node), key, self.reads[node], self._fitted, value, lanes, dtype)
 
     def _fitted(self, value: Value, lanes: int, dtype: DType) -> Value:
-        """A value with the given lanes; an index in the one of int32 and int64 that is needed."""
+        """A value with the given lanes; an index is converted to int32 or int64 as needed."""
         if not self.is_of(value, dtype):
             value = self.bound(self.converted(value, dtypes.int64 if dtype is dtypes.int32 else dtypes.int32, dtype))
         return self.wide(value, lanes)
@@ -163,12 +162,12 @@ class LowLevelWalker(Walker):
 
     # -- index arithmetic ----------------------------------------------------------------------------------------
     def index_type(self, nodes: Sequence[UOp], lanes: int) -> DType:
-        """The type in which indices are computed: int32 where all of them fit, scalars only if counters are too."""
+        """The type in which indices are computed: int32 if all of them fit; scalars only if counters are int32 too."""
         short = lanes or self.counter_type is dtypes.int32
         return dtypes.int32 if short and all(ix.fits(*ix.span(node)) for node in nodes) else dtypes.int64
 
     def _of_indices(self, node: UOp, lanes: int) -> Value:
-        """A binary op on indices (or int64s), in 32 bits where they fit."""
+        """A binary op on indices (or int64s), in 32 bits if they fit."""
         op, src = node.op, node.src
         if op in SUMS and node not in ix.linear(node)[1]:
             dtype = self.index_type([node], lanes)
@@ -182,8 +181,8 @@ class LowLevelWalker(Walker):
         return self.apply(op, dtype, x._replace(low=ix.span(src[0])[0]), y)
 
     def sides_of_less(self, node: UOp) -> tuple[UOp, UOp] | None:
-        """x < y between indices, rearranged: what differs between lanes on the left, one scalar limit on the right;
-        None where nothing differs, or a side may wrap around."""
+        """Rearrange x < y between indices so that the terms that differ between lanes are on the left, and one scalar
+        limit on the right. None if no term differs, or a side may wrap around."""
         (c, left), (d, right) = ix.linear(node.src[0]), ix.linear(node.src[1])
         terms = ix.plus(left, right, -1)
         wide = ix.build(0, {a: k for a, k in terms.items() if self.widths[a]})
@@ -210,7 +209,7 @@ class LowLevelWalker(Walker):
                                                            result, number)
 
     def _plus(self, sum_: Value, atom: UOp, k: int, dtype: DType) -> Value:
-        """sum + k * atom; the sum may be None, for nothing yet."""
+        """sum + k * atom; the sum is None if it is empty."""
         term = self.multiple(atom, k, dtype)
         return term if sum_ is None else self.apply(o.ADD, dtype, sum_, term)
 
@@ -225,13 +224,13 @@ class LowLevelWalker(Walker):
         return counts[k]
 
     def ending(self, counts: dict[int, Value], trips: int | None) -> int:
-        """The multiple of a counter that ends its loop: one that does not wrap around before."""
+        """Choose the multiple of a counter whose comparison ends the loop: one that does not wrap around before."""
         if trips is None:
             return 1
         return next((k for k in counts if 0 < k * trips <= self.counter_type.max), 1)
 
     def lane_sum(self, node: UOp, lanes: int, dtype: DType) -> Value:
-        """An index that differs between lanes: its scalar part, repeated, plus what the lanes add."""
+        """An index that differs between lanes: its scalar part, broadcast, plus the lanes' terms."""
         constant, terms = ix.linear(node)
         same = {a: k for a, k in terms.items() if not self.widths[a]}
         result: Value = None
@@ -255,11 +254,11 @@ class LowLevelWalker(Walker):
 
     # -- addresses -----------------------------------------------------------------------------------------------
     def base(self, memory: UOp) -> Value:
-        """The address of a param's or LOCAL's first element, read once at the function's start."""
+        """The address of the first element of a param or LOCAL, loaded once at the function's start."""
         return self.in_scope(self.scopes[0], ("base", memory), NOTHING, self.first_address, memory)
 
     def pointer(self, memory: UOp, terms: ix.Terms) -> Value:
-        """The address of memory[terms]: one step per loop level."""
+        """The address of memory[terms], computed in one step per loop level."""
         pointer = self.base(memory)
         levels: dict[int, ix.Terms] = {}
         for atom, k in terms.items():
@@ -273,22 +272,22 @@ class LowLevelWalker(Walker):
         return pointer
 
 
-# -- what both do by the same instructions --------------------------------------------------------------------
+# -- shared instruction sequences ---------------------------------------------------------------------------------
 def is_number(value: Any) -> bool:
-    """Whether a float is a literal and not a NaN."""
+    """Whether a float is a literal other than NaN."""
     return value.constant is not None and bool(value.constant == value.constant)
 
 
 def divide(to: Any, dtype: DType, x: Any, y: Any, remainder: bool) -> Any:
-    """x // y, or x % y where `remainder`.
+    """x // y, or x % y if `remainder`.
 
-    Both round down, give 0 for a division by 0, and never trap. Instructions round towards zero, and trap by 0 and
-    where the least integer is divided by -1. A renderer's arithmetic `to` has `constant`, `apply`, `select`, `bound` (a
-    value that can be used more than once) and `truncated`, the instruction itself.
+    Both round down, give 0 for a division by 0, and never trap. Machine instructions round towards zero, and trap for
+    division by 0 and for the least integer divided by -1. A renderer's arithmetic `to` provides `constant`, `apply`,
+    `select`, `bound` (makes a value usable more than once) and `truncated`, the instruction itself.
     """
     by = None if y.constant is None else int(y.constant)
     zero, one = to.constant(0, x, dtype), to.constant(1, x, dtype)
-    if by is not None and by > 0 and by & (by - 1) == 0:          # both round down, whatever the sign
+    if by is not None and by > 0 and by & (by - 1) == 0:          # both round down, for any sign
         if remainder:
             return to.apply(o.AND, dtype, x, to.constant(by - 1, x, dtype))
         return to.apply(o.SHR, dtype, x, to.constant(by.bit_length() - 1, x, dtype))
@@ -311,6 +310,7 @@ def divide(to: Any, dtype: DType, x: Any, y: Any, remainder: bool) -> Any:
     mixed = to.apply(o.CMPLT, dtype, to.apply(o.XOR, dtype, rest, safe), zero)
     over = to.apply(o.AND, dtypes.bool, mixed, to.apply(o.CMPNE, dtype, rest, zero))
     if remainder:
-        return to.select(over, to.apply(o.ADD, dtype, rest, safe), rest)          # by 1 instead of 0 or -1: 0
+        # divided by 1 instead of 0 or -1: the remainder is 0
+        return to.select(over, to.apply(o.ADD, dtype, rest, safe), rest)
     floor = to.select(over, to.apply(o.SUB, dtype, quotient, one), quotient)
     return to.select(none, zero, to.select(minus, to.apply(o.SUB, dtype, zero, x), floor))

@@ -1,7 +1,7 @@
-"""Statements inside UNIT loops as steps of a matrix unit. In: the statement. Out: memories, offsets, row distances.
+"""Match statements in UNIT loops to steps of a matrix unit. In: the statement. Out: memories, offsets, row distances.
 
-The loop tree works element by element; here it is matched to operations on small matrices, for the renderers to spell.
-What no unit can do is a `Bug` of the recipe that wrote it.
+The loop tree works element by element; here it is matched to operations on small matrices, which renderers spell. An
+operation that no unit has is a `Bug` of the recipe that wrote it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Rows(NamedTuple):
     constant: int
     terms: ix.Terms
     step: int
-    source: UOp            # the expression that says so: the LOAD, or the index of a store
+    source: UOp            # the expression this was read from: a LOAD, or the index of a store
 
 
 class MatrixStep(NamedTuple):
@@ -32,19 +32,19 @@ class MatrixStep(NamedTuple):
 
 
 def matrix_axes(register: UOp, units: Set[UOp]) -> tuple[UOp, UOp]:
-    """The ranges of a matrix register that count its rows and its columns."""
+    """The ranges that count the rows and the columns of a matrix register."""
     row, column = [r for r in register.src if r in units]
     return row, column
 
 
 def rows_at(memory: UOp, index: UOp, source: UOp, register: UOp, units: Set[UOp]) -> Rows:
-    """Where the elements of a register's matrix are in memory: row by row, contiguous in a row."""
+    """Where the elements of a register's matrix are in memory: row by row, each row contiguous."""
     row, column = matrix_axes(register, units)
     return _rows(memory, index, source, row, {column: 1}, units)
 
 
 def start_of(statement: Assign, units: Set[UOp]) -> Rows | None:
-    """Where an assigned matrix comes from; None: it begins as zeros."""
+    """The memory from which an assigned matrix is loaded; None if it starts as zeros."""
     register, value = statement.register, statement.value
     if value.op is o.CONST and value.arg == 0:
         return None
@@ -54,7 +54,7 @@ def start_of(statement: Assign, units: Set[UOp]) -> Rows | None:
 
 
 def step_of(statement: Accumulate, units: Set[UOp], known: Iterable[MatrixUnit]) -> MatrixStep:
-    """A sum of products as one instruction of one of the known units."""
+    """Match a sum of products to one instruction of one of the known units."""
     register, value = statement.register, statement.value
     row, column = matrix_axes(register, units)
     if statement.combine is not o.ADD or value.op is not o.MUL or any(s.op is not o.CAST for s in value.src):
@@ -75,7 +75,7 @@ def step_of(statement: Accumulate, units: Set[UOp], known: Iterable[MatrixUnit])
 
 
 def _words(element: UOp, row: UOp, within: dict[UOp, int], piece: UOp, units: Set[UOp]) -> Rows:
-    """The rows of packed words that an element is a part of."""
+    """The rows of packed words that contain an element."""
     bits: DType = element.dtype
     element = element.src[0] if element.op is o.BITCAST else element
     shift = element.src[0] if element.op is o.CAST else element

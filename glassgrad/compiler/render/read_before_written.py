@@ -1,8 +1,8 @@
-"""Which results of a kernel may share memory with a source. In: jammed phases. Out: pairs of arguments.
+"""Find results of a kernel that may share memory with a source. In: jammed phases. Out: pairs of arguments.
 
-The kernel of an optimizer reads a moment m[i] for its new value and for the new weight. The two moments may share
-memory: m[i] is read before the new one is stored there, and stays in a register for the weight, as a scope computes
-each value once (value_placement.py). A load in another scope, or of another element, would find what was written.
+An optimizer's kernel reads a moment m[i] for its new value and for the new weight. The two moments may share memory:
+m[i] is read before the new moment is stored there, and stays in a register for the weight, since a scope computes each
+value once (value_placement.py). A load in another scope, or of another element, would read the overwritten memory.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from glassgrad.compiler.lower.loops import For, If, Statement, Store, expression
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_placement import IN_VALUES
 
-Step = tuple[frozenset[UOp], Statement]      # a statement after the loads that it evaluates
+Step = tuple[frozenset[UOp], Statement]      # the loads that a statement evaluates, and the statement
 
 
 def pairs_read_first(phases: Iterable[Jammed]) -> tuple[tuple[int, int], ...]:
-    """The pairs (result, source) of a kernel's arguments of which each element of the source that is read is also one
-    of the result that is stored, in the same scope and no sooner."""
+    """The (result, source) pairs of arguments such that the kernel reads each element of the source only in a scope
+    that also stores the same element of the result, and not for the first time after that store."""
     bodies = [jammed.body for jammed in phases]
     statements = [s for body in bodies for s in walk(body)]
     results = {s.memory for s in statements if isinstance(s, Store) and s.memory.op is o.PARAM}
@@ -32,7 +32,7 @@ def pairs_read_first(phases: Iterable[Jammed]) -> tuple[tuple[int, int], ...]:
 
 
 def _scopes(body: list[Statement]) -> Iterator[list[Step]]:
-    """The steps of each scope, in order: those of a body, without what is inside its loops and branches."""
+    """Yield the steps of each scope, in order: those of a body, without those inside its loops and branches."""
     steps: list[Step] = []
 
     def enter(inside: list[Statement]) -> Iterator[list[Step]]:
@@ -49,7 +49,8 @@ def _scopes(body: list[Statement]) -> Iterator[list[Step]]:
 
 
 def _reads_first(scope: list[Step], result: UOp, source: UOp) -> bool:
-    """Whether a scope reads elements of the source only where it stores those of the result, and not first after it."""
+    """Whether a scope reads only elements of the source that it also stores in the result, and first reads each of them
+    before that store."""
     read: set[UOp] = set()
     stored: set[UOp] = set()
     for loads, statement in scope:

@@ -3,9 +3,9 @@
     for i in tile 2:                      acc[0] += x[k]
         acc[i] += x[k + i]        ->      acc[1] += x[k + 1]
 
-A statement inside TILE loops is written out once for each combination of the tile values it depends on, all of them
-before the next statement. Bound tile values fold into the index arithmetic, so addresses end up as base + constant,
-and gates that the value decides disappear. Loops of one iteration are tiles too. Folds over tiles become trees.
+A statement inside TILE loops is written once for each combination of the tile values it depends on, all of them before
+the next statement. Known tile values fold into the index arithmetic, so addresses become base + constant, and gates
+that they decide disappear. Loops of one iteration are unrolled too. Folds over tiles become trees.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Binding = dict[UOp, UOp]      # tile range -> its value, a CONST
 
 @dataclass
 class Jammed:
-    """A phase without TILE loops: `tasks` are spread over workers, `body` is what one of them runs."""
+    """A phase without TILE loops: `tasks` are spread over workers, each of which runs `body` for its tasks."""
     tasks: list[UOp]          # the ranges that the task number counts, outermost first
     body: list[Statement]
     lanes: list[UOp]          # the ranges that are vectors
@@ -34,13 +34,13 @@ class Jammed:
 
 
 def jam(phase: Phase, has: Instructions, origins: dict[Statement, Statement] | None = None) -> Jammed:
-    """The phase written out, in operations that the target has. `origins` is filled with the original statement of each
-    one that is written. Steps of a matrix unit stay as they are: one instruction each."""
+    """Unroll and jam a phase, and use only operations that the target has. `origins`, if given, is filled with the
+    original statement of each generated one. Steps of a matrix unit are not unrolled: each is one instruction."""
     loops, body = numbered_loops(phase.body)
     wide = {kind: {s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == kind} for kind in (LANE, UNIT)}
     writer = _Jam(has, wide[LANE], wide[UNIT], origins)
     for loop in reversed(loops):
-        if loop.stop is not None:      # a task past the stop does nothing
+        if loop.stop is not None:      # a task beyond the stop does nothing
             body = [If(ix.less(loop.range, loop.stop), body)]
     writer.open.update((loop.range, 1) for loop in loops if loop.range.arg.size == 1)
     out: list[Statement] = []
@@ -50,14 +50,14 @@ def jam(phase: Phase, has: Instructions, origins: dict[Statement, Statement] | N
 
 
 class _Jam:
-    """Writes statements out; `binding` has the values of the tile ranges that are decided so far."""
+    """Unrolls statements; `binding` has the values of the tile ranges that are fixed so far."""
     def __init__(self, has: Instructions, lanes: set[UOp], units: set[UOp],
                  origins: dict[Statement, Statement] | None):
         self.has, self.units, self.origins = has, units, origins
         self.lanes = {r for r in lanes if r.arg.size > 1}
-        self.open: dict[UOp, int] = {}                              # TILE ranges around this statement -> iterations
+        self.open: dict[UOp, int] = {}  # TILE ranges around the current statement -> iterations
         self.prepared: dict[UOp, UOp] = {}
-        self.bound: dict[tuple[tuple[UOp, UOp], ...], dict[UOp, UOp]] = {}     # tile ranges with their values -> memo
+        self.bound: dict[tuple[tuple[UOp, UOp], ...], dict[UOp, UOp]] = {}     # values of tile ranges -> memo
 
     # -- statements ----------------------------------------------------------------------------------------------
     def write(self, body: Iterable[Statement], binding: Binding, out: list[Statement]) -> None:
@@ -94,7 +94,7 @@ class _Jam:
             else:                                            # asynchronous statements, and waits
                 out.append(rewritten(statement, lambda e: self.bind(self.prepare(e), binding)))
             if self.origins is not None:
-                for made in walk(out[max(0, written - 1):]):       # a store may have joined the If before it
+                for made in walk(out[max(0, written - 1):]):       # a store may have been merged into the previous If
                     self.origins.setdefault(made, statement)
 
     def loop(self, statement: For, binding: Binding, out: list[Statement]) -> None:
@@ -144,12 +144,12 @@ class _Jam:
                 out.append(If(condition, [store]))
 
     def folded(self, value: UOp, combine: o.Op, target: UOp) -> UOp:
-        """A value folded over the lanes that the target it is combined into does not have."""
+        """Fold a value over those lanes that the target, into which it is combined, does not have."""
         lanes = tuple([r for r in self.lanes if r in ranges_of(value) and r not in ranges_of(target)])
         return UOp(o.FOLD, value.dtype, (value, *lanes), FoldOver(combine)) if lanes else value
 
     def split_gate(self, gate: UOp | None) -> tuple[UOp | None, UOp | None]:
-        """A gate as (the part that is the same for all lanes, the part that is not): a branch and a mask."""
+        """Split a gate into (the part that is the same for all lanes, the part that differs): a branch and a mask."""
         if gate is None or (self.lanes | self.units).isdisjoint(ranges_of(gate)):
             return gate, None
         if gate.op is o.AND:
@@ -159,7 +159,7 @@ class _Jam:
 
     # -- expressions ---------------------------------------------------------------------------------------------
     def combinations(self, expressions: tuple[UOp, ...], binding: Binding) -> Iterable[Binding]:
-        """The binding extended by every combination of the open tile values that the expressions depend on."""
+        """Extend the binding by every combination of values of the open tile ranges that the expressions depend on."""
         free = [r for r in self.open if r not in binding and any(r in ranges_of(e) for e in expressions)]
         if not free:
             return (binding,)
@@ -167,19 +167,19 @@ class _Jam:
         return [{**binding, **dict(zip(free, values))} for values in product(*choices)]
 
     def bind(self, root: UOp, binding: Binding) -> UOp:
-        """The expression with tile ranges replaced by their values and simplified again."""
+        """The expression with tile ranges replaced by their values, simplified again."""
         wide = ranges_of(root)
         values = tuple([(r, value) for r, value in binding.items() if r in wide])
         if not values:
             return root
         replace = dict(values)
 
-        def known(node: UOp) -> UOp | None:          # what depends on fewer of them is bound once for all others
+        def known(node: UOp) -> UOp | None:          # parts with fewer tile ranges are bound once for all others
             return None if replace.keys() <= ranges_of(node) else self.bind(node, replace)
         return ix.substitute_index(root, replace, self.bound.setdefault(values, {}), known)
 
     def prepare(self, root: UOp) -> UOp:
-        """The expression with its folds over tiles written out, and in terms the target has."""
+        """The expression with its folds over tiles unrolled, in operations that the target has."""
         done = self.prepared
         found = done.get(root)
         if found is not None:
@@ -200,18 +200,19 @@ class _Jam:
         lanes = tuple(r for r in wide if r in self.lanes)
         if tiles:
             choices = [[ix.index(v) for v in range(r.arg.size)] for r in tiles]
-            value = tree(node.arg.combine, [self.bind(value, dict(zip(tiles, c))) for c in product(*choices)])
+            values = [self.bind(value, dict(zip(tiles, c))) for c in product(*choices)]
+            value = combine_in_pairs(node.arg.combine, values)
         return UOp(o.FOLD, node.dtype, (value, *lanes), node.arg) if lanes else value
 
 
 def is_step(statement: Accumulate, units: Set[UOp]) -> bool:
-    """Whether a statement is a step of a matrix unit, which computes it as it is: a matrix gets products added."""
+    """Whether a statement is a step of a matrix unit, which adds products to a matrix as a single instruction."""
     own = [r for r in statement.register.src if r in units]
     return len(own) == 2 and statement.value.op is o.MUL and not units.isdisjoint(ranges_of(statement.value) - {*own})
 
 
-def tree(combine: o.Op, values: list[UOp]) -> UOp:
-    """The values combined in pairs, the pairs in pairs, and so on: short chains, always in the same order."""
+def combine_in_pairs(combine: o.Op, values: list[UOp]) -> UOp:
+    """Combine values in pairs, then pairs of pairs, and so on: short dependency chains, always in the same order."""
     while len(values) > 1:
         pairs = [UOp(combine, values[0].dtype, (a, b)) for a, b in zip(values[::2], values[1::2])]
         values = pairs + values[len(pairs) * 2:]
@@ -219,5 +220,5 @@ def tree(combine: o.Op, values: list[UOp]) -> UOp:
 
 
 def _changes(node: UOp) -> bool:
-    """Whether a value reads memory or registers, so that it can change."""
+    """Whether a value reads memory or registers, and so may change."""
     return any(n.op in (o.LOAD, o.REGISTER) for n in toposort((node,)))

@@ -1,10 +1,10 @@
 """Decide where and in which order values are computed. In: a jammed phase. Out: calls to a renderer's small methods.
 
-Renderers emit text without optimization passes behind them, so a good order is chosen here. A value is computed in
-the outermost open scope where everything it reads is fixed: the ranges it depends on are open, and no loop or branch
-inside that scope changes a register or memory it reads. It is kept there until one of those is written. A scope is a
-list of lines; while a loop is open, the end of its parent's list is right before the loop: that is where hoisted
-values go. Here the root is computed in the outer loop, though only a statement of the inner one reads it:
+Generated text gets no optimization passes, so a good order is chosen here. A value is computed in the outermost open
+scope where everything that it reads is fixed: the ranges it depends on are open, and no loop or branch inside that
+scope changes a register or memory that it reads. The value is reused until one of those is written. A scope is a list
+of lines; while an inner loop is open, the end of the outer scope's list is right before that loop: that is where
+hoisted values go. Here the square root is computed in the outer loop, though only the inner loop reads it:
 
 >>> from glassgrad.compiler.lower.printing import show
 >>> from glassgrad.compiler.optimize.targets.target import Target
@@ -41,47 +41,47 @@ from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, For,
                                             expressions, ranges_of, walk)
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 
-HAS_LOAD = "has load"     # among what a value reads: it has a load, which the branches around it may make safe
+HAS_LOAD = "has load"     # among a value's reads: it contains a load, which the branches around it may guard
 NOTHING: frozenset[Any] = frozenset()
-IN_VALUES = (LANE, UNIT)     # loops that are inside one value or instruction: no control
+IN_VALUES = (LANE, UNIT)     # loops inside one value or instruction, without control flow
 SUMS = (o.ADD, o.SUB, o.MUL)
-NOT_COMPUTED = (o.CONST, o.REGISTER, o.RANGE, o.LOCAL)     # have a value without code for it
+NOT_COMPUTED = (o.CONST, o.REGISTER, o.RANGE, o.LOCAL)     # ops whose value needs no code
 
 
 class Scope:
-    """An open loop or branch: its lines so far, and the values that are computed in it."""
+    """An open loop or branch: its lines so far, and the values computed in it."""
     __slots__ = ("block", "dependents", "depth", "depths", "lines", "range", "undo", "values")
 
     def __init__(self, depth: int, block: str, range_: UOp | None = None):
-        self.depth, self.block = depth, block             # block: name of the straight piece of code the lines end in
-        self.range = range_                               # of a loop
-        self.undo: dict[Any, int] = {}                    # what `Walker.changing` was before it, for what it changes
-        self.lines: list[Any] = []                        # of text, or of instructions
+        self.depth, self.block = depth, block             # block: name of the basic block that the lines end in
+        self.range = range_                               # the range, if it is a loop
+        self.undo: dict[Any, int] = {}                    # the entries of `Walker.changing` that it replaced
+        self.lines: list[Any] = []                        # text, or instructions
         self.values: dict[Any, Any] = {}
-        self.dependents: dict[Any, list[Any]] = {}        # register or memory -> keys of values that go stale with it
+        self.dependents: dict[Any, list[Any]] = {}        # register or memory -> keys of values that read it
         self.depths: dict[UOp, int] = {}                  # node -> depth of its scope, while this scope is innermost
 
 
 class Flow:
-    """What a piece of program does to registers and memory."""
+    """The effects of a piece of program on registers and memory."""
     __slots__ = ("assigned", "exposed", "loops", "writes")
 
     def __init__(self) -> None:
-        self.writes: dict[UOp, None] = {}      # registers and memories that change (dicts: they keep an order)
+        self.writes: dict[UOp, None] = {}      # registers and memories that change (a dict, to keep their order)
         self.exposed: dict[UOp, None] = {}     # registers read before they are assigned
-        self.assigned: dict[UOp, None] = {}    # registers assigned whatever happens
+        self.assigned: dict[UOp, None] = {}    # registers assigned on every path
         self.loops = False                     # whether there are loops in it
 
 
 class Walker:
-    """Goes through a jammed phase. Subclasses say how each thing is written, in a Value type of their own."""
+    """Walks through a jammed phase. Subclasses write each thing, with a Value type of their own."""
 
     def __init__(self, jammed: Jammed):
         self.lanes = {r: r.arg.size for r in jammed.lanes}
         self.units, self.body = frozenset(jammed.units), jammed.body
         statements = list(walk(jammed.body))
         self.stored = {s.memory for s in statements if isinstance(s, (Store, CopyBoxes))}
-        self.reads: dict[UOp, frozenset[Any]] = {}        # node -> registers and written memories in it, HAS_LOAD
+        self.reads: dict[UOp, frozenset[Any]] = {}  # node -> registers and written memories that it reads; HAS_LOAD
         self.widths: dict[UOp, int] = {}                  # node -> lanes, 0 for scalars
         self.roots = [e for s in statements for e in expressions(s)]
         self.record_reads([*self.roots, *[s.register for s in statements if isinstance(s, (Assign, Accumulate))]])
@@ -90,8 +90,8 @@ class Walker:
         self.scopes = [Scope(0, "entry")]
         self.open: dict[UOp, int] = dict.fromkeys(self.lanes, 0)     # range -> depth of its scope
         self.open.update(dict.fromkeys((*jammed.tasks, *jammed.units), 0))
-        self.changing: dict[Any, int] = {}                # register, memory, HAS_LOAD -> depth of its innermost change
-        self.scope = self.scopes[0]                       # where lines go now
+        self.changing: dict[Any, int] = {}  # register, memory, HAS_LOAD -> depth of the innermost scope that changes it
+        self.scope = self.scopes[0]                       # the scope that lines go to now
 
     # -- what subclasses provide ---------------------------------------------------------------------------------
     def make(self, node: UOp) -> Any: raise NotImplementedError
@@ -110,11 +110,10 @@ class Walker:
         raise Bug("copies and steps that run beside the program are for groups of threads")
 
     def before(self, statement: Statement) -> None:
-        """What must be written before a statement; usually nothing."""
+        """Write what must come before a statement; usually nothing."""
 
     def together(self, body: list[Statement], at: int) -> list[Store]:
-        """The stores from body[at] on that are written as one, if there are several; with branches around them as
-        their gates."""
+        """The stores from body[at] on that are written as one, if there are several; branches become their gates."""
         return []
 
     def store_together(self, stores: list[Store]) -> None: raise NotImplementedError
@@ -125,14 +124,14 @@ class Walker:
 
     # -- statements ----------------------------------------------------------------------------------------------
     def assign(self, statement: Assign) -> None:
-        """Sets a register, for all its lanes."""
+        """Set a register, for all its lanes."""
         lanes = self.widths[statement.register]
         if self.widths[statement.value] and not lanes:
             raise Bug(f"the register {statement.register.arg} is narrower than the value assigned to it")
         self.set_register(statement.register, self.operand(statement.value, lanes))
 
     def accumulate(self, statement: Accumulate) -> None:
-        """Adds to a register, for all its lanes; a product that is added is not rounded before, where a target can."""
+        """Combine a value into a register, for all its lanes; a product is added without rounding, if possible."""
         register, combine, value = statement.register, statement.combine, statement.value
         lanes, dtype = self.widths[register], register.dtype
         if combine is o.ADD and value.op is o.MUL and dtype.kind == "f":
@@ -140,13 +139,13 @@ class Walker:
             result = self.apply(o.MULACC, dtype, x, y, self.register(register))
         else:
             more = self.operand(value, lanes)
-            # the fresh value first: its NaN test is then not part of the chain from one iteration to the next
+            # the fresh value comes first: then its NaN test is not on the dependency chain between iterations
             both = (more, self.register(register)) if combine.commutative else (self.register(register), more)
             result = self.apply(combine, dtype, *both)
         self.set_register(register, result)
 
     def stored_value(self, statement: Store) -> Any:
-        """What a store writes, for all its lanes."""
+        """The value that a store writes, for all its lanes."""
         memory, lanes = statement.memory, self.widths[statement.index]
         if self.widths[statement.value] > lanes or statement.gate is not None and not lanes:
             raise Bug("lanes would overwrite each other in one place")
@@ -155,12 +154,12 @@ class Walker:
             return value
         if self.index_parts(statement.index)[3] is None:
             raise Bug("lanes may write to one element: they cannot be combined in parallel")
-        # reusing an earlier load is right: cached values of the memory are dropped at this store
+        # an earlier load may be reused here: cached values that read the memory are dropped at this store
         return self.apply(statement.combine, memory.dtype, self.load(memory, statement.index, statement.gate, lanes),
                           value)
 
     def run(self, body: list[Statement]) -> None:
-        """Every statement of a body, in order, in the innermost scope."""
+        """Write every statement of a body, in order, to the innermost scope."""
         done = 0
         for at, statement in enumerate(body):
             self.scope = self.scopes[-1]
@@ -195,7 +194,7 @@ class Walker:
                 self.changed(statement.memory)
 
     def enter(self, flow: Flow, block: str, range_: UOp | None = None, guard: bool = False) -> Scope:
-        """Opens a scope, one that may run zero times if `guard`; what it changes is stale in the scope around it."""
+        """Open a scope; with `guard`, one that may run zero times. Values that it changes become invalid outside it."""
         around = self.scopes[-1]
         scope = Scope(around.depth + 1, block, range_)
         changes: Iterable[Any] = (*flow.writes, HAS_LOAD) if guard else flow.writes
@@ -219,7 +218,7 @@ class Walker:
         self.scope = self.scopes[-1]
 
     def changed(self, what: UOp) -> None:
-        """Drop cached values that read a register or memory, which has been written."""
+        """Drop cached values that read a register or memory that has been written."""
         scope = self.scopes[-1]
         for key in scope.dependents.pop(what, ()):
             scope.values.pop(key, None)
@@ -240,7 +239,7 @@ class Walker:
                 if what is not HAS_LOAD:
                     depth = max(depth, self.changing.get(what, 0))
             if HAS_LOAD in reads and depth < self.changing.get(HAS_LOAD, 0):
-                # the branch may be what makes this load safe; but an earlier load outside can be reused
+                # the branch may be what guards this load; but an earlier load outside of it can be reused
                 for scope in self.scopes[depth:self.changing[HAS_LOAD]]:
                     if node in scope.values:
                         return scope
@@ -249,7 +248,7 @@ class Walker:
         return self.scopes[depth]
 
     def needs(self, node: UOp) -> Iterable[UOp]:
-        """The nodes that must be computed before a node. Sums of indices are computed as a whole, from their atoms."""
+        """The nodes to compute before a node. A sum of indices is computed as a whole, from its atoms."""
         op = node.op
         if op is o.LOAD:
             return [*linear(node.src[1])[1], *node.src[2:]]
@@ -261,7 +260,7 @@ class Walker:
         return node.src[:1] if op is o.FOLD else node.src
 
     def value(self, node: UOp) -> Any:
-        """A node's value, computed now if it is not there."""
+        """A node's value; it is computed if no scope has it."""
         found = self.scope_of(node).values.get(node)
         if found is None:
             self.evaluate(node)
@@ -269,7 +268,7 @@ class Walker:
         return found
 
     def index_parts(self, index: UOp) -> tuple[int, Terms, UOp | None, int | None]:
-        """An index as (constant, scalar terms, what lanes add, the step from lane to lane; None: they have none)."""
+        """Split an index into (constant, scalar terms, the terms of lanes, the step from lane to lane or None)."""
         constant, terms = linear(index)
         same = {a: k for a, k in terms.items() if not self.widths[a]}
         wide = {a: k for a, k in terms.items() if a not in same}
@@ -282,7 +281,7 @@ class Walker:
         return constant, same, apart, None
 
     def evaluate(self, root: UOp) -> None:
-        """Computes a node and everything under it that is not there yet."""
+        """Compute a node, and everything below it that no scope has."""
         resume, scope_of = self.scope, self.scope_of
 
         def missing(node: UOp) -> list[UOp]:
@@ -290,12 +289,12 @@ class Walker:
 
         for top in toposort([root], missing):
             scope = self.scope = scope_of(top)
-            if top not in scope.values:           # what came before it may have computed it
+            if top not in scope.values:           # may have been computed with an earlier node
                 self.keep(scope, top, self.reads[top], self.make(top))
         self.scope = resume
 
     def keep(self, scope: Scope, key: Any, reads: frozenset[Any], value: Any) -> Any:
-        """Remembers a value in its scope until something it reads is written."""
+        """Keep a value in its scope, until something that it reads is written."""
         scope.values[key] = value
         for what in reads:
             if what is not HAS_LOAD:
@@ -327,7 +326,7 @@ class Walker:
         return result
 
     def _flow(self, body: list[Statement]) -> Flow:
-        """What statements do to registers and memory; fills `flows` for the loops and branches inside."""
+        """The effects of statements on registers and memory; also fills `flows` for the loops and branches inside."""
         flow = Flow()
         for s in body:
             for e in expressions(s):
@@ -358,11 +357,11 @@ def _register_name(register: UOp) -> tuple[str, ...]:
 
 
 # -- a renderer's table of ops: a function of the renderer, the operands' type and the operands for each -------
-_OF_BOOLEANS = {o.ADD: o.OR, o.MUL: o.AND, o.MAX: o.OR, o.MIN: o.AND, o.CMPNE: o.XOR}      # the same on booleans
+_OF_BOOLEANS = {o.ADD: o.OR, o.MUL: o.AND, o.MAX: o.OR, o.MIN: o.AND, o.CMPNE: o.XOR}      # the same ops on booleans
 
 
 def line_of(table: Mapping[o.Op, Callable[..., Any]], op: o.Op, dtype: DType, language: str) -> Callable[..., Any]:
-    """The line of a renderer's table that writes an op on values of `dtype`."""
+    """The entry of a renderer's table that writes an op on values of `dtype`."""
     if dtype.kind == "f" and dtype.bits < 32 and op is not o.WHERE:
         raise Bug(f"{op.name} of {dtype.name} reached the {language} renderer; it must be computed in float32")
     if op not in table or dtype.kind not in op.takes:

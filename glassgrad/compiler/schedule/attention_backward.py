@@ -1,15 +1,15 @@
-"""Find contractions with a factor computed from scores, for one pass. In: a graph. Out: which are computed in blocks.
+"""Find contractions with a factor computed from scores, for one pass. In: a graph. Out: which to compute in blocks.
 
 The gradient of softmax(scores) times values is computed from the same scores s, two values per row, and another
-contraction (a sum of products):
+contraction, dp:
 
     p[q, k] = exp(s[q, k] - m[q]) / l[q]            ds[q, k] = p[q, k] * (dp[q, k] - delta[q])
     dv[k, d] = sum over q of p[q, k] * g[q, d]      dq[q, d] = sum over k of ds[q, k] * key[k, d], and so on
 
-Each of them is a contraction one factor of which (p, ds) is computed from contractions (s, dp). A block of that factor
-can be computed where it is used, so that none of it is stored: each pass recomputes the scores. For that the forward
-pass stores m and l. Either all passes of one softmax do so, or none: scores stored for one reader serve all of them.
-Does not know loops.
+Each result is a contraction with one factor (p or ds) that is itself computed from contractions (s and dp). Blocks of
+that factor can be computed where they are used, so that it is never stored: each pass recomputes the scores. This needs
+the forward pass to store m and l. Either all passes of a softmax do so, or none: scores stored for one reader serve all
+of them. Does not know loops.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ READ_BY_OTHERS = "its weights are read by others too"
 
 @dataclass(eq=False)
 class FactorProduct(WeightedSum):
-    """A contraction whose weights are computed from several contractions and from stored values."""
+    """A weighted sum whose weights are computed from several contractions and from stored values."""
     reads: list[UOp]           # other reductions inside the weights
-    between: set[UOp]          # what is computed from those and from the products
+    between: set[UOp]          # the nodes computed from those and from the products
 
 
 @dataclass
 class Passes:
-    """What is computed block by block in a graph."""
+    """The weighted sums of a graph that are computed block by block."""
     softmaxes: list[SoftmaxProduct] = field(default_factory=list)
     factors: list[FactorProduct] = field(default_factory=list)
-    stored_by: dict[UOp, UOp] = field(default_factory=dict) # stored values of rows -> whose kernel stores them
-    why_not_one_pass: dict[UOp, str] = field(default_factory=dict)       # totals not done in one pass -> why not
-    together: dict[UOp, UOp] = field(default_factory=dict)  # results -> the one whose kernel computes them too
+    stored_by: dict[UOp, UOp] = field(default_factory=dict) # stored values per row -> the node whose kernel stores them
+    why_not_one_pass: dict[UOp, str] = field(default_factory=dict)       # total not computed in one pass -> why not
+    together: dict[UOp, UOp] = field(default_factory=dict)  # result -> the result whose kernel computes it too
 
 
 def factor_product(total: UOp, varies: dict[UOp, AxisSet], result: UOp) -> FactorProduct | None:
-    """The sum as a `FactorProduct`, if a factor of it is computed from contractions and an exponential; else None."""
+    """Recognize a sum with a factor that is computed from contractions and an exponential; None for other sums."""
     if total.op is not o.SUM or total.symbolic or not is_contraction(total, varies):
         return None
     product = total.src[0].below((o.CAST,))
@@ -76,7 +76,7 @@ def _computed(total: UOp, factor: UOp, values: UOp, varies: dict[UOp, AxisSet], 
     if not any(n.op is o.EXP2 for n in inside) or values in inside or factor in sides:
         return None
     node = total.src[0]
-    while node is not factor:                # the product that is summed, and its casts
+    while node is not factor:                # the product that is summed, and casts of it
         inside.add(node)
         node = factor if node.op is o.MUL else node.src[0]
     above = {total}
@@ -90,8 +90,7 @@ def _computed(total: UOp, factor: UOp, values: UOp, varies: dict[UOp, AxisSet], 
 
 
 def _sides(node: UOp, factor: UOp, row_axis: int, axis: int, varies: dict[UOp, AxisSet]) -> tuple[UOp, UOp] | None:
-    """The factors of a contraction inside a factor: the one with its rows, and the one with its k; None where it has
-    other axes."""
+    """The factors of a contraction inside a factor: that with its rows, and that with k; None if it has other axes."""
     if node.op is not o.SUM or not is_contraction(node, varies):
         return None
     factors = node.src[0].below((o.CAST,)).src
@@ -105,7 +104,7 @@ def _sides(node: UOp, factor: UOp, row_axis: int, axis: int, varies: dict[UOp, A
 # -- one value per row -----------------------------------------------------------------------------------------------
 def with_log_sums(sinks: list[UOp], device: str, stores_scores: StoresScores | None,
                   limits: FusionLimits) -> list[UOp]:
-    """The same results, with passes over factors of 16 bits reading one value per row instead of two:
+    """Rewrite passes over 16-bit factors to read one value per row instead of two:
 
         exp2((s - m) * rate) / l  ->  exp2(s * rate - (m * rate + log2(l)))
     """
@@ -120,7 +119,7 @@ def with_log_sums(sinks: list[UOp], device: str, stores_scores: StoresScores | N
 
 
 def _with_shift(chain: FactorProduct, softmaxes: list[SoftmaxProduct], new: dict[UOp, UOp]) -> UOp:
-    """The total of a gradient's contraction with such weights; the forward pass keeps its own."""
+    """Rebuild the total of a gradient's contraction with such weights; the forward pass keeps its own."""
     own: dict[UOp, UOp] = {}
     rebuilt = ChainMap(own, new)
     mine = {*chain.inside, chain.total}
@@ -131,7 +130,7 @@ def _with_shift(chain: FactorProduct, softmaxes: list[SoftmaxProduct], new: dict
 
 
 def _shifted(node: UOp, softmaxes: list[SoftmaxProduct], new: Mapping[UOp, UOp]) -> UOp | None:
-    """exps / row sums as one exponential; None for other nodes."""
+    """Rewrite exps / row sums to one exponential; None for other nodes."""
     if node.op not in (o.MUL, o.DIV):
         return None
     (exps, divisor), inverse = node.src, node.op is o.DIV
@@ -148,7 +147,7 @@ def _shifted(node: UOp, softmaxes: list[SoftmaxProduct], new: Mapping[UOp, UOp])
 # -- in a whole graph, and in a kernel -------------------------------------------------------------------------------
 def find_in(sinks: list[UOp], order: list[UOp], device: str, stores_scores: StoresScores | None,
             limits: FusionLimits) -> Passes:
-    """As `find`, for a graph whose axes and readers are not known yet."""
+    """As `find`, for a graph whose axes and readers have not been computed."""
     readers: dict[UOp, list[UOp]] = {}
     for node in order:
         for s in node.src:
@@ -158,8 +157,8 @@ def find_in(sinks: list[UOp], order: list[UOp], device: str, stores_scores: Stor
 
 def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[UOp]], sinks: set[UOp], device: str,
          stores_scores: StoresScores | None, limits: FusionLimits) -> Passes:
-    """The softmaxes and gradients of a graph that are worth one pass, and why others are not. With a limit of
-    `masked_keys`, a gradient's scores are recomputed only for at least so many keys with a mask of positions."""
+    """The softmaxes and gradients of a graph that are worth one pass, and why others are not. If `masked_keys` is not
+    0, the gradient of a softmax with a mask of positions recomputes scores only from that many keys on."""
     least_masked = limits.masked_keys
     results = {n: result_of(n, readers, sinks) for n in order if n.op is o.SUM}
     candidates = _candidates(results, varies)
@@ -178,7 +177,7 @@ def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[U
 
 
 def _candidates(results: dict[UOp, UOp], varies: dict[UOp, AxisSet]) -> list[WeightedSum]:
-    """The contractions with a softmax as a factor, and those with a factor that is computed from the same scores."""
+    """The weighted sums with a softmax as a factor, and those with a factor computed from the same scores."""
     softmaxes = [chain for n in results if (chain := softmax_product(n, varies, results[n])) is not None]
     scores, totals = {p for chain in softmaxes for p in chain.products}, {chain.total for chain in softmaxes}
     if not softmaxes:
@@ -191,13 +190,13 @@ def _candidates(results: dict[UOp, UOp], varies: dict[UOp, AxisSet]) -> list[Wei
 
 def _passes(found: list[WeightedSum], refused: dict[UOp, str], readers: dict[UOp, list[UOp]],
             sinks: set[UOp]) -> Passes:
-    """The candidates whose scores nothing else reads, and what their kernels store too; `refused`: why others
-    are not."""
+    """The candidates whose scores nothing else reads, and the values that their kernels store too; `refused` says why
+    others are not among them."""
     passes = Passes(why_not_one_pass=refused)
-    while True:                        # a candidate that is dropped may read the scores of another
+    while True:                        # dropping a candidate may leave another reader of a shared score
         taken = {n for chain in found for n in (*chain.inside, *chain.above)}
-        taken |= _read_within({n for chain in found if isinstance(chain, FactorProduct) for n in chain.between},
-                              taken, readers)
+        between = {n for chain in found if isinstance(chain, FactorProduct) for n in chain.between}
+        taken |= _closed_under_readers(between, taken, readers)
         stored = {n for chain in found if isinstance(chain, SoftmaxProduct)
                   for n in (chain.maximum, *chain.row_sums)}
         others = [chain for chain in found if any(n in sinks or not taken.issuperset(readers[n]) for n in chain.inside)
@@ -212,14 +211,14 @@ def _passes(found: list[WeightedSum], refused: dict[UOp, str], readers: dict[UOp
     for chain in passes.softmaxes:
         numbers = {chain.maximum, *chain.row_sums}
         for factor in passes.factors:
-            passes.stored_by.update((n, chain.result) for n in _of_rows(factor, numbers))
-    passes.together = _together(passes.factors)
+            passes.stored_by.update((n, chain.result) for n in _row_values(factor, numbers))
+    passes.together = _shared_kernels(passes.factors)
     return passes
 
 
-def _together(factors: list[FactorProduct]) -> dict[UOp, UOp]:
-    """Results that share a kernel: the products of one are among those of the other, with the same rows, so that a
-    block of them serves both. A block needs at least one product per result, whose tile holds the weights."""
+def _shared_kernels(factors: list[FactorProduct]) -> dict[UOp, UOp]:
+    """Results that share a kernel: the products of one are among those of the other, with the same rows, so that one
+    block serves both. A block needs at least one product per result, in whose tile it keeps the weights."""
     found: dict[UOp, UOp] = {}
     for main in factors:
         for other in factors:
@@ -231,7 +230,7 @@ def _together(factors: list[FactorProduct]) -> dict[UOp, UOp]:
 
 
 def _same_blocks(main: FactorProduct, other: FactorProduct) -> bool:
-    """Whether the products of one are among those of the other, in blocks of the same rows and keys."""
+    """Whether the products of `other` are among those of `main`, in blocks of the same rows and keys."""
     for product, rows in zip(other.products, other.rows):
         if product not in main.products or main.rows[main.products.index(product)] is not rows:
             return False
@@ -247,8 +246,8 @@ def _role(chain: FactorProduct, axis: int) -> str | int:
     return "row" if axis == chain.row_axis else "key" if axis == chain.axis else axis
 
 
-def _read_within(some: set[UOp], others: set[UOp], readers: dict[UOp, list[UOp]]) -> set[UOp]:
-    """The nodes of `some` that only nodes of `some` that remain, and `others`, read."""
+def _closed_under_readers(some: set[UOp], others: set[UOp], readers: dict[UOp, list[UOp]]) -> set[UOp]:
+    """The largest subset of `some` whose nodes are read only by nodes of that subset and of `others`."""
     while True:
         kept = {n for n in some if all(r in some or r in others for r in readers[n])}
         if kept == some:
@@ -256,8 +255,8 @@ def _read_within(some: set[UOp], others: set[UOp], readers: dict[UOp, list[UOp]]
         some = kept
 
 
-def _of_rows(factor: FactorProduct, numbers: set[UOp]) -> list[UOp]:
-    """The values a factor reads that are computed only from `numbers`, per row: the last before the products."""
+def _row_values(factor: FactorProduct, numbers: set[UOp]) -> list[UOp]:
+    """The values per row that a factor reads and that are computed only from `numbers`: the topmost such values."""
     found: dict[UOp, None] = {}
     for node in toposort([factor.weights]):
         for s in node.src if node in factor.inside else ():
@@ -272,21 +271,21 @@ def _of_rows(factor: FactorProduct, numbers: set[UOp]) -> list[UOp]:
 
 
 def _masked(chain: FactorProduct) -> bool:
-    """Whether a mask that depends on positions alone makes scores -inf: then whole blocks are skipped."""
+    """Whether scores are set to -inf by a mask that depends on positions alone: then whole blocks are skipped."""
     masks = [n.src[0] for n in chain.inside if n.op is o.WHERE and any(
         s.op is o.CONST and s.arg == -math.inf for s in n.src[1:])]
     return any(all(n.op not in (o.PARAM, o.BUFFER) for n in toposort([mask])) for mask in masks)
 
 
 def _made_of(node: UOp, chain: FactorProduct) -> bool:
-    """Whether a reduction that a pass reads is over values that the pass computes."""
+    """Whether a reduction that a pass reads is over values that the pass itself computes."""
     return any(n in chain.inside for n in node.src)
 
 
 def in_kernel(sink: UOp) -> list[WeightedSum]:
-    """The weighted sums that a kernel computes in one pass, the one with the most products first; empty for others."""
+    """The weighted sums that a kernel computes in one pass, that with the most products first; maybe none."""
     known = varies_of(toposort([sink]))
-    found: dict[UOp, WeightedSum] = {}            # by total: a value may be stored twice
+    found: dict[UOp, WeightedSum] = {}            # by total, because a value may be stored twice
     for store in reversed([s for s in sink.src if s.op is o.STORE]):
         chain = _chain_of(store.src[1], known)
         if isinstance(chain, SoftmaxProduct):
@@ -297,7 +296,7 @@ def in_kernel(sink: UOp) -> list[WeightedSum]:
 
 
 def _chain_of(value: UOp, known: dict[UOp, AxisSet]) -> WeightedSum | None:
-    """The weighted sum that is computed block by block for a value; None where there is none."""
+    """The weighted sum of a stored value that is computed block by block; None where there is none."""
     for node in reversed(toposort([value])):
         if node.op is o.SUM:
             chain: WeightedSum | None = softmax_product(node, known, value) or factor_product(node, known, value)

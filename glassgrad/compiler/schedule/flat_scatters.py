@@ -1,20 +1,22 @@
-"""Many numbers written by index into one axis. In: sinks. Out: sinks, whose SCATTERs many groups of threads can share.
+"""Split large scatters for parallel execution. In: sinks. Out: sinks, whose SCATTERs many groups of threads can share.
 
-What goes to one place is combined in a fixed order, so that every run gives the same bits. But any index may name any
-place, and a group that writes some of them would look through all indices. Two ways around that:
+Values written to one position are combined in a fixed order, so that every run gives the same bits. But any index may
+name any position, and a group responsible for some positions would have to look through all indices. Two ways around
+that:
 
-*Few places*: the indices are cut into parts, each with places of its own, whose results are combined then.
+*Few positions*: split the indices into parts, give each part a copy of all positions, and combine the copies.
 
     y[row[s]] += x[s]   ->   z[p, row[p, s]] += x[p, s];   y += sum of z[p]
 
-*Many places*: they are cut into bins. The indices are put in the order of their bins, those of one bin in their own
-order, by a radix sort of a few bits; a binary search says where each bin starts, and each is one group's.
+*Many positions*: split the positions into bins. Sort the indices by bin with a stable radix sort of a few bits; a
+binary search finds where each bin starts, and each bin is the work of one group.
 
     for s: y[row[s]] += x[s]   ->   for each bin b: for s in start[b] .. start[b + 1]: y[row[order[s]]] += x[order[s]]
 
-A place that is written very often makes a bin long. So a bin is cut into pieces, whose places are combined as above.
+A position that is written very often makes its bin long. So a long bin is cut into pieces, each with a copy of the
+bin's positions, combined as above.
 
-*Rows* of several columns have a bin each: what is added to one is summed in registers (lower/lower.py).
+*Rows* of several columns have a bin each: the values added to one are summed in registers (lower/lower.py).
 """
 
 from __future__ import annotations
@@ -28,44 +30,46 @@ from glassgrad.compiler.graph.op_arguments import Iota, Scan, Scatter
 from glassgrad.compiler.schedule.fusion import scanned_constant
 from glassgrad.compiler.schedule.inlined_values import FusionLimits
 
-FEWEST = 1 << 14         # indices: a kernel that looks through fewer is short
-PARTS = 16               # for each row that keeps a device busy
-LEAST_PARTS = 64         # with fewer, bins are faster
-LEAST_PART = 128         # indices of a part
-CPU_PARTS = 32           # on any CPU, so that all give the same bits
-MANY = 8 * CPU_PARTS     # indices for each place, from which places for each part cost next to nothing
-MUCH = 1 << 16           # numbers to write: fewer are not worth another kernel
-BINS = 8                 # for each row that keeps a device busy
-LEAST_PIECE = 4096       # indices of a bin that are worth places of their own,
-ROW_PIECE = 64           # and of a bin of one row, which adds its values one after another
-DIGIT = 6                # bits of a bin's number that are sorted at a time
-BLOCK = 64               # numbers that are compared with each other by a sort
+FEWEST = 1 << 14         # indices: looking through fewer takes little time
+PARTS = 16               # parts, for each row that keeps a device busy
+LEAST_PARTS = 64         # with fewer parts, bins are faster
+LEAST_PART = 128         # indices per part
+CPU_PARTS = 32           # parts on any CPU, so that all give the same bits
+MANY = 8 * CPU_PARTS     # indices per position from which a copy of the positions per part costs next to nothing
+MUCH = 1 << 16           # values to write: fewer are not worth another kernel
+BINS = 8                 # bins, for each row that keeps a device busy
+LEAST_PIECE = 4096       # indices of a bin that are worth a copy of its positions,
+ROW_PIECE = 64           # and the same for a bin of one row, which adds its values one after another
+DIGIT = 6                # bits of the bin's number that are sorted at a time
+BLOCK = 64               # numbers that a sort compares with each other
 
 
 def with_flat_scatters_cut(sinks: list[UOp], limits: FusionLimits) -> list[UOp]:
-    """The sinks, with SCATTERs of many numbers into one axis in parts or in bins."""
+    """Rewrite SCATTERs of many values into one axis to use parts or bins."""
     pays = _pays if limits.few_rows else _pays_on_cpu
     if not any(pays(node) for node in toposort(sinks)):
         return sinks
     cut = rebuilt(sinks, lambda node, over: _cut(over, limits) if pays(node) else None)
-    # a result that is a view now is stored as such, not copied
+    # a result that has become a view is stored, not copied
     return [new.contiguous() if new.op in o.MOVEMENT and s.op is o.SCATTER else new for s, new in zip(sinks, cut)]
 
 
 def _pays(node: UOp) -> bool:
-    """Whether a node writes many numbers, or adds to many rows, by index."""
+    """Whether a node writes many values, or adds to many rows, by index."""
     return _by_index(node) and FEWEST <= node.src[1].elements < 1 << 30 and \
         (math.prod(node.shape[1:]) == 1 or node.arg.mode in ("add", "max"))
 
 
 def _pays_on_cpu(node: UOp) -> bool:
-    """Whether a node writes much to few places. To many, the loops are split (optimize/plain/cpu_scatters.py)."""
+    """Whether a node writes many values to few positions. For many positions, loops are split
+    (optimize/plain/cpu_scatters.py)."""
     return _by_index(node) and node.arg.mode in ("add", "max") and \
         node.src[1].elements >= MANY * node.shape[0] and node.src[1].elements * math.prod(node.shape[1:]) >= MUCH
 
 
 def _by_index(node: UOp) -> bool:
-    """Whether a node writes to places of one axis that nothing but memory tells: not those of a batch."""
+    """Whether a node writes to positions of one axis by indices that only memory has. (In a batch, part of the index is
+    known.)"""
     if node.op is not o.SCATTER or node.arg.mode == "permute" or len(node.src) > 3:
         return False
     base, index = node.src[:2]
@@ -76,7 +80,7 @@ def _by_index(node: UOp) -> bool:
 
 
 def _cut(node: UOp, limits: FusionLimits) -> UOp:
-    """A SCATTER in parts or in bins."""
+    """Rewrite a SCATTER to use parts or bins."""
     base, index, value = node.src
     n, places = index.elements, base.shape[0]
     kind = dtypes.int32 if places < 1 << 31 else dtypes.int64
@@ -93,9 +97,9 @@ def _cut(node: UOp, limits: FusionLimits) -> UOp:
     return _in_bins(node, index, value.reshape((n,)), BINS * limits.few_rows)
 
 
-# -- few places ----------------------------------------------------------------------------------------------
+# -- few positions -------------------------------------------------------------------------------------------
 def _in_parts(node: UOp, index: UOp, value: UOp, parts: int) -> UOp:
-    """Each part of the indices written to places of its own, and these combined."""
+    """Write each part of the indices to its own copy of the positions, then combine the copies."""
     base, n, (places, *rest) = node.src[0], index.elements, node.shape
     length = -(-n // parts)
     parts = -(-n // length)
@@ -111,7 +115,7 @@ def _in_parts(node: UOp, index: UOp, value: UOp, parts: int) -> UOp:
 
 
 def _padded(x: UOp, size: int, filler: UOp) -> UOp:
-    """As many rows, the last of them of a filler."""
+    """Pad to `size` rows with a filler."""
     if x.shape[0] == size:
         return x
     shape = (size, *x.shape[1:])
@@ -123,9 +127,9 @@ def _counting(n: int) -> UOp:
     return UOp(o.IOTA, dtypes.int32, (), Iota((n,)))
 
 
-# -- many places ---------------------------------------------------------------------------------------------
+# -- many positions ------------------------------------------------------------------------------------------
 def _in_bins(node: UOp, index: UOp, value: UOp, most: int) -> UOp:
-    """The indices in the order of at most so many bins, each of neighbouring places."""
+    """Sort the indices into at most `most` bins, each of adjacent positions, and scatter bin by bin."""
     (n, *columns), places = value.shape, node.shape[0]
     base = node.src[0].reshape((places, *columns))
     least = -(-places // most)
@@ -135,13 +139,13 @@ def _in_bins(node: UOp, index: UOp, value: UOp, most: int) -> UOp:
     bins = (index // size).cast(dtypes.int32).contiguous() if size > 1 else index
     order = _order(bins, count)
     bins, index, value = _taken(bins, order), _taken(index, order), _taken(value, order)
-    ends = _below(bins.contiguous(), _counting(count + 1)).contiguous()       # of the bins before each
+    ends = _below(bins.contiguous(), _counting(count + 1)).contiguous()  # of bin i - 1, which is the start of bin i
     if node.arg.mode == "set" or columns and places > n:
         return UOp(o.SCATTER, node.dtype, (base, index, value, ends), node.arg).reshape(node.shape)
-    # a bin of very many is more than one piece: those of each `length` indices have places of their own
+    # cut long bins into pieces: each `length` indices of one bin have a copy of its positions
     length = ROW_PIECE if columns else max(LEAST_PIECE, -(-n // count))
     pieces, before = count + -(-n // length), _counting(n) // length
-    first = (_counting(count + 1) + ends // length).contiguous()              # piece of each bin
+    first = (_counting(count + 1) + ends // length).contiguous()              # first piece of each bin
     bin_of = (_below(first, _counting(pieces + 1) + 1) - 1).minimum(count - 1).contiguous()
     begins = ((_counting(pieces + 1) - bin_of) * length).maximum(_taken(ends, bin_of)).minimum(_taken(ends, bin_of + 1))
     wide, combine = node.dtype.accumulator, o.ADD if node.arg.mode == "add" else o.MAX
@@ -160,7 +164,7 @@ def _taken(x: UOp, index: UOp) -> UOp:
 
 
 def _order(numbers: UOp, count: int) -> UOp:
-    """The positions of numbers below `count` in their order; equal ones keep theirs. A radix sort."""
+    """The positions of numbers below `count` in sorted order; a stable radix sort."""
     n = numbers.elements
     bits = max(1, (count - 1).bit_length())
     width = -(-bits // -(-bits // DIGIT))
@@ -173,8 +177,8 @@ def _order(numbers: UOp, count: int) -> UOp:
 
 
 def _places(digits: UOp, count: int) -> UOp:
-    """Where each digit below `count` goes in their order: behind all smaller ones, behind those of earlier blocks that
-    are equal, and behind those before it in its own block."""
+    """The position of each digit (below `count`) in sorted order: after all smaller digits, after equal ones of earlier
+    blocks, and after equal ones before it in its block."""
     n = digits.elements
     blocks = -(-n // BLOCK)
     digits = _padded(digits, blocks * BLOCK, const(count, digits.dtype)).contiguous().reshape((blocks, BLOCK))

@@ -1,10 +1,10 @@
 """Decide which nodes get memory. In: the sinks' graph. Out: {node: reason}. Does not know loops or devices.
 
-Everything else is computed where it is used. One pass over the graph keeps, for every node, what is inlined in it: its
-cost, and the reductions inside together with the axes they keep (`Inlined`). A node gets memory when a rule below says
-so; the rule's words are kept as the reason, for DEBUG and the visualizer. (a @ b).relu().sum(), node by node:
+All other nodes are computed where they are used. One pass over the graph tracks what is inlined in each node: its cost,
+and the reductions inside, with the axes that they keep (`Inlined`). A node gets memory when one of the rules below
+applies; its words are kept as the reason, for DEBUG and the visualizer. (a @ b).relu().sum(), node by node:
 
-    SUM of a * b     a contraction; inlined, so far
+    SUM of a * b     a contraction; inlined, for now
     MAX with 0       elementwise: the contraction is inlined in it
     SUM of all       a reduction over a contraction: `cut` gives memory to the MAX, and this SUM reads it
     RESHAPE to ()    an output: gets memory
@@ -35,18 +35,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from glassgrad.compiler.graph import UOp, most, ops as o, toposort
+from glassgrad.compiler.graph import UOp, ops as o, toposort, upper_bound
 from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, nontrivial
 from glassgrad.compiler.schedule.attention_backward import SCORES_AGAIN, Passes, find
 from glassgrad.compiler.schedule.inlined_values import (CONSTANT, CPU_LIMITS, FEWER, LEAVES, NOTHING, SEEN_THROUGH,
                                                         FusionLimits, Inlined, InlinedValues, widens)
 from glassgrad.compiler.schedule.online_softmax import ONE_PASS, StoresScores, WeightedSum
 
-REPEATED = 12          # vector instructions from which a value that a view repeats is stored, not recomputed
-MANY_INPUTS = 3        # a value that takes this many loads or more to recompute is stored
-LARGEST = 1000         # operations in one kernel: compile time grows faster than what fusing more would save
-DEEPEST = 8            # chained reductions in one kernel: each recomputes what all before it computed
-CONVERSION = 4         # vector instructions that convert an element to another type
+REPEATED = 12          # vector instructions from which a value repeated by a view is stored, not recomputed
+MANY_INPUTS = 3        # a value whose recomputation takes this many loads or more is stored
+LARGEST = 1000         # operations in one kernel: beyond this, compile time grows faster than more fusion saves
+DEEPEST = 8            # chained reductions in one kernel: each recomputes all those before it
+CONVERSION = 4         # vector instructions for converting an element to another type
 OF_EACH_ROW = "a number of each row, for the passes that compute the scores again"
 IN_PARTS = "few rows and long: each reduction is cut into parts, in a kernel of its own"
 LONG_ENOUGH = f"a kernel of {LARGEST} operations is long enough"
@@ -56,7 +56,7 @@ OTHER_BUFFERS = 3      # arguments of a kernel besides its inputs: its result, p
 
 
 def scanned_constant(node: UOp) -> UOp | None:
-    """The constant that a SCAN adds up: then element i is (i + 1) times it, and needs no scan. None otherwise."""
+    """The constant that a SCAN adds up, or None. Element i is then (i + 1) times the constant, without a loop."""
     if node.op is not o.SCAN or node.arg.combine is not o.ADD or node.dtype.kind == "b":
         return None
     source = node.src[0].below((o.RESHAPE, o.EXPAND))
@@ -64,17 +64,17 @@ def scanned_constant(node: UOp) -> UOp | None:
 
 
 class Stored(NamedTuple):
-    """What gets memory."""
-    reasons: dict[UOp, str]        # the nodes, sources before users, each with the reason
-    stored_by: dict[UOp, UOp]      # nodes that another node's kernel stores -> that node
+    """The nodes that get memory."""
+    reasons: dict[UOp, str]        # node -> reason, sources before users
+    stored_by: dict[UOp, UOp]      # node -> the node whose kernel stores it too
 
 
 def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None = None,
          limits: FusionLimits = CPU_LIMITS) -> Stored:
-    """Every node that gets memory. `limits` are those of the device.
+    """Decide which nodes get memory, under the limits of the device.
 
-    A first pass may find out late that a mean or a maximum is needed by several kernels, after its early readers were
-    given memory because of the reduction inside them. A second pass treats such values as stored from the start.
+    The first pass may find only late that several kernels need a mean or a maximum, when its earlier readers already
+    got memory because of the reduction inside them. The second pass stores such values from the start.
     """
     order = toposort(sinks)
     plan = _Plan(order, limits)
@@ -91,21 +91,21 @@ def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None 
 
 
 class _Plan(InlinedValues):
-    """The rules: what each kind of node does with what is inlined in its sources."""
+    """The rules: for each kind of node, what becomes of the values inlined in its sources."""
 
     def one_pass(self, passes: Passes) -> None:
-        """Record what is computed in one pass, and what is not although it could be."""
+        """Record which sums are computed in one pass, and why others are not."""
         chains: list[WeightedSum] = [*passes.softmaxes, *passes.factors]
         self.totals = {chain.total: chain for chain in chains}
-        self.inside = {node for chain in chains for node in chain.inside}       # recomputed by each of them
+        self.inside = {node for chain in chains for node in chain.inside}       # computed again in each chain
         self.chain_results = {chain.result: ONE_PASS for chain in passes.softmaxes} | \
             {chain.result: SCORES_AGAIN for chain in passes.factors}
-        self.read_again: dict[UOp, list[UOp]] = {}       # contractions inside, and their factors that every block reads
+        self.read_again: dict[UOp, list[UOp]] = {}  # contraction inside a chain -> its factors that every block reads
         for chain in chains:
             for p, factor in zip(chain.products, chain.keys):
                 self.read_again.setdefault(p, []).append(factor)
         self.stored_by, self.why_not_one_pass = passes.stored_by, passes.why_not_one_pass
-        self.together = passes.together                  # results that share a kernel
+        self.together = passes.together                  # result -> the result whose kernel computes it too
 
     def walk(self, order: list[UOp], wanted: set[UOp]) -> None:
         """Apply the rules to every node, sources first; `wanted` are the outputs."""
@@ -124,7 +124,7 @@ class _Plan(InlinedValues):
         self.separate_shared(order)
 
     def stored_by_others(self) -> dict[UOp, UOp]:
-        """Stored nodes -> the node whose kernel stores them too; each as the node that has the memory, below views."""
+        """Map stored nodes to the node whose kernel stores them too; both are nodes with memory, below views."""
         def memory(node: UOp) -> UOp:
             while node not in self.reasons:
                 node = node.src[0]
@@ -133,16 +133,16 @@ class _Plan(InlinedValues):
         return {memory(node): memory(main) for node, main in {**self.stored_by, **self.together}.items()}
 
     def is_stored_by_reader(self, node: UOp) -> bool:
-        """Whether the only reader of a node is a CONTIGUOUS, perhaps through reshapes: both are the same memory."""
+        """Whether a node's only reader, perhaps through reshapes, is a CONTIGUOUS: then both are the same memory."""
         while len(self.readers.get(node, ())) == 1:
             [node] = self.readers[node]
             if node.op is not o.RESHAPE or node in self.reasons:
                 break
         return node.op is o.CONTIGUOUS and node in self.reasons
 
-    # -- what each kind of node does with what is inlined in its sources -------------------------------------
+    # -- for each kind of node, what becomes of the values inlined in its sources ----------------------------
     def visit(self, node: UOp) -> None:
-        """Record what is inlined in a node, by its kind, and give memory to sources that it cannot compute."""
+        """Record what is inlined in a node, by its kind, and give memory to sources that it cannot compute inline."""
         if node in self.inside or node in self.totals:
             self.inlined[node] = self.in_one_pass(node)
         elif node.op in LEAVES:
@@ -171,7 +171,7 @@ class _Plan(InlinedValues):
             self.inlined[node] = self.recurrence(node)
         else:                                # CONTIGUOUS, COPY, SCATTER, SCAN
             for s in node.src:
-                if node.op is o.COPY and s.op is not o.PARAM:      # as it is, a view too: a copy moves whole memory
+                if node.op is o.COPY and s.op is not o.PARAM:      # a view is not inlined: a copy moves whole memory
                     self.reasons.setdefault(s, "read by copy")
                     self.inlined[s] = NOTHING
                 elif node.op not in (o.COPY, o.CONTIGUOUS) and self.inlined[s].kept_axes is not None:
@@ -183,7 +183,7 @@ class _Plan(InlinedValues):
                 self.store(node, reasons.get(node.op, f"{node.op.name.lower()} writes memory"))
 
     def recurrence(self, node: UOp) -> Inlined:
-        """All steps of a recurrence, each of which reads and writes memory."""
+        """A RECURRENCE: its sources and results get memory, since each step reads and writes memory."""
         for s in node.src:
             below = s.below((o.RESHAPE,))
             if s.op is o.IOTA and self.limits.in_one_kernel(node):             # the number of the step
@@ -195,8 +195,8 @@ class _Plan(InlinedValues):
         return NOTHING
 
     def in_one_pass(self, node: UOp) -> Inlined:
-        """A node of softmax(scores) times values, or of its gradient, which is one kernel: other reductions that it
-        reads get memory, and so does what every block of rows would recompute."""
+        """A node of softmax(scores) times values, or of its gradient, which is one kernel. Other reductions that it
+        reads get memory, and so do values that every block of rows would recompute."""
         chain = self.totals.get(node)
         for s in node.src:
             if s not in self.inside and chain is None and self.inlined[s].kept_axes is not None:
@@ -210,13 +210,13 @@ class _Plan(InlinedValues):
         return Inlined(node.op.cost, 0, node.size)
 
     def elementwise(self, node: UOp) -> Inlined:
-        """What is inlined in an elementwise node: that of all its sources, if their reductions fit one kernel."""
+        """An elementwise node inlines what its sources inline, if their reductions fit one kernel."""
         self.read_fewer_buffers(node)
         kept_axes: AxisSet | None = None
         contraction = False
         only: UOp | None = None
         inner = [s for s in node.src if self.inlined[s].kept_axes is not None]
-        for s in sorted(inner, key=self.weight, reverse=True) if len(inner) > 1 else inner:   # the lightest get memory
+        for s in sorted(inner, key=self.weight, reverse=True) if len(inner) > 1 else inner:   # lightest: stored
             inside = self.inlined[s]
             if kept_axes is None:
                 kept_axes, contraction, only = inside.kept_axes, inside.contraction, inside.only_reduction
@@ -243,7 +243,7 @@ class _Plan(InlinedValues):
         return found
 
     def read_fewer_buffers(self, node: UOp) -> None:
-        """Give memory to sources of a node, those that read most first, until its kernel reads few enough buffers."""
+        """Give memory to sources of a node, those that read most buffers first, until its kernel reads few enough."""
         def read(node: UOp) -> int:
             inside = toposort([node], lambda n: () if n in self.reasons else n.src)
             return sum(n in self.reasons or n.op in (o.BUFFER, o.PARAM) for n in inside)
@@ -253,10 +253,10 @@ class _Plan(InlinedValues):
             self.store(max(node.src, key=read), MANY_BUFFERS)
 
     def movement(self, node: UOp) -> Inlined:
-        """What is inlined in a view: that of its source, unless the view would have it computed again."""
+        """A view inlines what its source inlines, unless the view would make it computed several times."""
         source = node.src[0]
         inside = self.inlined[source]
-        overlaps = node.op in (o.WINDOW, o.UNWINDOW) and self._reads(node) > 1       # not so in x[::2]
+        overlaps = node.op in (o.WINDOW, o.UNWINDOW) and self._reads(node) > 1       # not for x[::2]
         repeats = overlaps or (node.op is o.EXPAND and node.size > source.size)
         if inside.kept_axes is not None and (overlaps or node.op in (o.PAD, o.UNWINDOW)):
             self.cut(source, f"a reduction under {node.op.name.lower()} would be computed again")
@@ -281,13 +281,13 @@ class _Plan(InlinedValues):
             self.store(source, "costly, and repeated many times")
             return NOTHING
         if node.op is o.EXPAND and node.size >= FEWER * source.size:
-            along = max(nontrivial(node.shape))      # repeated along the last axis, it is computed once for all of it
-            return inside._replace(inputs=0, cost=inside.cost if most(source.shape[along]) > 1 else 0)
+            along = max(nontrivial(node.shape))      # repeated along the last axis: computed once for all of it
+            return inside._replace(inputs=0, cost=inside.cost if upper_bound(source.shape[along]) > 1 else 0)
         return inside
 
     def under_window(self, node: UOp) -> Inlined:
-        """What is inlined in the source of a window, after what is costly there got memory, as each tap would recompute
-        it. Of the padded image of a convolution, that is the image without its padding."""
+        """The source of a WINDOW: store what is costly there, since each tap would recompute it, and return what is
+        inlined then. If the source is a convolution's padded image, the image is stored without its padding."""
         source = node.src[0]
         image = source
         while image.op in SEEN_THROUGH and image not in self.reasons:
@@ -295,7 +295,7 @@ class _Plan(InlinedValues):
         if image.op is o.PAD and image not in self.reasons and self.feeds_contraction(node):
             value = image.src[0]
             while widens(value) or value.op in (o.RESHAPE, o.PERMUTE):
-                value = value.src[0]                     # its readers convert it: a matrix unit reads the smaller type
+                value = value.src[0]                     # readers convert it: matrix units read the smaller type
             if self.inlined[value].cost > 0:
                 self.store(value, "read by every tap of a window")
             return NOTHING
@@ -307,7 +307,7 @@ class _Plan(InlinedValues):
         return inside
 
     def _image(self, node: UOp) -> UOp | None:
-        """The value in pad(value), or in where(inside, pad(value), a constant); None: neither, or it costs nothing."""
+        """The value in pad(value) or where(inside, pad(value), constant); None for others, or if it costs nothing."""
         if node.op is o.WHERE and all(self.inlined[s].inputs == 0 for s in (node.src[0], node.src[2])):
             node = node.src[1]
         return node.src[0] if node.op is o.PAD and self.inlined[node.src[0]].cost > 0 else None
@@ -315,10 +315,10 @@ class _Plan(InlinedValues):
     def _reads(self, node: UOp) -> int:
         if node.op is o.WINDOW:
             return max(1, -(-node.arg.size // node.arg.stride))
-        return max(1, most(node.shape[-1]) // node.arg.stride)
+        return max(1, upper_bound(node.shape[-1]) // node.arg.stride)
 
     def reduction(self, node: UOp) -> Inlined:
-        """What is inlined in a reduction, after reductions under it that do not fit its loops got memory."""
+        """A reduction inlines what its source inlines, after reductions below that do not fit its loops got memory."""
         source = node.src[0]
         inside = self.inlined[source]
         axes = frozenset(node.arg.axes)
@@ -345,9 +345,9 @@ class _Plan(InlinedValues):
                        inside.depth + 1)
 
     def cut(self, node: UOp, reason: str) -> None:
-        """Give memory to the reductions inlined in a node, as little as possible: to small values that the node
-        broadcasts and, of a reduction as large as itself, to the first value that others read too. What is in between
-        is recomputed by every reader; where that is costly, or nothing shares it, the node itself gets memory.
+        """Give memory to the reductions inlined in a node, storing as little as possible: small values that the node
+        broadcasts, and for a reduction as large as the node, the first value above it with several readers. Every
+        reader recomputes what is in between; where that is costly, or nothing is shared, the node itself gets memory.
 
             x = a @ b;  y = x.relu();  y.sum()        cut(y)  ->  y gets memory
             and x.sum(0) besides                      cut(y)  ->  x gets memory, relu is computed by its reader
@@ -360,7 +360,7 @@ class _Plan(InlinedValues):
             self.store_under(small_values + shared, between, reason)
 
     def store_under(self, chosen: list[UOp], between: set[UOp], reason: str) -> None:
-        """Give memory to the chosen nodes and visit those between them and the reader again."""
+        """Give memory to the chosen nodes, and apply the rules again to the nodes between them and the reader."""
         for n in chosen:
             self.store(n, reason)
         for n in sorted(between, key=self.number.__getitem__):
@@ -369,8 +369,8 @@ class _Plan(InlinedValues):
 
     # -- values that several kernels would compute -----------------------------------------------------------
     def separate_shared(self, order: list[UOp]) -> None:
-        """Users first: where the users of a value are in different kernels, it is stored if it is worth it."""
-        owner: dict[UOp, UOp | None] = {}      # the one stored node that a node is computed for; None: several
+        """Store values whose users are in different kernels, if it pays; decided for users before sources."""
+        owner: dict[UOp, UOp | None] = {}      # the one stored node for which a node is computed; None: several
         for node in reversed(order):
             readers = {owner.get(r) if r not in self.reasons else r for r in self.readers.get(node, [])}
             one = next(iter(readers)) if len(readers) == 1 else None
@@ -384,19 +384,19 @@ class _Plan(InlinedValues):
                 owner[node] = one
 
     def _worth_sharing(self, node: UOp) -> bool:
-        """Whether to store a value that several kernels read; if not, each computes it."""
+        """Whether to store a value that several kernels read; otherwise each computes it."""
         inside = self.inlined[node]
         if node.op in o.MOVEMENT or node.op is o.DETACH or widens(node):
-            return False                        # its source comes next, and is not larger
+            return False                        # decide for its source, which comes next and is not larger
         if self.limits.stores_factors and node.dtype.itemsize == 2 and self.is_factor(node):
-            return True                         # a sum of products would store it for itself alone
+            return True                         # a contraction would store it anyway, for itself alone
         if inside.kept_axes is not None and self.limits.costly_with_rows and self.memory_read(node) < MANY_INPUTS:
             small_values, reductions, between = self.reductions_under(node)
             shared = [self.first_shared(n, between) for n in reductions]
             cost = sum(n.op.cost for n in between)
             if node not in shared and len(shared) <= 1 and cost < self.limits.costly_with_rows:
                 self.small_reductions.update(dict.fromkeys(small_values, "used by several kernels, and few"))
-                return False                    # these are stored instead, and every kernel recomputes the rest
+                return False                    # these are stored instead; every kernel recomputes the rest
         if inside.kept_axes is None and self.limits.costly_with_rows:
             return self.exact_cost(node) >= self.limits.costly or self.memory_read(node) >= MANY_INPUTS
         return inside.kept_axes is not None or inside.cost >= self.limits.costly or \

@@ -1,17 +1,18 @@
-"""Strided transposed convolutions as one contraction. In: sinks. Out: sinks, where remainders are its columns.
+"""Compute strided transposed convolutions as one contraction. In: sinks. Out: sinks, where remainders are its columns.
 
-The gradient of a convolution of stride s by its image, and a transposed convolution, is a sum over taps k of
-g[(i - k) / s] * w[k] where s divides i - k. Which taps count depends on the remainder of i by s. Split by remainders
-(compiler/optimize/moves/split_by_remainder.py) it is s products, whose results have to be interleaved. But with
-i = s q + r and k = s t + r all of them read the same window of g, of ceil(taps / s) elements:
+The gradient of a convolution of stride s by its image, and a transposed convolution, is a sum over taps k of g[(i - k)
+/ s] * w[k], for those k where s divides i - k. Which taps these are depends on the remainder of i by s. Split by
+remainders (compiler/optimize/moves/split_by_remainder.py), it is s contractions whose results are interleaved. But with
+i = s q + r and k = s t + r, all of them read the same window of g, of ceil(taps / s) elements:
 
     y[s q + r] = SUM over t of g[q - t] * w[s t + r]           w is 0 past its last tap
 
-So r is one more axis of the weights: one product, with s times as many columns, whose results are stored in order. The
-zeros are multiplied too. That has to cost less than it saves: nests whose few columns fill no vector, or that are too
-many to be split; on a GPU launches, and the pass that interleaves results. An infinite g makes results NaN that have no
-tap there. Where there are fewer taps than remainders, the others are zero. All it knows of a device is how many
-products it does in the time to store a byte.
+So r can be one more axis of the weights: one contraction with s times as many columns, whose results are stored in
+order. It multiplies the zeros of w too. That pays where it costs less than what it replaces: loop nests with so few
+columns that they do not fill a vector, or so many nests that they would not be split; on a GPU, launches and the pass
+that interleaves results. An infinite g gives NaN in results where it has no tap. With fewer taps than remainders, the
+results of the other remainders are zero. The device is described only by how many products it computes in the time to
+store a byte.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, varies_al
 from glassgrad.compiler.graph.rules.reductions import one_tap, padded
 from glassgrad.compiler.schedule.winograd import base_of, movements, of_axes, rewritten, summed_part
 
-LAUNCH_BYTES = 12 << 20          # bytes stored in the time of a kernel launch
-REMAINDER_LAUNCHES = 2           # per remainder: its weights, its product
+LAUNCH_BYTES = 12 << 20          # bytes stored in the time of one kernel launch
+REMAINDER_LAUNCHES = 2           # launches per remainder: for its weights, and its contraction
 VECTOR = 16                      # columns in a vector
-MOST_NESTS = 16                  # that remainders are split into; with more, nests multiply zeros as well
+MOST_NESTS = 16  # the most loop nests into which remainders are split; above it, the nests multiply zeros too
 Rate = Callable[[DType], int]    # products of a type in the time to store a byte
 
 
 def with_joined_remainders(sinks: list[UOp], rate: Rate) -> list[UOp]:
-    """The sinks with transposed convolutions of a stride as one product each, where that pays."""
-    known: dict[UOp, AxisSet] = {}       # along which axes values change
+    """Rewrite each strided transposed convolution to a single contraction, where that pays."""
+    known: dict[UOp, AxisSet] = {}       # node -> axes along which its value changes
 
     def found(node: UOp) -> TransposedConvolution | None:
         made = TransposedConvolution.of(node, known) if node.op is o.SUM and node.src[0].op is o.MUL else None
@@ -66,7 +67,8 @@ def _rounds(node: UOp) -> bool:
 
 
 def _rounded_first(node: UOp, found: Callable[[UOp], TransposedConvolution | None]) -> UOp | None:
-    """cast(view(sum))  ->  view(cast(sum)), of a sum that is joined; one with zeros put in between is stored first."""
+    """cast(view(sum))  ->  view(cast(sum)), for a sum that is joined; a sum between whose results zeros are put is
+    stored first."""
     moves, below = movements(node.src[0])
     spread = next((n for n, move in enumerate(reversed(moves)) if _spreads_a_sum(move)), None)
     if below.op is not o.SUM or spread is None and (any(m.op is not o.RESHAPE for m in moves) or found(below) is None):
@@ -80,7 +82,7 @@ def _rounded_first(node: UOp, found: Callable[[UOp], TransposedConvolution | Non
 
 
 def _spreads_a_sum(node: UOp) -> bool:
-    """Whether a node puts zeros between the results of a contraction: a gradient through a window of one tap."""
+    """Whether a node puts zeros between the results of a contraction: the gradient of a strided window with one tap."""
     if not _has_stride(node) or node.shape[-1] != 1:
         return False
     below = node.src[0].below((o.RESHAPE, o.PERMUTE))
@@ -94,10 +96,10 @@ def _has_stride(node: UOp) -> bool:
 
 @dataclass
 class Strided:
-    """One axis of positions i, `count` of them from `first` on, to which taps add elements of g."""
+    """One strided axis: `count` positions i from `first` on, each of which sums taps times elements of g."""
     node: UOp                    # the UNWINDOW
-    position: int                # its axes in the product that is summed
-    tap: int                     # -1: there is a single tap, without an axis
+    position: int                # the axis of positions in the summed product
+    tap: int                     # the axis of taps there; -1: a single tap, without an axis
     first: int
     count: int
 
@@ -111,7 +113,8 @@ class Strided:
 
     @property
     def begin(self) -> int:
-        """The offset of blocks of s positions, below s: that of `first`, unless windows get longer, or some zero."""
+        """The offset of the blocks of s positions, at least 0 and below s: `first` modulo s, or 0 where that would make
+        windows longer, or there are fewer taps than remainders."""
         aligned = self.first % self.stride
         return aligned if self.taps >= self.stride and self._window(aligned) == self._window(0) else 0
 
@@ -125,7 +128,7 @@ class Strided:
 
     @property
     def start(self) -> int:
-        """The first t: -1 where a block begins at a tap that is not the first."""
+        """The first t: -1 where a block begins at a tap other than the first."""
         return -1 if self.begin else 0
 
     @property
@@ -141,12 +144,12 @@ class Strided:
 
     @property
     def read(self) -> range:
-        """The elements of g in windows of these blocks; zero outside of g."""
+        """The elements of g that the windows of all blocks cover; those outside of g are zero."""
         return range(self.blocks.start - self.start - self.window + 1, self.blocks.stop - self.start)
 
     @property
     def cropped(self) -> tuple[int, int]:
-        """The range of the blocks' positions that are results."""
+        """The range of the blocks' positions that are part of the result."""
         begin = self.first - self.begin - self.stride * self.blocks.start
         return begin, begin + self.count
 
@@ -161,7 +164,7 @@ class Strided:
         return wide.window(axis, self.window, 1, 1).flip([len(g.shape)])
 
     def weights(self, w: UOp) -> UOp:
-        """The weights with the tap axis split into the window and the remainder, which is a new last axis."""
+        """The weights with the axis of taps split into the window and the remainder, which becomes a new last axis."""
         if self.taps == 1:
             return w.reshape((*w.shape, 1))
         s, before = self.stride, -(self.stride * self.start + self.begin)
@@ -174,17 +177,17 @@ class Strided:
 
 @dataclass
 class TransposedConvolution:
-    """A contraction of weights and of elements that are `stride` positions apart."""
+    """A contraction of weights with elements that are `stride` positions apart."""
     total: UOp
     image: UOp
     other: UOp
     axes: list[Strided]
     along: AxisSet               # the axes along which `other` changes
-    columns: int                 # elements of `other` that are multiplied with each element of the image
+    columns: int                 # elements of `other` that each element of the image is multiplied with
 
     @staticmethod
     def of(total: UOp, known: dict[UOp, AxisSet]) -> TransposedConvolution | None:
-        """A sum as a transposed convolution; refuses (None) weights that vary along positions."""
+        """Recognize a sum as a transposed convolution. Refuses (None) weights that vary along positions."""
         summed, factors = frozenset(total.arg.axes), total.src[0].src
         if total.dtype.kind != "f" or any(f.shape != total.src[0].shape or f.symbolic for f in factors):
             return None
@@ -208,7 +211,7 @@ class TransposedConvolution:
         return [*sizes, *[a.remainders for a in self.axes]]
 
     def pays(self, rate: Rate) -> bool:
-        """Whether the product takes no longer than nests for remainders with their launches and passes."""
+        """Whether one contraction takes no longer than a loop nest per remainder, with their launches and passes."""
         base = base_of(self.image)
         dtype = base.src[0].dtype if base.op is o.CAST else base.dtype
         remainders = math.prod(a.stride for a in self.axes)
@@ -218,10 +221,10 @@ class TransposedConvolution:
         if rate(dtype):
             return joined - in_nests <= rate(dtype) * saved
         side_by_side = self.columns * math.prod(a.remainders for a in self.axes)
-        return joined / filled(side_by_side) <= in_nests / filled(self.columns)
+        return joined / share_of_lanes(side_by_side) <= in_nests / share_of_lanes(self.columns)
 
     def computed(self, dtype: DType, rate: Rate) -> UOp:
-        """The sums, rounded to a type. A CPU stores them first: its vectors need contiguous columns."""
+        """Compute the sums, rounded to a type. A CPU stores them first: its vectors need contiguous columns."""
         image, other = self.blocks_of(), of_axes(self.other, self.along)
         for axis in self.axes:
             other = axis.weights(other)
@@ -239,17 +242,17 @@ class TransposedConvolution:
         return out.shrink([at[a].cropped if a in at else (0, n) for a, n in enumerate(self.total.shape)])
 
     def _with_zeros(self, out: UOp) -> UOp:
-        """The results with zeros for the remainders that have no taps."""
+        """Insert zeros as the results of the remainders that have no taps."""
         zeros = [(0, 0)] * len(out.shape)
         for n, axis in enumerate(sorted(self.axes, key=lambda axis: axis.position)):
             zeros[axis.position + n + 1] = (0, axis.stride - axis.remainders)
         return out.pad(zeros) if any(z != (0, 0) for z in zeros) else out
 
     def blocks_of(self) -> UOp:
-        """The image as windows of each block: the movements of positions and taps, applied to blocks and windows."""
+        """The image as a window for each block: its movements, on blocks and windows instead of positions and taps."""
         chain, x = movements(self.image)
         by_node = {axis.node: axis for axis in self.axes}
-        tracked: dict[int, int] = {}         # sizes of axes that differ
+        tracked: dict[int, int] = {}         # axis -> its new size, where that differs
         for move in reversed(chain):
             axis = by_node.get(move)
             if axis is not None:
@@ -269,13 +272,13 @@ class TransposedConvolution:
         return x
 
 
-def filled(columns: int) -> float:
+def share_of_lanes(columns: int) -> float:
     """The share of vector lanes that a number of columns fills, on a CPU."""
     return columns / (-(-columns // VECTOR) * VECTOR)
 
 
 def _carried(move: UOp, axis: int) -> int:
-    """The axis of a movement that this axis of its source becomes; -1 where there is none."""
+    """The axis of a movement's result that an axis of its source becomes; -1 where there is none."""
     if move.op is o.RESHAPE and move.src[0].shape[axis] == 1:
         return -1
     found = carried(move, frozenset([axis]), exact=True) or ()
@@ -283,7 +286,7 @@ def _carried(move: UOp, axis: int) -> int:
 
 
 def strided_axes(image: UOp, known: dict[UOp, AxisSet]) -> list[Strided]:
-    """The axes of a view whose elements are a stride apart; empty where a view mixes them with others."""
+    """The axes of a view along which elements are a stride apart; empty where a view mixes them with others."""
     found: list[Strided] = []
     for move in reversed(movements(image)[0]):
         if any(not _follow(each, move) for each in found):
@@ -296,7 +299,7 @@ def strided_axes(image: UOp, known: dict[UOp, AxisSet]) -> list[Strided]:
 
 
 def _follow(each: Strided, move: UOp) -> bool:
-    """Update the axes of `each` for a movement; False where it does more to them than take a range of positions."""
+    """Update the axes of `each` for a movement; False where it does more than select a range of positions."""
     axes = {each.position, each.tap} - {-1}
     if move.op in (o.WINDOW, o.UNWINDOW) and move.arg.axis in axes or \
             move.op is o.FLIP and axes & set(move.arg.axes) or \

@@ -1,11 +1,11 @@
-"""Which results share a kernel, and in which order kernels run. In: stored nodes. Out: their `KernelGroup`s, in order.
+"""Decide which results share a kernel, and in which order kernels run. In: stored nodes. Out: `KernelGroup`s, in order.
 
-Related results of equal shape, except for axes of length 1, share one kernel: a result and what is computed from it
-elementwise (a gradient and the updated weight), and results that read the same values (an optimizer's moments). So do
-reductions of the same rows on a GPU, such as a mean and a variance, and small unrelated maps of one shape, such as the
-updates of many biases: a launch takes longer than they do. Kernels run after those they read from, and those that free
-memory before those that allocate. What computes a new value of an input (an optimizer's step) runs after the others
-that read the old one, so that a jit can overwrite it.
+Related results with the same shape, except for axes of length 1, share one kernel: a result and the values computed
+from it elementwise (a gradient and the updated weight), and results that read the same values (an optimizer's moments).
+On a GPU, so do reductions of the same rows, such as a mean and a variance, and small unrelated maps of one shape, such
+as the updates of many biases, because a launch takes longer than they do. A kernel runs after those it reads from, and
+kernels that free memory run before those that allocate it. A kernel that computes the new value of an input (an
+optimizer's step) runs after the other readers of the old value, so that a jit can overwrite it.
 """
 
 from __future__ import annotations
@@ -18,51 +18,51 @@ from heapq import heappop, heappush
 from operator import or_
 from typing import Any, NamedTuple
 
-from glassgrad.compiler.graph import Shape, UOp, most, ops as o, toposort
+from glassgrad.compiler.graph import Shape, UOp, ops as o, toposort, upper_bound
 from glassgrad.compiler.schedule.fusion import LONG_ENOUGH, OTHER_BUFFERS
 from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, LEAVES, OUT_OF_ORDER, FusionLimits
 from glassgrad.compiler.schedule.partial_updates import part_of
 
-MOST_RESULTS = 8      # of one kernel, if they are related
-SMALL_MAP = 1 << 14   # elements, up to which a launch takes longer than its kernel
-LONG_MAP = 60         # operations per element, from which equal kernels are better compiled once than fused
+MOST_RESULTS = 8      # related results in one kernel
+SMALL_MAP = 1 << 14   # elements up to which a launch takes longer than the kernel
+LONG_MAP = 60         # operations per element from which it is better to compile equal kernels once than to fuse them
 
 
 @dataclass(eq=False)
 class KernelGroup:
-    """The results of one kernel, and what it needs."""
+    """The results of one kernel, and what the kernel needs."""
     roots: list[UOp]
-    reads: dict[UOp, bool]       # stored nodes and leaves it reads: True where only element by element
-    needs: int                   # bit set of the groups it depends on, itself included
+    reads: dict[UOp, bool]       # stored nodes and leaves it reads -> whether only elementwise
+    needs: int                   # bit set of the groups it depends on, including itself
     reduces: bool
     bit: int
-    rows: ReducedRows | None = None     # what its reductions reduce; None: they differ, or there are none
+    rows: ReducedRows | None = None     # the rows that all its reductions reduce, or None
 
 
 class ReducedRows(NamedTuple):
-    """What reductions reduce: the shape of the values, and the reduced axes."""
+    """What a reduction reduces: the shape of its source, and the reduced axes."""
     shape: Shape
     axes: tuple[int, ...]
 
     @property
     def last(self) -> bool:
-        """Whether the last axes, that is rows, are reduced."""
+        """Whether the last axes are reduced, so that rows are contiguous."""
         return self.axes == tuple(range(len(self.shape) - len(self.axes), len(self.shape)))
 
     def among(self, reads: Iterable[UOp]) -> set[UOp]:
-        """The values that are read which have about as many elements as are reduced (fewer, if rows are padded)."""
-        size = math.prod(map(most, self.shape))
-        return {r for r in reads if size * 3 // 4 < most(r.size) <= size}
+        """Those of the values read that have about as many elements as are reduced (fewer where rows are padded)."""
+        size = math.prod(map(upper_bound, self.shape))
+        return {r for r in reads if size * 3 // 4 < upper_bound(r.size) <= size}
 
 
 def group_results(reasons: dict[UOp, str], outputs: set[UOp], stored_by: dict[UOp, UOp],
                   limits: FusionLimits = CPU_LIMITS) -> list[KernelGroup]:
-    """The stored nodes by kernel, kernels in execution order. `outputs` outlive the run; `stored_by` says which nodes
-    the kernel of another one stores."""
+    """Group the stored nodes by kernel, in execution order. `outputs` are still needed after the run; `stored_by` maps
+    a node to the node whose kernel stores it too."""
     groups: list[KernelGroup] = []
     group_of: dict[UOp, KernelGroup] = {}
     by_shape: dict[Shape, list[KernelGroup]] = {}
-    recurrences: dict[Any, KernelGroup] = {}         # all results of one recurrence are one group
+    recurrences: dict[Any, KernelGroup] = {}         # recurrence -> the group of all its results
     for node in _kernels_in_order(reasons, stored_by) if stored_by else reasons:
         steps = (node.src, node.arg._replace(result=0, last=False)) if node.op is o.RECURRENCE else None
         if steps in recurrences:
@@ -92,7 +92,7 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], stored_by: dict[UO
 
 def _new_group(roots: list[UOp], bit: int, group_of: dict[UOp, KernelGroup], reasons: dict[UOp, str],
                limits: FusionLimits) -> KernelGroup:
-    """The kernel of some results, the last of which it is named by."""
+    """Make the group of some results; the last of them names the kernel."""
     node = roots[-1]
     found, reduces = _reads(node, reasons)
     for other in roots[:-1]:
@@ -100,15 +100,15 @@ def _new_group(roots: list[UOp], bit: int, group_of: dict[UOp, KernelGroup], rea
     reads = {r: plain for r, plain in found.items() if r not in roots}
     rows = _rows(node, reads, reasons) if reduces and limits.few_rows else None
     if rows is not None and rows.last and node.size < limits.few_rows and \
-            (math.prod([most(rows.shape[a]) for a in rows.axes]) > limits.held_row or
+            (math.prod([upper_bound(rows.shape[a]) for a in rows.axes]) > limits.held_row or
              any(n.op in OUT_OF_ORDER for n in _inside(node, reasons))):
-        rows = None                          # no group of threads holds a row
+        rows = None                          # no thread group can hold a row
     return KernelGroup(roots, reads, bit | _needs(reads, group_of), reduces, bit, rows)
 
 
 def _runs_alone(roots: list[UOp], reasons: dict[UOp, str], outputs: set[UOp]) -> bool:
-    """Whether no other result joins the kernel of these: what copies, writes by index or in part, or takes many steps;
-    and sums of several chains."""
+    """Whether no other result may join the kernel of these: copies, scans, recurrences, writes by index or to a part,
+    and kernels that compute several weighted sums together."""
     node = roots[-1]
     return _writer(node, reasons).op in (o.COPY, o.SCATTER, o.SCAN, o.RECURRENCE) or \
         (node.op is o.WHERE and node in outputs and part_of(node) is not None) or \
@@ -116,7 +116,7 @@ def _runs_alone(roots: list[UOp], reasons: dict[UOp, str], outputs: set[UOp]) ->
 
 
 def _writer(node: UOp, reasons: dict[UOp, str]) -> UOp:
-    """The node that computes what is stored: the one below CONTIGUOUS and RESHAPE, unless that is stored itself."""
+    """The node that computes a stored value: the one below CONTIGUOUS and RESHAPE, unless that is stored itself."""
     while node.op in (o.CONTIGUOUS, o.RESHAPE) and node.src[0] not in reasons:
         node = node.src[0]
     return node
@@ -124,10 +124,10 @@ def _writer(node: UOp, reasons: dict[UOp, str]) -> UOp:
 
 def _join_small_maps(maps: list[KernelGroup], groups: list[KernelGroup], group_of: dict[UOp, KernelGroup],
                      most_values: int) -> None:
-    """Join small maps of one shape to the kernel of an earlier one where neither depends on the other."""
+    """Join small maps of one shape to the kernel of an earlier one, where neither depends on the other."""
     into: KernelGroup | None = None
     for group in maps:
-        if most(group.roots[0].size) > SMALL_MAP:
+        if upper_bound(group.roots[0].size) > SMALL_MAP:
             return
         if into is None or _values(into) + _values(group) > most_values or into.needs & group.bit or \
                 group.needs & into.bit or into.roots[0].device != group.roots[0].device:
@@ -142,7 +142,7 @@ def _join_small_maps(maps: list[KernelGroup], groups: list[KernelGroup], group_o
 
 
 def _needs(values: Iterable[UOp], group_of: dict[UOp, KernelGroup]) -> int:
-    """The bit set of the groups that compute these values, and of all that those depend on."""
+    """The bit set of the groups that compute these values, and of all groups that those depend on."""
     return reduce(or_, [group_of[value].needs for value in values if value in group_of], 0)
 
 
@@ -159,7 +159,7 @@ def _values(group: KernelGroup) -> int:
 
 
 def _kernels_in_order(reasons: dict[UOp, str], stored_by: dict[UOp, UOp]) -> list[UOp]:
-    """The stored nodes without those that other nodes' kernels store, each after all that its kernel reads."""
+    """The stored nodes, except those stored by other nodes' kernels, each after all nodes that its kernel reads."""
     def read(node: UOp) -> list[UOp]:
         roots = [*[n for n, result in stored_by.items() if result is node], node]
         return [stored_by.get(r, r) for root in roots for r in _reads(root, reasons)[0]
@@ -170,7 +170,7 @@ def _kernels_in_order(reasons: dict[UOp, str], stored_by: dict[UOp, UOp]) -> lis
 
 def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp, KernelGroup],
           groups: list[KernelGroup], reasons: dict[UOp, str], limits: FusionLimits) -> KernelGroup | None:
-    """Join a new result to a group that it may share a kernel with, and return that group; None where there is none."""
+    """Join a new result to a group with which it may share a kernel, and return that group; None if none fits."""
     node = fresh.roots[0]
     for group in reversed(candidates):
         inside = [r for r in fresh.reads if r in group.roots]
@@ -182,10 +182,10 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
         if group.roots[0].device != node.device or arguments > limits.buffers:
             continue
         if any(reasons[r] == LONG_ENOUGH for r in inside):
-            continue                      # the kernel was ended there on purpose
+            continue                      # that kernel was ended on purpose: it is long or deep
         outside_needs = _needs([r for r in fresh.reads if r not in group.roots], group_of)
         if outside_needs & group.bit:
-            continue                      # it depends on a third kernel that depends on this group: a cycle
+            continue  # it depends on a third kernel that depends on this group: joining makes a cycle
         together = all(fresh.reads[r] for r in inside) if inside else \
             not group.reduces and any(r in group.reads and (r.size > 1 or _short(node, reasons)) for r in fresh.reads)
         if not together and not same_rows:
@@ -201,13 +201,13 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
 
 
 def _short(root: UOp, reasons: dict[UOp, str]) -> bool:
-    """Whether a result takes so few operations that it may share a kernel just because both read the same scalar."""
+    """Whether a result takes so few operations that reading the same scalar is reason enough to share a kernel."""
     return sum([n.op.cost for n in _inside(root, reasons) if n.op in o.ELEMENTWISE or n.op is o.RANDOM]) < LONG_MAP
 
 
 def _same_rows(fresh: KernelGroup, group: KernelGroup) -> bool:
-    """Whether one kernel should do the reductions of both: if of the same rows; or if of the same columns, where they
-    read the same values and the new one does not read the other's result."""
+    """Whether one kernel should do the reductions of both: they reduce the same rows; or the same columns, if they read
+    the same values and the new result does not read the other."""
     rows = fresh.rows
     if rows is None or rows != group.rows:
         return False
@@ -216,7 +216,7 @@ def _same_rows(fresh: KernelGroup, group: KernelGroup) -> bool:
 
 
 def _row_by_row(root: UOp, read: UOp, reasons: dict[UOp, str]) -> bool:
-    """Whether each row of a result reads only the same row of another one: no permute, no reshape across rows."""
+    """Whether each row of a result reads only the same row of another value: no permute, no reshape across rows."""
     reached = {read}
     for node in reversed(_inside(root, reasons)):
         if not reached.isdisjoint(node.src):
@@ -227,7 +227,7 @@ def _row_by_row(root: UOp, read: UOp, reasons: dict[UOp, str]) -> bool:
 
 
 def _leading(node: UOp) -> Shape:
-    """A shape without the axes of length 1 at its end."""
+    """A shape without its trailing axes of length 1."""
     shape = node.shape
     while shape and shape[-1] == 1:
         shape = shape[:-1]
@@ -235,7 +235,7 @@ def _leading(node: UOp) -> Shape:
 
 
 def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:
-    """What a result's kernel reads, with whether each is read only elementwise; and whether the kernel reduces."""
+    """The values that a result's kernel reads, each with whether only elementwise; and whether the kernel reduces."""
     reads: dict[UOp, bool] = {}
     reduces = False
     shape = squeezed(root)
@@ -255,18 +255,18 @@ def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:
 
 
 def _rows(root: UOp, reads: dict[UOp, bool], reasons: dict[UOp, str]) -> ReducedRows | None:
-    """What all reductions of a result reduce; None where they differ, or nothing of that size is read."""
+    """The rows that all reductions of a result reduce; None where they differ, or no value of that size is read."""
     found = {ReducedRows(n.src[0].shape, tuple(n.arg.axes)) for n in _inside(root, reasons) if n.op in o.REDUCE}
     return found.pop() if len(found) == 1 and next(iter(found)).among(reads) else None
 
 
 def squeezed(node: UOp) -> Shape:
-    """A shape without its axes of length 1: shapes that differ only in those have the same elements in order."""
+    """A shape without its axes of length 1: shapes that agree in this have the same elements in order."""
     return tuple([n for n in node.shape if n != 1])
 
 
 def _inside(root: UOp, reasons: dict[UOp, str]) -> list[UOp]:
-    """The nodes of one kernel, users first."""
+    """The nodes computed in the kernel of a result, users first."""
     order = toposort([root], lambda node: [s for s in reversed(node.src) if s not in reasons and s.op not in LEAVES])
     order.reverse()
     return order
@@ -274,20 +274,21 @@ def _inside(root: UOp, reasons: dict[UOp, str]) -> list[UOp]:
 
 def _in_memory_order(groups: list[KernelGroup], group_of: dict[UOp, KernelGroup],
                      outputs: set[UOp]) -> list[KernelGroup]:
-    """The same groups, each after those it reads from, in an order that keeps fewer values alive: a group that is ready
-    and frees at least as much memory as it allocates runs next. A gradient of a weight, say, is the last reader of a
-    layer's input. Each group and each value is visited once: the time is that of sorting."""
+    """Reorder the groups, each still after those it reads from, so that fewer values are alive at a time: a ready group
+    that frees at least as much memory as it allocates runs next. For example, the gradient of a weight is the last
+    reader of a layer's input. Each group and each value is visited once, so the time is that of sorting."""
     reads = [{r for r in group.reads if r in group_of and group_of[r] is not group} for group in groups]
     readers: dict[UOp, list[int]] = {}
     for i, values in enumerate(reads):
         for value in values:
             readers.setdefault(value, []).append(i)
-    left = {value: len(waiting) for value, waiting in readers.items()}           # readers that have not run
-    missing = [len({group_of[value].bit for value in values}) for values in reads]   # groups to wait for
+    left = {value: len(waiting) for value, waiting in readers.items()}           # value -> readers that have not run
+    # per group: how many groups it still waits for
+    missing = [len({group_of[value].bit for value in values}) for values in reads]
     takes = [sum(_bytes(r) for r in group.roots if r not in outputs) for group in groups]
 
     def ends(value: UOp, reader: int) -> None:
-        """Note that `reader` will be the last one of a value: it frees its memory."""
+        """Note that `reader` is the last remaining reader of a value, and so frees its memory."""
         if value not in outputs:
             takes[reader] -= _bytes(value)
 
@@ -295,7 +296,8 @@ def _in_memory_order(groups: list[KernelGroup], group_of: dict[UOp, KernelGroup]
         if len(waiting) == 1:
             ends(value, waiting[0])
     done = [False] * len(groups)
-    ready = sorted((takes[i] > 0, i) for i, count in enumerate(missing) if not count)      # a heap: freeing ones first
+    # a heap, in which groups that free memory come first
+    ready = sorted((takes[i] > 0, i) for i, count in enumerate(missing) if not count)
     out: list[KernelGroup] = []
     while ready:
         _, at = heappop(ready)
@@ -318,8 +320,8 @@ def _in_memory_order(groups: list[KernelGroup], group_of: dict[UOp, KernelGroup]
 
 
 def _new_values_later(order: list[KernelGroup], outputs: set[UOp]) -> list[KernelGroup]:
-    """The groups with each one that could overwrite an input with an output (if it is the only one) moved after the
-    others that read the input, unless one of these depends on it."""
+    """Move each group that may overwrite an input with an output (if it is the only such group) behind the other groups
+    that read the input, unless one of these depends on it."""
     readers: dict[UOp, list[KernelGroup]] = {}
     for group in order:
         for value in group.reads:

@@ -1,10 +1,10 @@
 """Cut a graph into kernels. In: sinks over PARAM leaves, and which nodes live in memory. Out: `Schedule`.
 
-Each stored node becomes a kernel's result (kernel_groups.py: which share a kernel); what is between it and other
-stored nodes is its body. A kernel's graph reads and writes numbered PARAMs, so that equal kernels are equal graphs.
+Each stored node is a kernel's result (kernel_groups.py decides which share a kernel). The kernel's body is the nodes
+between it and other stored nodes, over numbered PARAMs, so that equal kernels are equal graphs.
 
-Then each kernel gets a device. What is computed from buffers runs where they are. What has no inputs (random numbers,
-counts, constants) has no device: it is computed where it is read, and copied to other devices that read it too.
+Then each kernel gets a device. Values computed from buffers are computed where the buffers are. A value without inputs
+(random numbers, counts, constants) has no device: it is computed on a device that reads it, and copied to others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from glassgrad.base.source_lines import Line
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import start_of_piece
 from glassgrad.compiler.graph.op_arguments import Dimension, Measure, OnDevice, Param, Shape
-from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, least, most
+from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, lower_bound, upper_bound
 from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, LEAVES, FusionLimits
 from glassgrad.compiler.schedule.kernel_groups import KernelGroup, squeezed
 from glassgrad.compiler.schedule.partial_updates import Part, Update, part_of
@@ -26,51 +26,51 @@ from glassgrad.compiler.schedule.partial_updates import Part, Update, part_of
 
 @dataclass(eq=False)
 class Slot:
-    """Memory of one value during a run of a schedule: an input, a result, an intermediate, or a piece of one."""
+    """Memory of one value while a schedule runs: an input, a result, an intermediate, or a piece of another slot."""
     shape: Shape
     dtype: DType
     device: str | None
-    whole: int | None = None     # the slot that this is a piece of
-    offset: int = 0              # and where it begins there, in bytes
+    whole: int | None = None     # the slot that this one is a piece of
+    offset: int = 0              # where it begins there, in bytes
 
     @property
     def nbytes(self) -> int:
-        return math.prod(map(most, self.shape)) * self.dtype.itemsize
+        return math.prod(map(upper_bound, self.shape)) * self.dtype.itemsize
 
 
 @dataclass(eq=False)
 class Item:
-    """One kernel (or one copy between devices) and the slots it works on: PARAM i of `ast` is slots[i]."""
-    ast: UOp                     # SINK of STOREs or RECURRENCEs over PARAMs (and of the sizes'), or COPY of a PARAM
+    """One kernel (or one copy between devices) with its slots: PARAM i of `ast` is slots[i]."""
+    ast: UOp                     # SINK of STOREs or RECURRENCEs over PARAMs (also for sizes), or COPY of a PARAM
     slots: tuple[int, ...]
-    results: int                 # how many of the first slots are written
+    results: int                 # how many of the first slots it writes
     device: str | None
     reasons: tuple[str, ...] = ()
     lines: tuple[Line, ...] = ()
-    step: Schedule | None = None             # of a recurrence: the kernels of one step
+    step: Schedule | None = None             # of a recurrence: the schedule of one step
 
     @property
     def is_recurrence(self) -> bool:
         return self.ast.op is o.SINK and self.ast.src[0].op is o.RECURRENCE
 
     def _repr_svg_(self) -> str:
-        """For notebooks: the kernel's graph."""
+        """The kernel's graph as SVG, for notebooks."""
         from glassgrad.compiler.graph.picture import graph_svg
         return graph_svg([self.ast])
 
 
 @dataclass(eq=False)
 class Schedule:
-    """Kernels in the order they run, and the memory that they work on."""
+    """Kernels in execution order, and the memory that they work on."""
     items: list[Item] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
     inputs: int = 0              # how many of the first slots are inputs
-    results: dict[UOp, int] = field(default_factory=dict)   # sink: its slot
+    results: dict[UOp, int] = field(default_factory=dict)   # sink -> its slot
     sinks: list[int] = field(default_factory=list)          # the slots of the results, in order
     updates: list[Update] = field(default_factory=list)     # results that are an input with a part replaced
 
     def _repr_svg_(self) -> str | None:
-        """For notebooks: the kernels, what each reads, and why its result is stored."""
+        """The kernels as SVG, for notebooks: what each reads, and why its result is stored."""
         from glassgrad.compiler.schedule.picture import schedule_svg
         return schedule_svg(self.items) if self.items else None
 
@@ -79,20 +79,20 @@ class Schedule:
         return any(item.is_recurrence for item in self.items)
 
     def runs(self, item: Item) -> bool:
-        """Whether an item has anything to do: a result without elements needs no kernel."""
+        """Whether an item has work to do: a result without elements needs no kernel."""
         return 0 not in self.slots[item.slots[0]].shape
 
 
 def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str], groups: list[KernelGroup],
                      limits: FusionLimits = CPU_LIMITS) -> Schedule:
-    """One kernel for each group of stored nodes; `inputs` are the PARAM leaves by slot, `reasons` the stored nodes."""
+    """Make one kernel per group of stored nodes. `inputs` are the PARAM leaves by slot; `reasons` the stored nodes."""
     slots = [Slot(p.shape, p.dtype, p.device) for p in inputs]
     slot_of: dict[UOp, int] = {p: i for i, p in enumerate(inputs)}
     for node in reasons:
         slot_of[node] = len(slots)
         slots.append(Slot(node.shape, node.dtype, node.device))
     sizes = {p.arg.symbol: p for p in inputs if isinstance(p.arg, Measure)}
-    wanted = {*sinks, *[r for group in groups for r in group.reads]}      # others are read by their own kernel alone
+    wanted = {*sinks, *[r for group in groups for r in group.reads]}  # other values are read only by their own kernel
     memory = _Memory(slot_of, reasons, slots)
     planned = Schedule([], slots, len(inputs), {s: slot_of[s] for s in sinks})
     for group in groups:
@@ -175,7 +175,7 @@ class _Memory:
 
 def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symbol, UOp],
           part: Part | None = None) -> Item:
-    """The kernel that computes `roots` and writes those of them that are `stored`."""
+    """Build the kernel that computes `roots` and writes those of them that are `stored`."""
     slot_of = memory.slot_of
     if roots[0].op is o.COPY:
         source = roots[0].src[0]
@@ -183,7 +183,7 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
         return memory.item(ast, [slot_of[roots[0]], slot_of[source]], stored)
     new: dict[UOp, UOp] = {}
     slots = [slot_of[r] for r in stored]
-    last = roots[-1]                 # results of its size are stored in its shape, whatever axes of length 1 they have
+    last = roots[-1]                 # the last root gives the shape in which equally large results are stored
     shapes = [last.shape if squeezed(r) == squeezed(last) else r.shape for r in stored]
     targets = [UOp(o.PARAM, r.dtype, (), Param(i, shape)) for i, (r, shape) in enumerate(zip(stored, shapes))]
 
@@ -197,7 +197,7 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
         return UOp(o.PARAM, node.dtype, (), Param(len(slots) - 1, node.shape, node.op is o.PARAM and node.arg.scalar))
 
     def inside(node: UOp) -> tuple[UOp, ...]:
-        """The sources of a node that the kernel computes."""
+        """The sources of a node that this kernel computes."""
         return () if memory.holds(node, roots) or memory.whole(node, roots) is not None else node.src
 
     for node in toposort(roots, inside):
@@ -217,20 +217,20 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
 
 
 def _copy_of(source: UOp | Slot, to: OnDevice) -> UOp:
-    """A kernel's graph that copies a value to another device."""
+    """The graph of a kernel that copies a value to another device."""
     return UOp(o.COPY, source.dtype, (UOp(o.PARAM, source.dtype, (), Param(1, source.shape)),), to)
 
 
 def _recurrence(stored: list[UOp], memory: _Memory, inputs: list[UOp], in_one_kernel: bool) -> Item:
-    """The item of a recurrence, of which some results are stored; after its sources come all variables. One kernel
-    computes the number of a step itself, and has no variables."""
+    """Make the item of a recurrence, some of whose results are stored; its arguments are the sources, then all
+    variables. In one kernel, the step's number is computed by the kernel, and there are no variables."""
     slots, params = [memory.slot_of[r] for r in stored], list[UOp]()
     for node in stored[0].src:
         if in_one_kernel and node.op is o.IOTA:
             params.append(node)
             continue
         params.append(UOp(o.PARAM, node.dtype, (), Param(len(slots), node.shape, False, node.device)))
-        while node not in memory.slot_of:                # a reshape of what is in memory
+        while node not in memory.slot_of:                # a reshape of a stored value
             node = node.src[0]
         slots.append(memory.slot_of[node])
     if not in_one_kernel:
@@ -243,8 +243,8 @@ def _recurrence(stored: list[UOp], memory: _Memory, inputs: list[UOp], in_one_ke
 
 
 def _with_variables(sink: UOp, slots: list[int], size_slots: dict[Symbol, int]) -> UOp:
-    """The kernel with its variables added to `slots` and named by them, so that equal kernels are equal graphs."""
-    renamed: dict[Symbol, Symbol] = {}       # variables, by what they are called in the kernel
+    """Add the kernel's variables to `slots`, renamed by their order, so that equal kernels are equal graphs."""
+    renamed: dict[Symbol, Symbol] = {}       # variable -> its name in the kernel
     measures: list[UOp] = []
 
     def measure(symbol: Symbol) -> Symbol:
@@ -279,9 +279,9 @@ def _listing(root: UOp) -> str:
 
 # -- devices -------------------------------------------------------------------------------------------------
 def place_on_devices(planned: Schedule, default: str) -> None:
-    """Give everything a device: that of its readers; results, and what has no readers, get the default device."""
+    """Assign devices: that of a value's readers; the default device for results and values without readers."""
     slots, outputs = planned.slots, set(planned.sinks)
-    readers: dict[int, str] = {}                         # slot: the device of the first kernel that reads it
+    readers: dict[int, str] = {}                         # slot -> the device of the first kernel that reads it
     for item in reversed(planned.items):
         made = item.slots[:item.results]
         if item.device is None:
@@ -289,7 +289,7 @@ def place_on_devices(planned: Schedule, default: str) -> None:
                 next((readers[slot] for slot in made if slot in readers), default)
         for slot in made:
             slots[slot].device = item.device
-        if item.ast.op is not o.COPY:                    # a copy reads from anywhere
+        if item.ast.op is not o.COPY:                    # a copy may read from any device
             for slot in item.slots[item.results:]:
                 whole = slots[slot].whole
                 readers[slot if whole is None else whole] = item.device
@@ -299,9 +299,9 @@ def place_on_devices(planned: Schedule, default: str) -> None:
 
 
 def _with_copies(planned: Schedule) -> list[Item]:
-    """The items, each after copies of what it reads from another device."""
+    """The items, each preceded by copies of what it reads from other devices."""
     slots, computed = planned.slots, {slot for item in planned.items for slot in item.slots[:item.results]}
-    copies: dict[tuple[int, str | None], int] = {}       # (slot, device) -> the slot of its copy there
+    copies: dict[tuple[int, str | None], int] = {}       # (slot, device) -> slot of its copy there
     out: list[Item] = []
     for item in planned.items:
         for slot in item.slots[item.results:] if item.ast.op is not o.COPY else ():
@@ -321,10 +321,9 @@ def _with_copies(planned: Schedule) -> list[Item]:
     return out
 
 
-# -- the work of a kernel ------------------------------------------------------------------------------------
+# -- cost of a kernel --------------------------------------------------------------------------------------
 def cost(ast: UOp) -> tuple[Size, Size]:
-    """A kernel's (arithmetic operations, bytes of memory that it must read or write). In a kernel with variables they
-    are lengths of these."""
+    """A kernel's (arithmetic operations, bytes of memory that it must read or write); lengths, if it has variables."""
     operations = total = 0
     order = toposort([ast])
     counted = [n.src[0] if n.op in o.REDUCE else n for n in order
@@ -338,8 +337,7 @@ def cost(ast: UOp) -> tuple[Size, Size]:
 
 
 def _elements_read(order: list[UOp]) -> dict[UOp, Size]:
-    """An upper bound of the elements of each node that are read: a SHRINK, a GATHER and windows apart read only a part.
-    """
+    """An upper bound of the elements read of each node: a SHRINK, a GATHER and windows with gaps read only a part."""
     sizes = {n: n.elements for n in order}
     found: dict[UOp, Size] = {order[-1]: sizes[order[-1]]}
     for n in reversed(order):
@@ -351,6 +349,5 @@ def _elements_read(order: list[UOp]) -> dict[UOp, Size]:
 
 
 def _lesser(one: Size, other: Size) -> Size:
-    """The size that is never greater than the other one; if neither is, the one that is less for the greatest values
-    of the variables."""
-    return other if least(one - other) >= 0 else min(one, other, key=most)
+    """The size that is never greater than the other; if neither is, the lesser at the variables' upper bounds."""
+    return other if lower_bound(one - other) >= 0 else min(one, other, key=upper_bound)

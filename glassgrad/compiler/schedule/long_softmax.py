@@ -1,13 +1,14 @@
-"""Softmax of long rows in parts. In: sinks. Out: sinks, where sums of exponentials are combined from those of parts.
+"""Softmax of long rows in parts. In: sinks. Out: sinks, where a row's sum of exponentials is combined from parts.
 
-A row's maximum m, and then its sum of exponentials, read the row twice, one after the other. Each part of a row, short
-enough for the registers of a thread group, has its own maximum and sum, in one kernel that reads it once:
+The maximum m of a row, and then its sum of exponentials, read the row twice, one after the other. Instead, each part of
+a row, short enough for the registers of a thread group, gets its own maximum and sum, from one kernel that reads it
+once:
 
     m = max of x[k]             ->   m[p] = max of x[p, k]                        m = max of m[p]
     s = sum of exp2(x[k] - t)   ->   s[p] = sum of exp2(x[p, k] - m[p])           s = sum of s[p] * exp2(m[p] - t)
 
-for any t, mostly m itself. Parts are the same for all devices of a kind, and so are sums to the bit. All it knows of a
-device is how long a row its registers hold, and how many rows keep it busy.
+for any t, which mostly is m. Devices of a kind use the same parts, so their sums agree to the bit. A device is
+described only by how long a row its registers hold, and how many rows keep it busy.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from glassgrad.compiler.schedule.attention_backward import find_in
 from glassgrad.compiler.schedule.inlined_values import FusionLimits
 from glassgrad.compiler.schedule.online_softmax import StoresScores
 
-LEAST_PART = 1024        # elements that are worth a thread group
-LONGEST_PART = 8 << 10   # elements, so that several groups fit a processor, and one reads while others compute
-BUSY = 4                 # times `few_rows` parts: then all processors are busy until the end
+LEAST_PART = 1024        # elements below which a part is not worth a thread group
+LONGEST_PART = 8 << 10  # elements: short enough that several groups fit a processor, and one reads while others compute
+BUSY = 4                 # times `few_rows` parts keep all processors busy until the end
 FINITE = 3.4e38          # about the largest finite float32
-EVEN = 8                 # elements that a thread may load together
+EVEN = 8                 # elements that a thread may load at once
 
 
 @dataclass(eq=False)
@@ -36,11 +37,11 @@ class ExponentialSum:
     scores: UOp
     maximum: UOp             # AMAX of the scores
     shift: UOp               # one value per row
-    rate: UOp | None         # a positive constant; None is 1
+    rate: UOp | None         # a positive constant; None stands for 1
 
     @staticmethod
     def of(total: UOp) -> ExponentialSum | None:
-        """A sum of this form; None for anything else."""
+        """Recognize a sum of this form; None for others."""
         if total.op is not o.SUM or total.src[0].op is not o.EXP2 or total.dtype is not dtypes.float32:
             return None
         difference, rate = total.src[0].src[0], None
@@ -56,7 +57,7 @@ class ExponentialSum:
         return None if maximum is None else ExponentialSum(total, scores, maximum, shift, rate)
 
     def pays(self, limits: FusionLimits) -> bool:
-        """Whether rows are too long for registers, and few."""
+        """Whether rows are few, and too long for registers."""
         shape = self.scores.shape
         return not any(isinstance(n, Length) for n in shape) and shape[-1] > limits.held_row and \
             0 < math.prod(shape[:-1]) < limits.few_rows
@@ -67,8 +68,8 @@ class ExponentialSum:
 
 @dataclass(eq=False)
 class ScoreParts:
-    """The scores with one more axis, of parts, and the maximum of each; and that clamped to finite values, to subtract:
-    -inf - -inf would be NaN, and a part may be all -inf."""
+    """The scores with an added axis of parts; the maximum of each part, also clamped to finite values for subtraction:
+    a part may be all -inf, and -inf - -inf is NaN."""
     scores: UOp              # (rows, parts, elements of a part)
     maxima: UOp              # (rows, parts, 1)
     finite: UOp
@@ -94,7 +95,7 @@ class ScoreParts:
         return self.maxima.reshape(self.maxima.shape[:-1]).reduce(o.AMAX, [self.axis])
 
     def total(self, found: ExponentialSum, shift: UOp) -> UOp:
-        """The sums of whole rows with this shift, from those of parts with their own shifts."""
+        """The sums of whole rows with the given shift, from the sums of parts with their own shifts."""
         shape = self.scores.shape
         own = found.exponentials(self.scores - self.finite.expand(shape)).sum([self.axis + 1]).contiguous()
         moved = found.exponentials(self.finite.reshape(shape[:-1]) - shift.expand(shape[:-1]))
@@ -102,7 +103,7 @@ class ScoreParts:
 
 
 def cut(size: int, rows: int, limits: FusionLimits) -> tuple[int, int]:
-    """How many parts a row has, and how long they are; the last one may be shorter.
+    """Choose how many parts a row has, and how long they are; the last one may be shorter.
 
     >>> cut(50304, 100, FusionLimits(few_rows=264)), cut(50257, 64, FusionLimits(few_rows=264))
     ((12, 4192), (29, 1733))
@@ -120,7 +121,7 @@ def cut(size: int, rows: int, limits: FusionLimits) -> tuple[int, int]:
 
 def with_long_rows_in_parts(sinks: list[UOp], limits: FusionLimits, device: str = "",
                             stores_scores: StoresScores | None = None) -> list[UOp]:
-    """The sinks with softmaxes of long rows in parts, where that pays; except those done in one pass."""
+    """Rewrite softmaxes of long rows to use parts where that pays, except those computed in one pass."""
     order = toposort(sinks)
     found = {s.total: s for s in map(ExponentialSum.of, order) if s is not None and s.pays(limits)}
     if not found:

@@ -1,13 +1,13 @@
-"""Find softmax(scores) times values, for one pass. In: a sum in a graph. Out: a `SoftmaxProduct`, or None.
+"""Find softmax(scores) times values, to compute it in one pass. In: a sum in a graph. Out: a `SoftmaxProduct`, or None.
 
-A chain of reductions over one axis, k, where the later ones read the maximum only through exp(score - maximum):
+A chain of reductions over one axis k, in which the later ones use the maximum only through exp(score - maximum),
 
     m = max over k of s[k]        l = sum over k of exp(s[k] - m)        o[d] = sum over k of exp(s[k] - m) * v[k, d]
 
-can run in one pass over blocks of k. It keeps m, l and o of what it has read so far, and multiplies l and o by
-exp(m before - m after) when the maximum grows. So the scores, a contraction (query times key) and by far the largest
-value of the chain, are never stored. It is found by what is computed, never by a name: scores may be scaled, masked and
-added to; the weights may be divided by l before or after they are multiplied with the values, and may be masked again.
+can run in one pass over blocks of k. It keeps m, l and o of the blocks read so far, and multiplies l and o by exp(m
+before - m after) when the maximum grows. So the scores, a contraction (query times key) and by far the largest value of
+the chain, are never stored. The pattern is recognized by its computation, never by a name: scores may be scaled, masked
+and added to; the weights may be divided by l before or after the multiplication by the values, and may be masked again.
 Does not know loops.
 """
 
@@ -18,49 +18,49 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from glassgrad.base.settings import settings
-from glassgrad.compiler.graph import DType, Length, UOp, most, ops as o, toposort
+from glassgrad.compiler.graph import DType, Length, UOp, ops as o, toposort, upper_bound
 from glassgrad.compiler.graph.axis_dependence import AxisSet, carried
-from glassgrad.compiler.graph.symbolic import least
+from glassgrad.compiler.graph.symbolic import lower_bound
 from glassgrad.compiler.schedule.inlined_values import sums_products
 
 # (device, type of the factors, elements of a key or value) -> why scores are stored
 StoresScores = Callable[[str, DType, int], "str | None"]
-LEAST_KEYS = 128       # two blocks: fewer scores would stay in a cache when stored
+LEAST_KEYS = 128       # two blocks; fewer scores would stay in a cache if stored
 ONE_PASS = "softmax(scores) times values, in one pass: the scores are not stored"
 _VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.DETACH)
-_ABOVE = (o.RESHAPE, o.PERMUTE, o.CAST)      # a result is stored above these
+_ABOVE = (o.RESHAPE, o.PERMUTE, o.CAST)      # the stored result is above these
 
 
 @dataclass(eq=False)
 class WeightedSum:
-    """total = sum over k of weights * values, for weights that are computed from contractions."""
+    """total = sum over k of weights * values, where the weights are computed from contractions."""
     total: UOp
-    weights: UOp               # a factor of the product that is summed
-    values: UOp                # the other one
-    axis: int                  # k, as an axis of that product
+    weights: UOp               # the factor of the summed product that is computed
+    values: UOp                # the other factor
+    axis: int                  # the axis k of that product
     row_axis: int              # the longest axis that only the weights have
     columns: list[int]         # the axes that only the values have
-    products: list[UOp]        # the sums of products inside the weights
-    rows: list[UOp]            # of each, its factor that does not depend on k: the queries
-    keys: list[UOp]            # and its factor that does
-    inside: set[UOp]           # what depends on the products, except for:
-    above: set[UOp]            # the total, the result and what is between
-    result: UOp                # what is stored: the total, divided by the row sums where that comes after it
+    products: list[UOp]        # the contractions inside the weights
+    rows: list[UOp]            # per contraction, its factor that does not depend on k: the queries
+    keys: list[UOp]            # and its factor that does: the keys
+    inside: set[UOp]           # the nodes that depend on the contractions, except for:
+    above: set[UOp]            # the total, the result and the nodes between them
+    result: UOp                # the stored node: the total, divided by the row sums where that comes later
 
 
 @dataclass(eq=False)
 class SoftmaxProduct(WeightedSum):
-    """A weighted sum with weights exps * (what does not depend on the scores) / row sums."""
+    """A weighted sum with weights = exps * (factors that are the same for all k) / row sums."""
     exps: UOp                  # EXP2((scores - maximum) * rate)
     scores: UOp
     maximum: UOp               # AMAX of the scores over k
-    rate: UOp | None           # a positive constant; None is 1
+    rate: UOp | None           # a positive constant; None stands for 1
     row_sums: list[UOp]        # SUMs of `exps` over k
     shared: list[tuple[UOp, o.Op]]     # factors (MUL) and divisors (DIV) of the weights that are the same for all k
 
 
 def softmax_product(total: UOp, varies: dict[UOp, AxisSet], result: UOp | None = None) -> SoftmaxProduct | None:
-    """The sum as a `SoftmaxProduct`, if it is softmax(a contraction) times values; `result` is what is stored of it."""
+    """Recognize softmax(a contraction) times values; `result` is the node that is stored of it. None for other sums."""
     product = (total.src[0] if total.op is o.SUM else total).below((o.CAST,))
     if total.op is not o.SUM or product.op is not o.MUL or len(total.arg.axes) != 1:
         return None
@@ -100,17 +100,17 @@ def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet],
     if {n for n in inside if n.op in o.REDUCE} != {products, shift.maximum, *row_sums}:
         return None
     own, others = varies[weights] - varies[values], varies[values] - varies[weights]
-    single = [a for a, n in enumerate(weights.shape) if n == 1]           # a row axis of a single row
+    single = [a for a, n in enumerate(weights.shape) if n == 1]           # one row: its axis has size 1
     if not others or not own and not single:
         return None
-    row_axis = max(own or single, key=lambda a: (most(weights.shape[a]), a))
+    row_axis = max(own or single, key=lambda a: (upper_bound(weights.shape[a]), a))
     return SoftmaxProduct(total, weights, values, axis, row_axis, sorted(others), [products], [rows], [keys], inside,
                           above, result, exps, scores, shift.maximum, shift.rate, row_sums, shared)
 
 
 class _Factors:
-    """The factors of a value: `leaves` with the op that joins each (MUL, or DIV for divisors); `way` are the nodes
-    above them: views, casts, products, and WHEREs that are 0 elsewhere."""
+    """The factors of a value: `leaves`, each with the op that joins it (MUL, or DIV for divisors); and `way`, the nodes
+    above them: views, casts, products, and WHEREs with 0."""
 
     def __init__(self, top: UOp):
         self.twice = False
@@ -136,7 +136,7 @@ class _Factors:
 
 
 def lifted(node: UOp, axes: AxisSet, top: UOp) -> AxisSet | None:
-    """Axes of a node as axes of `top`, which is computed from it; None where a reshape mixes them with others."""
+    """The axes of `top` that axes of a node below it become; None where a reshape mixes them with others."""
     known: dict[UOp, AxisSet | None] = {node: axes}
     for n in toposort([top], lambda n: () if n.op in o.REDUCE else n.src):
         for s in n.src:
@@ -153,7 +153,7 @@ class _Shift:
     maximum: UOp
     rate: UOp | None
     difference: UOp
-    between: list[UOp]         # from the maximum to the EXP2
+    between: list[UOp]         # the nodes from the maximum to the EXP2
 
     @staticmethod
     def of(exps: UOp) -> _Shift | None:
@@ -175,19 +175,19 @@ class _Shift:
 
 
 def is_contraction(node: UOp, varies: dict[UOp, AxisSet], of_a_row: bool = False) -> bool:
-    """Whether a node is a sum over one axis of products, each factor with an axis that the other lacks; with `of_a_row`
-    one such factor is enough."""
+    """Whether a node is a sum over one axis of products, where each factor has an axis that the other lacks; with
+    `of_a_row`, one such factor is enough."""
     return node.op is o.SUM and len(node.arg.axes) == 1 and sums_products(node, varies, 2 - of_a_row)
 
 
 def down_to_reductions(node: UOp) -> list[UOp]:
-    """The first reductions below a node."""
+    """The topmost reductions below a node."""
     found = toposort([node], lambda n: [] if n.op in o.REDUCE else list(n.src))
     return [n for n in found if n.op in o.REDUCE]
 
 
 def _sides(products: UOp, scores: UOp, maximum: UOp, varies: dict[UOp, AxisSet]) -> tuple[UOp | None, UOp | None]:
-    """The factors of the scores' contraction: the one whose own axis is that of the maximum, and the other one."""
+    """The factors of the scores' contraction: the one that has the axis of the maximum, and the other one."""
     product = products.src[0].below((o.CAST,))
     for keys, rows in (product.src, product.src[::-1]):
         if lifted(products, varies[keys] - varies[rows], scores) == frozenset(maximum.arg.axes):
@@ -197,8 +197,9 @@ def _sides(products: UOp, scores: UOp, maximum: UOp, varies: dict[UOp, AxisSet])
 
 def _dependents(products: UOp, total: UOp, result: UOp, order: Iterable[UOp]) \
         -> tuple[set[UOp], set[UOp], dict[UOp, set[UOp]]]:
-    """What depends on the scores' products, except what is between the total and the result; what is there, both
-    included; and the readers of each node. `order` is topological: nothing before the products depends on them."""
+    """Return the nodes that depend on the scores' products, except those between the total and the result; these,
+    including both; and the readers of each node. `order` is topological: nothing before the products depends on
+    them."""
     inside, above = {products}, {total}
     readers: dict[UOp, set[UOp]] = {}
     place = {n: i for i, n in enumerate(order)}
@@ -214,7 +215,7 @@ def _dependents(products: UOp, total: UOp, result: UOp, order: Iterable[UOp]) \
 
 # -- in a whole graph ------------------------------------------------------------------------------------------------
 def result_of(total: UOp, readers: dict[UOp, list[UOp]], sinks: set[UOp]) -> UOp:
-    """The node that is stored for a total: above its views and casts, and above its division by the row sums."""
+    """The node to store for a total: above its views and casts, and above its division by the row sums."""
     node = divided = total
     while node not in sinks and len(readers.get(node, [])) == 1:
         reader = readers[node][0]
@@ -233,15 +234,15 @@ def result_of(total: UOp, readers: dict[UOp, list[UOp]], sinks: set[UOp]) -> UOp
 
 
 def why_apart(chain: WeightedSum, device: str, stores_scores: StoresScores | None, least_rows: int) -> str | None:
-    """Why the scores are stored for later kernels, judging by this sum alone; None where one pass is better."""
+    """Why to store the scores for later kernels, judging by this sum alone; None where one pass is better."""
     if settings.ONLINE_SOFTMAX == 0:
         return "ONLINE_SOFTMAX=0"
     widths = [p.src[0].shape[a] for p in chain.products for a in p.arg.axes]
-    terms, columns = max(map(most, widths)), math.prod(chain.weights.shape[a] for a in chain.columns)
+    terms, columns = max(map(upper_bound, widths)), math.prod(chain.weights.shape[a] for a in chain.columns)
     if any(isinstance(n, Length) for n in (*widths, columns)):
         return "the numbers of a key or value are symbolic"
-    keys, rows = most(chain.weights.shape[chain.axis]), most(chain.weights.shape[chain.row_axis])
-    if least(chain.weights.shape[chain.axis]) == 0:
+    keys, rows = upper_bound(chain.weights.shape[chain.axis]), upper_bound(chain.weights.shape[chain.row_axis])
+    if lower_bound(chain.weights.shape[chain.axis]) == 0:
         return "there may be no keys"
     if settings.ONLINE_SOFTMAX == 1 and keys < max(LEAST_KEYS, 2 * terms, 2 * columns):
         return f"{keys} keys of {terms} and {columns} numbers are few"
@@ -253,7 +254,7 @@ def why_apart(chain: WeightedSum, device: str, stores_scores: StoresScores | Non
 
 
 def stored_type(factor: UOp) -> DType:
-    """The type that a factor's elements have in memory: the smallest of those it is converted to and from."""
+    """The type in which a factor is stored: the smallest of those it is converted to and from."""
     found = factor.dtype
     while factor.op in (*_VIEWS, o.CAST):
         factor = factor.src[0]

@@ -1,9 +1,9 @@
 """Find partial updates: a value with a part replaced. In: a node that gets memory. Out: `Part`, or None.
 
-A row written into a cache gives a new value, as values are immutable: a copy of the old one, with the row. That is two
-kernels. How much is copied is a variable of the first: all of it, or nothing where the result may reuse the old value's
-memory, because nothing else refers to it any more (engine/in_place.py). A whole value may overwrite the old one where
-a kernel reads only the element of it that it writes.
+Values are immutable, so writing a row into a cache makes a new value: a copy of the old one with another row. That is
+two kernels. The first takes the number of elements to copy as a variable: all of them, or none where the result may
+reuse the old value's memory, because nothing refers to it any more (engine/in_place.py). A whole value may overwrite
+the old one where a kernel reads each element of it only for the element that it writes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 
-LEAST = 16 * 1024        # elements, below which one kernel that copies and replaces is as good
+LEAST = 16 * 1024        # elements below which one kernel that copies and replaces is as good
 
 
 class Part(NamedTuple):
@@ -23,7 +23,7 @@ class Part(NamedTuple):
 
 
 class Update(NamedTuple):
-    """The slots of a partial update: the old value, the new one, and the number of elements to copy between them."""
+    """The slots of a partial update: the old value, the new one, and how many elements to copy (a variable)."""
     source: int
     result: int
     copied: int
@@ -31,7 +31,7 @@ class Update(NamedTuple):
 
 
 def part_of(node: UOp) -> Part | None:
-    """The node as a partial update x[bounds] = value, where that is worth two kernels; or None."""
+    """The node as a partial update x[bounds] = value if that is worth two kernels; else None."""
     part = replacement(node)
     if part is None or part.whole.op is not o.PARAM or part.whole.arg.scalar:
         return None
@@ -41,7 +41,7 @@ def part_of(node: UOp) -> Part | None:
 
 
 def replacement(node: UOp) -> Part | None:
-    """The node as x[bounds] = value, which `Tensor.__setitem__` writes as where(inside, padded value, x); or None."""
+    """The node as x[bounds] = value, which `Tensor.__setitem__` writes as where(inside, padded value, x); else None."""
     if node.op is not o.WHERE:
         return None
     inside, padded, whole = node.src
@@ -57,11 +57,11 @@ def _is_true(node: UOp) -> bool:
 
 
 def rewrites(kernel: UOp, result: int, source: int) -> bool:
-    """Whether a kernel (a SINK) reads the PARAM `source` only for `result`, and only at the element that it writes:
-    then the two may share memory, in whatever order elements are computed."""
+    """Whether a kernel (a SINK) reads the PARAM `source` only for `result`, and only at the element that it writes.
+    Then the two may share memory, whatever the order of elements."""
     for store in kernel.src:
         if kernel.op is not o.SINK or store.op is not o.STORE or len(store.src) != 2:
-            return False                         # a part of something is written
+            return False                         # only a part is written
         target, value = store.src
         reading: set[UOp] = set()
         for node in toposort([value]):
@@ -69,7 +69,7 @@ def rewrites(kernel: UOp, result: int, source: int) -> bool:
                 reading.add(node)
             elif not reading.isdisjoint(node.src):
                 if node.op not in o.ELEMENTWISE:
-                    return False                 # a view or a sum: other elements than the one written
+                    return False                 # a view or a sum reads other elements than the one written
                 reading.add(node)
         if reading and not (target.op is o.PARAM and target.arg.slot == result):
             return False

@@ -1,4 +1,4 @@
-"""A schedule as a picture: kernels in the order they run, what each reads, why its result is stored. Out: SVG text."""
+"""Draw a schedule as SVG: kernels in execution order, what each reads, why its result is stored. Out: SVG text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEGEND = {"input": KINDS["memory"], "kernel, and why its result is stored": KIND
 
 
 def schedule_svg(items: Sequence[Any]) -> str:
-    """The kernels of a schedule (`Item`s), each under what it reads."""
+    """Draw the kernels of a schedule (`Item`s), each below the kernels that it reads from."""
     boxes: dict[object, DrawnBox] = {}
     sources: dict[object, Sequence[object]] = {}
     written = {slot for item in items for slot in item.slots[:item.results]}

@@ -1,8 +1,8 @@
-"""The kernels of a recurrence. In: a `Schedule` in which a RECURRENCE is one item. Out: the same with the schedule of
-one step; then with the kernels of that step again and again, each time on the memory of another step.
+"""Schedule recurrences. In: a `Schedule` in which a RECURRENCE is one item. Out: the same with the schedule of one
+step; then with that step's kernels repeated, each time on the memory of another step.
 
-A step is scheduled once, whatever the number of steps, and its kernels are the same for all of them: each reads and
-writes pieces of the sequences, at an offset. So a longer sequence compiles nothing.
+A step is scheduled once, whatever the number of steps, and all steps run the same kernels on pieces of the sequences at
+different offsets. So a longer sequence compiles nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ScheduleStep = Callable[[list[UOp], list[UOp], str], Schedule]     # (sinks, PAR
 
 
 def schedule_steps(planned: Schedule, inputs: Sequence[UOp], schedule: ScheduleStep) -> None:
-    """Give every item that is a recurrence the schedule of one step; `inputs` are the PARAM leaves by slot."""
+    """Schedule one step of every item that is a recurrence; `inputs` are the PARAM leaves by slot."""
     variables = [p.arg.symbol for p in inputs if isinstance(p.arg, Measure)]
     for item in planned.items:
         if item.is_recurrence:
@@ -39,18 +39,18 @@ def schedule_steps(planned: Schedule, inputs: Sequence[UOp], schedule: ScheduleS
 
 
 def unrolled(planned: Schedule, values: Sequence[int] = ()) -> Schedule:
-    """The schedule with the kernels of every step. For these values of the variables, memory has plain sizes."""
-    def now(shape: Any) -> Any:
+    """Expand recurrences into the kernels of every step. With `values` of the variables, memory gets plain sizes."""
+    def plain_shape(shape: Any) -> Any:
         return replaced(shape, lambda symbol: values[int(symbol.name[1:])])
 
-    slots = [replace(slot, shape=now(slot.shape)) for slot in planned.slots] if values else list(planned.slots)
+    slots = [replace(slot, shape=plain_shape(slot.shape)) for slot in planned.slots] if values else list(planned.slots)
     out = replace(planned, items=[], slots=slots)
     for item in planned.items:
         if item.step is None:
             out.items.append(item)
         else:
-            step = replace(item.step, slots=[replace(slot, shape=now(slot.shape)) for slot in item.step.slots])
-            out.items += _StepKernels(item, step, slots, now(_count(item.ast.src[0]))).items()
+            step = replace(item.step, slots=[replace(slot, shape=plain_shape(slot.shape)) for slot in item.step.slots])
+            out.items += _StepKernels(item, step, slots, plain_shape(_count(item.ast.src[0]))).items()
     return out
 
 
@@ -60,16 +60,16 @@ def _count(node: UOp) -> Any:
 
 
 class _StepKernels:
-    """All steps of one recurrence: `count` of them."""
+    """Expands one recurrence into the kernels of its `count` steps."""
 
     def __init__(self, item: Item, step: Schedule, slots: list[Slot], count: int):
         nodes = item.ast.src
         self.item, self.step, self.slots, self.count = item, step, slots, count
         self.what: Recurrence = nodes[0].arg
-        self.kept = {n.arg.result: slot for n, slot in zip(nodes, item.slots)}      # results that are in memory,
-        self.last = {n.arg.result for n in nodes if n.arg.last}                     # after the last step only
+        self.kept = {n.arg.result: slot for n, slot in zip(nodes, item.slots)}      # result -> its slot in memory,
+        self.last = {n.arg.result for n in nodes if n.arg.last}  # results that memory has only after the last step
         self.sources = item.slots[item.results:]
-        self.own: dict[tuple[int, int], int] = {}        # memory of one step, which later ones use again
+        self.own: dict[tuple[int, int], int] = {}        # memory of a single step, reused by later ones
 
     def items(self) -> list[Item]:
         """The kernels of all steps, in order."""
@@ -85,7 +85,7 @@ class _StepKernels:
                 place[inner] = self._row(slot, row, step.slots[inner])
             place.update(enumerate(self.sources[first_constant:], first_constant))
             for index, inner in zip(results, step.sinks):
-                # a state is read by the next step, which therefore writes to other memory
+                # the next step reads this state, and so writes its own to other memory
                 place[inner] = self._result(index, inner, number, row)
             for inner, each in enumerate(step.slots):
                 if inner not in place:
@@ -97,13 +97,13 @@ class _StepKernels:
         return made
 
     def _result(self, index: int, inner: int, number: int, row: int) -> int:
-        """Where a step stores a result: in memory that stays, if that has it after this step."""
+        """The slot where a step stores a result: the result's memory, if it has that after this step; else a step's."""
         if index not in self.kept or index in self.last and number < self.count - 1:
             return self._own(inner, number % 2)
         return self.kept[index] if index in self.last else self._row(self.kept[index], row, self.step.slots[inner])
 
     def _own(self, inner: int, turn: int) -> int:
-        """Memory that only the steps use."""
+        """Memory for values of single steps, shared by all steps; `turn` selects one of two."""
         if (inner, turn) not in self.own:
             self.own[inner, turn] = len(self.slots)
             self.slots.append(replace(self.step.slots[inner], device=self.item.device))

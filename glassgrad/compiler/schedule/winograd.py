@@ -1,18 +1,18 @@
-"""Winograd convolutions, with fewer products. In: sinks. Out: sinks, where windows are multiplied tile by tile.
+"""Winograd convolutions, with fewer products. In: sinks. Out: sinks, where convolutions are computed tile by tile.
 
-Along one axis, m consecutive sums over a window of r taps read m + r - 1 = 6 pixels. They are the coefficients of a
+Along one axis, m consecutive sums over a window of r taps read m + r - 1 = 6 pixels. These sums are coefficients of a
 product of polynomials, which is determined by its values at 6 points (five numbers, and infinity):
 
-    y = A^T [(G g) * (B^T d)]       d: 6 pixels, g: r taps, y: m sums; 6 products where there were m * r
+    y = A^T [(G g) * (B^T d)]       d: 6 pixels, g: r taps, y: m sums; 6 products instead of m * r
 
-G and A evaluate polynomials at the points, B^T goes back from values to coefficients. Along two axes all is done twice:
-36 products for 4 x 4 sums of 3 x 3 taps, not 144. The gradient by the weights has 3 x 3 results, and its long sum is
-split into tiles of 4 x 4: the same, with A and G exchanged. What remains is 36 products of matrices,
+G and A evaluate polynomials at the points, B^T goes back from values to coefficients. Along two axes this is done
+twice: 36 products for 4 x 4 sums of 3 x 3 taps, instead of 144. The gradient by the weights has 3 x 3 results, and its
+long sum is split into tiles of 4 x 4: the same, with A and G exchanged. What remains is 36 matrix products,
 
     SUM over (channel, taps) of windows * weights   ->   A^T [SUM over channel of (B^T tiles B) * (G weights G^T)] A
 
-whose factors and sums are stored: that has to cost less than the products that it saves. All it knows of a device is
-how many products it does in the time to store a byte.
+whose factors and sums are stored; that has to cost less than the products that are saved. The device is described only
+by how many products it computes in the time to store a byte.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, varies_al
 from glassgrad.compiler.graph.node import rebuilt
 from glassgrad.compiler.graph.op_arguments import Iota
 
-POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)     # and infinity: sums have 2.5 times the error of all products (2, -2: 4 times)
-SIZE = len(POINTS) + 1                   # pixels of a tile
-MOST_TAPS = 3                            # 5 x 5 taps: a step of a small CNN took 1986 us in tiles, 1566 without
+# and infinity: errors are 2.5 times those of a direct sum (with 2 and -2: 4 times)
+POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)
+SIZE = len(POINTS) + 1                   # pixels per tile
+MOST_TAPS = 3  # with 5 x 5 taps, a step of a small CNN took 1986 us with tiles, 1566 us without
 LAUNCHES = 280_000_000                   # products in the time to launch the kernels of the transforms
 Matrix = list[list[float]]
 
 
 # -- the three matrices ------------------------------------------------------------------------------------------------
 def values_at_points(terms: int) -> Matrix:
-    """G and A: from the `terms` coefficients of a polynomial to its values at all points.
+    """The matrices G and A: from the `terms` coefficients of a polynomial to its values at all points.
 
     >>> values_at_points(3)[3:]
     [[1.0, 0.5, 0.25], [1.0, -2.0, 4.0], [0.0, 0.0, 1.0]]
@@ -45,7 +46,7 @@ def values_at_points(terms: int) -> Matrix:
 
 
 def _coefficients(roots: Sequence[float]) -> list[float]:
-    """The coefficients, of x^0 first, of the monic polynomial with these roots."""
+    """The coefficients, that of x^0 first, of the monic polynomial with these roots."""
     out = [1.0]
     for root in roots:
         out = [low - root * high for low, high in zip([0.0, *out], [*out, 0.0])]
@@ -53,7 +54,7 @@ def _coefficients(roots: Sequence[float]) -> list[float]:
 
 
 def to_coefficients() -> Matrix:
-    """B^T: each row has the coefficients of the polynomial that is 1 at a point, and 0 at all others."""
+    """The matrix B^T: each row has the coefficients of the polynomial that is 1 at one point and 0 at the others."""
     rows = []
     for point in POINTS:
         others = [p for p in POINTS if p != point]
@@ -67,10 +68,10 @@ def _transposed(matrix: Matrix) -> Matrix:
 
 # -- in a graph --------------------------------------------------------------------------------------------------------
 def with_fewer_products(sinks: list[UOp], products_per_byte: int) -> list[UOp]:
-    """The sinks with convolutions in tiles, where that pays: `products_per_byte` is in the time to store a byte."""
+    """Rewrite convolutions to use tiles where that pays; `products_per_byte`: products in the time to store a byte."""
     if not any(_is_large(node) for node in toposort(sinks)):
         return sinks
-    known: dict[UOp, AxisSet] = {}       # along which axes values change
+    known: dict[UOp, AxisSet] = {}       # node -> axes along which its value changes
 
     def tiled(node: UOp) -> Convolution | None:
         found = Convolution.of(node, known) if _is_large(node) else None
@@ -87,7 +88,7 @@ def with_fewer_products(sinks: list[UOp], products_per_byte: int) -> list[UOp]:
 
 
 def _is_large(node: UOp) -> bool:
-    """Whether a node is a sum of enough float32 products of windows, which no matrix unit would do."""
+    """Whether a node is a sum of enough float32 products of windows, and no matrix unit would compute it."""
     if node.op is not o.SUM or node.dtype is not dtypes.float32 or node.src[0].op is not o.MUL:
         return False
     product = node.src[0]
@@ -95,22 +96,23 @@ def _is_large(node: UOp) -> bool:
                for f in product.src) and product.size >= LAUNCHES and any(windows_of(f) for f in product.src)
 
 
-Rewriting = Callable[[UOp, "list[bool]"], "UOp | None"]      # of a node; which of its sources nothing else reads
+# (node, which of its sources no other node reads) -> replacement or None
+Rewriting = Callable[[UOp, "list[bool]"], "UOp | None"]
 
 
 def rewritten(sinks: list[UOp], rule: Rewriting) -> list[UOp]:
-    """The sinks with a rule applied to each node, sources first; what replaces a node keeps the user's line."""
+    """Apply a rule to each node under the sinks, sources first; a replacement keeps the user's line."""
     order = toposort(sinks)
     readers = Counter([*sinks, *[s for node in order for s in node.src]])
-    alone: dict[UOp, bool] = {}          # whether one node reads a value, and what it is a view of
+    alone: dict[UOp, bool] = {}          # node -> whether it, and what it is a view of, has one reader
     for node in order:
         alone[node] = readers[node] == 1 and (node.op not in o.MOVEMENT or alone[node.src[0]])
     return rebuilt(sinks, lambda node, over: rule(over, [alone[s] for s in node.src]))
 
 
 def summed_part(node: UOp) -> UOp | None:
-    """A SHRINK of a contraction as the contraction of that part: the gradient by a padded image, say. Refuses other
-    nodes (None), and reshapes that mix an axis that is shrunk with others."""
+    """Rewrite a SHRINK of a contraction to the contraction of that part: for example the gradient by a padded image.
+    Refuses (None) other nodes, and reshapes that mix a shrunk axis with others."""
     if node.op is not o.SHRINK:
         return None
     below, bounds = node.src[0], node.arg.bounds
@@ -139,7 +141,7 @@ def _stored_once(node: UOp, alone: list[bool]) -> UOp | None:
 
 @dataclass
 class TapWindows:
-    """Windows along one axis: the axes of their positions and taps, their sizes, and whether taps are reversed."""
+    """Windows along one axis: the axes of positions and of taps, their sizes, and whether taps are reversed."""
     position: int
     tap: int
     count: int
@@ -148,7 +150,7 @@ class TapWindows:
 
     @property
     def step(self) -> int:
-        """Positions of a tile."""
+        """Positions per tile."""
         return SIZE + 1 - self.taps
 
     @property
@@ -156,7 +158,7 @@ class TapWindows:
         return -(-self.count // self.step)
 
     def picked(self, x: UOp, offset: int) -> UOp:
-        """One position of each tile, zeros past the end."""
+        """The position at this offset in each tile; zero past the end."""
         at, zeros = self.position, [(0, 0)] * len(x.shape)
         zeros[at] = (0, self.tiles * self.step - self.count)
         front, back = x.shape[:at], x.shape[at + 1:]
@@ -164,20 +166,20 @@ class TapWindows:
         return _only(x, at + 1, offset).reshape((*front, self.tiles, *back))
 
     def pixels(self, image: UOp) -> list[UOp]:
-        """The pixels of each tile: all taps but the last at its first position, the last tap at all positions."""
+        """The pixels of each tile: all taps but the last at its first position, then the last tap at all positions."""
         last = self.taps - 1
         places = [*[(tap, 0) for tap in range(last)], *[(last, offset) for offset in range(self.step)]]
         return [self.picked(_only(image, self.tap, last - tap if self.reversed else tap), at) for tap, at in places]
 
     def numbers(self, other: UOp, summed: AxisSet) -> UOp:
-        """The other factor at all points: from taps of weights, or from the elements at positions of a tile."""
+        """The other factor evaluated at all points: from taps of weights, or from elements at positions of a tile."""
         if self.tap not in summed:
             return _times(values_at_points(self.step), [self.picked(other, n) for n in range(self.step)], self.tap)
         taps = [_only(other, self.tap, n) for n in range(self.taps)]
         return _times(values_at_points(self.taps), taps[::-1] if self.reversed else taps, self.tap)
 
     def sums(self, at_points: UOp, summed: AxisSet) -> UOp:
-        """The sums of positions of a tile, or of taps, from those at all points."""
+        """The sums at positions of a tile, or of taps, from the sums at all points."""
         rows = [_only(at_points, self.tap, n) for n in range(SIZE)]
         out = _times(_transposed(values_at_points(self.step if self.tap in summed else self.taps)), rows, self.tap)
         return out.flip([self.tap]) if self.reversed and self.tap not in summed else out
@@ -188,7 +190,7 @@ def _only(x: UOp, axis: int, at: int) -> UOp:
 
 
 def _times(matrix: Matrix, column: list[UOp], axis: int) -> UOp:
-    """A matrix times a column of values, whose rows are one axis of the result."""
+    """Multiply a matrix by a column of values; the rows are one axis of the result."""
     shape = (*column[0].shape[:axis], len(matrix), *column[0].shape[axis + 1:])
     number = UOp(o.IOTA, dtypes.int32, (), Iota((len(matrix),)))
     number = number.reshape([n if a == axis else 1 for a, n in enumerate(shape)]).expand(shape)
@@ -202,7 +204,7 @@ def _times(matrix: Matrix, column: list[UOp], axis: int) -> UOp:
 
 
 def windows_of(image: UOp) -> list[TapWindows]:
-    """The windows of a view, by its own axes; empty where a view mixes these axes with others, or one is too large."""
+    """The windows of a view, by its own axes; empty if it mixes these axes with others, or a window is too large."""
     found: list[TapWindows] = []
     for move in reversed(movements(image)[0]):
         arg = move.arg
@@ -227,7 +229,7 @@ def windows_of(image: UOp) -> list[TapWindows]:
 
 @dataclass
 class Convolution:
-    """A contraction of windows and another factor, in tiles."""
+    """A contraction of windows with another factor, computed in tiles."""
     total: UOp
     image: UOp
     other: UOp
@@ -236,8 +238,8 @@ class Convolution:
 
     @staticmethod
     def of(total: UOp, known: dict[UOp, AxisSet]) -> Convolution | None:
-        """A sum as a convolution; refuses (None) another factor that varies along both axes of a window, and windows
-        along more than two axes, whose tiles are too large for a thread."""
+        """Recognize a sum as a convolution. Refuses (None) another factor that varies along both axes of a window, and
+        windows along more than two axes, whose tiles are too large for a thread."""
         summed, factors = frozenset(total.arg.axes), total.src[0].src
         along = [varies_along(f, known) for f in factors]
         for image, other in ((0, 1), (1, 0)):
@@ -262,7 +264,7 @@ class Convolution:
         return sizes
 
     def pays(self, products_per_byte: int) -> bool:
-        """Whether fewer products are worth what the transforms read and store, and their launches."""
+        """Whether the saved products are worth what the transforms read and store, and their launches."""
         sizes, taps = self.sizes, self.taps
         made = [math.prod(n for a, n in enumerate(sizes) if a in taps or is_stored(a)) for is_stored in
                 (lambda a: self.image.shape[a] > 1, lambda a: self.other.shape[a] > 1, lambda a: a not in self.summed)]
@@ -271,7 +273,7 @@ class Convolution:
         return self.total.src[0].size - math.prod(sizes) >= LAUNCHES + products_per_byte * moved
 
     def factors(self) -> tuple[UOp, UOp]:
-        """Both factors at all points."""
+        """Both factors, evaluated at all points."""
         image, other = self.image, self.other
         for w in self.windows:
             image = _times(to_coefficients(), w.pixels(image), w.tap)
@@ -279,7 +281,7 @@ class Convolution:
         return image, other
 
     def computed(self) -> UOp:
-        """The sums, through their values at the points. Axes that vary with positions are innermost in memory."""
+        """The sums, computed from their values at the points. Axes that vary with positions are innermost in memory."""
         tiled = {w.position in self.summed for w in self.windows}
         factors = self._order(lambda axis: (axis in self.summed) in tiled)
         image, other = (_stored(f, factors).expand(self.sizes) for f in self.factors())
@@ -295,7 +297,7 @@ class Convolution:
         return [*self.taps, *sorted(others, key=last)]
 
     def _in_place(self, out: UOp) -> UOp:
-        """The results of tiles, joined along the axes of positions."""
+        """Join the results of tiles along the axes of positions."""
         along = {w.position: w for w in self.windows if w.tap in self.summed}
         order = [b for a in range(len(self.sizes)) if a not in {w.tap for w in along.values()}
                  for b in ((a, along[a].tap) if a in along else (a,))]
@@ -307,7 +309,7 @@ class Convolution:
 
 
 def movements(x: UOp) -> tuple[list[UOp], UOp]:
-    """The movement ops of a view, the last one first, and the value that it is a view of."""
+    """The movement ops of a view, the last one first, and the value below them."""
     chain: list[UOp] = []
     while x.op in o.MOVEMENT:
         chain.append(x)
@@ -320,10 +322,10 @@ def base_of(x: UOp) -> UOp:
 
 
 def of_axes(x: UOp, axes: AxisSet) -> UOp:
-    """A value without repetitions along other axes."""
+    """A value without its repetitions along axes other than these."""
     return x.shrink([(0, n) if a in axes else (0, 1) for a, n in enumerate(x.shape)])
 
 
 def _stored(x: UOp, order: list[int]) -> UOp:
-    """The value, stored in memory with its axes in this order."""
+    """Store the value in memory with its axes in this order."""
     return x.permute(order).contiguous().permute([order.index(a) for a in range(len(order))])

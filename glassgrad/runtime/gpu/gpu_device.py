@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from glassgrad.base.errors import Bug, DeviceError, DTypeError, MemoryLimitError
-from glassgrad.compiler.graph.symbolic import least
+from glassgrad.compiler.graph.symbolic import lower_bound
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.render.gpu.dialects import Dialect, Language
@@ -139,7 +139,7 @@ class GpuDevice(CompiledKernels, Backend):
                               expected=f"at most {most}",
                               fix="realize some of the tensors before: x.realize()", where=lines_of(ast))
         params = sorted(kernel.params, key=lambda p: p.arg.slot)
-        size = max((math.prod(map(least, p.arg.shape)) * p.dtype.itemsize for p in params), default=0)
+        size = max((math.prod(map(lower_bound, p.arg.shape)) * p.dtype.itemsize for p in params), default=0)
         if size > self.largest_block:
             raise block_too_large(self.name, size, self.largest_block)
         scalars = (*[p.arg.scalar for p in params], *[False] * len(launch.info.shared))

@@ -24,7 +24,7 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import PACKAGE
-from glassgrad.compiler.graph import UOp, most, ops as o, toposort
+from glassgrad.compiler.graph import UOp, ops as o, toposort, upper_bound
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.optimize.decisions import Decisions, Refused
 from glassgrad.compiler.pipeline import kernel_of
@@ -130,7 +130,7 @@ class Search:
         self.tried = self.killed = self.wrong = self.broken = 0
         self.deadline = 0.0
         self._decided: dict[Moves, Decisions] = {}
-        rows = [most(n.src[0].shape[0]) for n in toposort([ast]) if n.op in (o.GATHER, o.SCATTER)]
+        rows = [upper_bound(n.src[0].shape[0]) for n in toposort([ast]) if n.op in (o.GATHER, o.SCATTER)]
         self.params = [_described(p, max([1, *rows]) if rows else 100) for p in self.plain.params]
 
     # -- candidates ------------------------------------------------------------------------------------------

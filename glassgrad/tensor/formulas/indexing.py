@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.compiler.graph import Scan, Scatter, UOp, const, dtypes, full, most, ops as o
+from glassgrad.compiler.graph import Scan, Scatter, UOp, const, dtypes, full, ops as o, upper_bound
 from glassgrad.tensor import index_range_check
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas.bitcast import reread
@@ -139,7 +139,7 @@ def ranked(x: UOp, axis: int, rank: Any) -> tuple[UOp, UOp]:
     smallest, NaN is the greatest; each row may have its own rank. Nothing is sorted where the axis is long."""
     rows, n = rows_of(x.detach(), axis), x.shape[axis]
     rank = (rows_of(rank, axis) if isinstance(rank, UOp) else const(rank, dtypes.int32)).broadcast((rows.shape[0], 1))
-    if most(n) <= SHORT:
+    if upper_bound(n) <= SHORT:
         index = gather_known(argsort(rows, 1), 1, rank)
     else:
         key = key_of(rows).contiguous()

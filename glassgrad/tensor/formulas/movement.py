@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.compiler.graph import DType, Iota, Shape, Size, UOp, dtypes, full, most, ops as o, promote
+from glassgrad.compiler.graph import DType, Iota, Shape, Size, UOp, dtypes, full, ops as o, promote, upper_bound
 from glassgrad.compiler.graph.uop import joined
 from glassgrad.tensor.broadcast import number
 
@@ -21,7 +21,7 @@ def counting(n: Size, dtype: DType = dtypes.int32) -> UOp:
     >>> counting(3).shape
     (3,)
     """
-    return UOp(o.IOTA, dtype, (), Iota((most(n),))).shrink(((0, n),))
+    return UOp(o.IOTA, dtype, (), Iota((upper_bound(n),))).shrink(((0, n),))
 
 
 def linear_indices(shape: Shape, dtype: DType = dtypes.int32) -> UOp:
@@ -164,7 +164,7 @@ def along(n: Any, axis: int, shape: Sequence[Any], dtype: DType = dtypes.int32) 
 def above_diagonal(shape: Sequence[Any], diagonal: int) -> UOp:
     """Whether column - row >= diagonal, over the last two axes of a shape."""
     rows, columns = shape[-2:]
-    diagonal = max(-most(rows), min(diagonal, most(columns)))              # sums of indices have few bits
+    diagonal = max(-upper_bound(rows), min(diagonal, upper_bound(columns)))              # sums of indices have few bits
     row, column = along(rows, 0, (rows, columns)), along(columns, 1, (rows, columns))
     return (column < row + diagonal).logical_not().broadcast(tuple(shape))
 

@@ -11,7 +11,7 @@ import math
 import os
 
 from glassgrad.base.settings import settings
-from glassgrad.compiler.graph import Cell, DType, RandomBits, UOp, dtypes, most, ops as o
+from glassgrad.compiler.graph import Cell, DType, RandomBits, UOp, dtypes, ops as o, upper_bound
 from glassgrad.tensor.formulas import (along, elementary, in_accumulator, largest, minimum, part, running, topk, total,
                                        unsqueeze)
 
@@ -45,7 +45,7 @@ class RandomStreams:
     def bits(self, shape: tuple[int, ...]) -> UOp:
         seed = self._begun()
         self.count += 1
-        bits = RandomBits(tuple(map(most, shape)))       # so a variable's value does not change an element's bits
+        bits = RandomBits(tuple(map(upper_bound, shape)))      # so a variable's value does not change an element's bits
         return UOp(o.RANDOM, dtypes.uint64, (seed, _scalar(self.count & 0xFFFFFFFF)), bits).shrink(
             [(0, n) for n in shape])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from glassgrad.compiler.graph import Cell, DType, Scan, Scatter, UOp, const, dtypes, full, most, ops as o
+from glassgrad.compiler.graph import Cell, DType, Scan, Scatter, UOp, const, dtypes, full, ops as o, upper_bound
 from glassgrad.compiler.graph.binary_search import passing_prefix
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.formulas.bitcast import WORDS
@@ -55,9 +55,9 @@ def order_of(key: UOp, bits: int | None = None) -> UOp:
     """
     rows, n = key.shape
     count = key.dtype.bits if bits is None else max(bits, 1)
-    if most(n) <= 1 or not most(rows):
+    if upper_bound(n) <= 1 or not upper_bound(rows):
         return full(key.shape, 0, dtypes.int32)
-    if most(n) <= SHORT:
+    if upper_bound(n) <= SHORT:
         return _by_counting(key.contiguous())
     merges = isinstance(n, int) and n <= (MERGED_BY_GROUPS if _has_groups(key) else MERGED) and count > FEW_BITS
     by_word = (lambda word, _, order: _by_merging(word, order)) if merges else _by_digits
@@ -79,7 +79,7 @@ def _linear(within: UOp, n: int) -> UOp:
 
 def _index_dtype(elements: Any) -> DType:
     """The index type for this many elements."""
-    return dtypes.int32 if most(elements) < 1 << 31 else dtypes.int64
+    return dtypes.int32 if upper_bound(elements) < 1 << 31 else dtypes.int64
 
 
 def _moved_to(value: UOp, within: UOp) -> UOp:
@@ -213,7 +213,7 @@ def kth_largest_of(key: UOp, k: Any) -> UOp:
     rows, n = key.shape
     key, word = key.contiguous(), key.dtype
     limit = full((rows, 1), 0, word)
-    raised, width = (_by_three_counts, 2) if _has_groups(key) and most(n) < 1 << _FIELD else (_by_one_count, 1)
+    raised, width = (_by_three_counts, 2) if _has_groups(key) and upper_bound(n) < 1 << _FIELD else (_by_one_count, 1)
     for bit in range(word.bits - width, -1, -width):
         limit = raised(key, limit, UOp(o.SCALAR, word, (), Cell(1 << bit)), k).contiguous()
     return limit
@@ -230,7 +230,7 @@ def largest_of(key: UOp, k: int) -> UOp:
     above, level = limit < key, key.eq(limit)
     left = k - above.cast(dtypes.int32).sum((1,)).contiguous()      # how many of the equal ones are taken
     # both running counts share an integer: those above in its high half
-    half, count = (16, dtypes.int32) if most(n) < 1 << 15 else (32, dtypes.int64)
+    half, count = (16, dtypes.int32) if upper_bound(n) < 1 << 15 else (32, dtypes.int64)
     counts = _running((above.cast(count) << half) | level.cast(count))
 
     def before(reached: UOp) -> UOp:

@@ -11,7 +11,7 @@ from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.base.settings import settings
-from glassgrad.compiler.graph import DType, Length, UOp, const, dtype_by_name, dtypes, full, most, ops as o
+from glassgrad.compiler.graph import DType, Length, UOp, const, dtype_by_name, dtypes, full, ops as o, upper_bound
 from glassgrad.tensor import index_range_check, realize_and_read as running
 from glassgrad.tensor.autograd.gradient_leaves import distinct
 from glassgrad.tensor.formulas import as_float, counting, equal, eye, largest, mul, tril, triu, unsqueeze
@@ -362,7 +362,7 @@ def _triangle_indices(what: str, row: Any, col: Any, offset: Any, chosen: Callab
 
 def _refuse_overflow(value: Any, kind: DType) -> None:
     if kind.kind in "iu":
-        value = most(value)
+        value = upper_bound(value)
         number(int(value) if math.isfinite(value) else kind.max + 1, kind, o.WHERE)
 
 

@@ -1,10 +1,10 @@
-"""The algebra: what may be written shorter. In: nothing. Out: `ALGEBRA`, rules as data for `rewrite`.
+"""The rules of algebra. In: nothing. Out: `ALGEBRA`, rules as data for `rewrite`, each giving a cheaper expression.
 
-A rule keeps every bit of the result, NaN, infinities and -0.0 included, or is tagged `Inexact` with the domain inside
-which it changes only the last places. One property test fills every rule's holes at random and compares both sides by
-the interpreter. Each rule has a name, by which DISABLE_RULES leaves it out, and a reason. First the rules of numbers,
-which hold element by element; then those of shapes: views compose, constants need no views, and values are computed
-before they are broadcast.
+A rule preserves every bit of the result, including NaN, infinities and -0.0, or is tagged `Inexact` with the domain in
+which it changes only the last places. One property test fills every rule's holes with random values and compares both
+sides in the interpreter. Each rule has a reason and a name, by which DISABLE_RULES turns it off. First come rules about
+numbers, which hold element by element; then rules about shapes: views compose, constants need no views, and values are
+computed before they are broadcast.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ c, d = holes("c d", constant=True)                    # constants: the rules' fu
 
 
 def negative(number: float) -> bool:
-    """Whether a number has a minus sign, as -0.0 has."""
+    """Whether a number has its sign bit set, as -0.0 has."""
     return math.copysign(1, number) < 0
 
 
@@ -38,7 +38,7 @@ def _is_power_of_two(number: float) -> bool:
 
 
 def is_wide(f: UOp) -> bool:
-    """Whether the type has range to spare: rules that change intermediate results leave float16 and fp8 alone."""
+    """Whether the type has exponent range to spare. Rules that change intermediate results skip float16 and fp8."""
     return f.dtype.exponent >= 8
 
 
@@ -46,14 +46,15 @@ ANYWHERE = Inexact("everywhere but at the limits of the type", lambda a: (abs(a)
 
 # -- constants -----------------------------------------------------------------------------------------------
 _FOLDED = [op for op in Ops if op in ELEMENTWISE and op.constant is not None]
-ROUNDED = tuple(op for op in _FOLDED if op.approximate)     # every device approximates these in its own way
+ROUNDED = tuple(op for op in _FOLDED if op.approximate)     # each device has its own approximation of these
 EXACT = (*(op for op in _FOLDED if not op.approximate), o.CAST)
 
 
 def fold(node: UOp) -> UOp | None:
-    """The constant that an elementwise node of constants equals, or None where it has no single exact result. Computed
-    by the op's declaration on Python floats: float64 holds sums, products, quotients and square roots of float32 so
-    exactly that rounding them once more gives float32's own result.
+    """The constant that an elementwise node of constants equals; None where it has no single exact result.
+
+    Computed on Python floats by the op's declaration: a float64 holds sums, products, quotients and square roots of
+    float32 values so precisely that rounding it to float32 gives the same result as float32 arithmetic.
 
     >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> fold(const(0.1) + 0.2).arg, fold(const(7, dtypes.int8) * 100).arg, fold(const(1.0) / 0.0).arg
@@ -77,7 +78,7 @@ CONSTANTS = [
     Rule("constant-right", node((o.ADD, o.MUL, o.AND, o.OR, o.XOR, o.CMPEQ, o.CMPNE), c, x),
          lambda root: UOp(root.op, root.dtype, (root.src[1], root.src[0])),
          when=lambda root, x: root.src[0].op is o.CONST and x.op is not o.CONST,
-         why="one order for constants, so that equal nodes are one"),
+         why="constants on the right: equal expressions become one node"),
 ]
 
 # -- arithmetic ----------------------------------------------------------------------------------------------
@@ -87,22 +88,23 @@ ARITHMETIC = [
          inexact=Inexact("everywhere but at -0.0, whose sign is kept", lambda a: a != 0, ulps=0)),
     Rule("subtract-zero", x - c, x, when=lambda x, c: c == 0 and not (x.dtype.kind == "f" and negative(c)),
          why="x - 0.0 is x, -0.0 included"),
-    Rule("subtract-constant", i - c, lambda i, c: i + const(-c, i.dtype), why="integers wrap: one form for shifts"),
+    Rule("subtract-constant", i - c, lambda i, c: i + const(-c, i.dtype),
+         why="integers wrap; then add-add merges all constant terms"),
     Rule("add-negative", x + -y, x - y, why="subtraction is addition of the negative, to the bit"),
     Rule("negative-negative", node(o.NEG, -x), x, why="the sign is flipped twice"),
     Rule("multiply-by-one", x * 1, x, why="1 is the identity of multiplication"),
     Rule("multiply-by-minus-one", x * -1, -x, why="only the sign changes"),
-    Rule("multiply-negative", (-x) * c, lambda x, c: x * const(-c, x.dtype), why="the constant takes the sign"),
+    Rule("multiply-negative", (-x) * c, lambda x, c: x * const(-c, x.dtype), why="the sign moves to the constant"),
     Rule("add-add", (i + c) + d, lambda i, c, d: i + const(c + d, i.dtype), why="integer sums wrap, in any order"),
     Rule("multiply-multiply-float", (f * c) * d, lambda f, c, d: f * const(c * d, f.dtype),
          when=lambda f, c, d: is_wide(f) and all(2.0**-8 <= abs(v) <= 2.0**8 for v in (c, d)),
-         why="one rounding instead of two; log(exp(x)) is x by this", inexact=ANYWHERE),
+         why="one rounding instead of two; makes log(exp(x)) x", inexact=ANYWHERE),
     Rule("divide-by-one", f / 1, f, why="1 is the identity of division"),
     Rule("one-divided", 1 / f, f.recip(), why="the same operation under its own name"),
     Rule("divide-by-power-of-two", f / c, lambda f, c: f * const(1 / c, f.dtype),
          when=lambda f, c: _is_power_of_two(c) and _is_normal(1 / c, f.dtype) and _is_normal(c, f.dtype),
          why="the reciprocal is exact, and multiplying is cheaper"),
-    Rule("abs-abs", x.abs().abs(), x.abs(), why="it has no sign left"),
+    Rule("abs-abs", x.abs().abs(), x.abs(), why="an absolute value has no sign"),
     Rule("abs-negative", (-s).abs(), s.abs(), why="the sign does not matter"),
 ]
 
@@ -114,33 +116,33 @@ def _is_normal(number: float, dtype: DType) -> bool:
 # -- integer division, shifts --------------------------------------------------------------------------------
 DIVISION = [
     Rule("divide-to-shift", i // c, lambda i, c: i >> const(c.bit_length() - 1, i.dtype),
-         when=lambda c: c > 1 and c & (c - 1) == 0, why="rounding down is what an arithmetic shift does"),
+         when=lambda c: c > 1 and c & (c - 1) == 0, why="an arithmetic shift rounds down"),
     Rule("modulo-to-and", i % c, lambda i, c: i & const(c - 1, i.dtype),
-         when=lambda c: c > 1 and c & (c - 1) == 0, why="the low bits are what is left over, for negative numbers too"),
-    Rule("shift-by-zero", node((o.SHL, o.SHR), i, 0), i, why="nothing moves"),
+         when=lambda c: c > 1 and c & (c - 1) == 0, why="the low bits are the remainder, also for negative numbers"),
+    Rule("shift-by-zero", node((o.SHL, o.SHR), i, 0), i, why="a shift by 0 changes nothing"),
 ]
 
 # -- bits and truth ------------------------------------------------------------------------------------------
 LOGIC = [
-    Rule("and-zero", n & 0, 0, why="no bit is in both"),
-    Rule("and-ones", n & c, n, when=lambda n, c: c == convert(-1, n.dtype), why="every bit is in the other"),
+    Rule("and-zero", n & 0, 0, why="0 has no bits in common with n"),
+    Rule("and-ones", n & c, n, when=lambda n, c: c == convert(-1, n.dtype), why="c has all bits set"),
     Rule("or-zero", n | 0, n, why="0 adds no bit"),
     Rule("not-unequal", ~x.ne(y), x.eq(y), why="unequal is the opposite of equal, for NaN too"),
 ]
 
 # -- comparing and choosing ----------------------------------------------------------------------------------
 CHOICE = [
-    Rule("where-true", node(o.WHERE, True, x, y), x, why="decided"),
-    Rule("where-false", node(o.WHERE, False, x, y), y, why="decided"),
-    Rule("where-not", (~p).where(x, y), p.where(y, x), why="exchange the sides instead"),
-    Rule("where-where-yes", p.where(p.where(x, y), z), p.where(x, z), why="inside, the condition is decided"),
-    Rule("where-where-no", p.where(x, p.where(y, z)), p.where(x, z), why="inside, the condition is decided"),
+    Rule("where-true", node(o.WHERE, True, x, y), x, why="the condition is constant"),
+    Rule("where-false", node(o.WHERE, False, x, y), y, why="the condition is constant"),
+    Rule("where-not", (~p).where(x, y), p.where(y, x), why="exchange the sides instead of negating"),
+    Rule("where-where-yes", p.where(p.where(x, y), z), p.where(x, z), why="the outer condition decides the inner one"),
+    Rule("where-where-no", p.where(x, p.where(y, z)), p.where(x, z), why="the outer condition decides the inner one"),
 ]
 
 
 # -- conversion ----------------------------------------------------------------------------------------------
 def holds_all(wide: DType, narrow: DType) -> bool:
-    """Whether every value of `narrow` is one of `wide`, so that converting there loses nothing.
+    """Whether every value of `narrow` is also a value of `wide`, so that the conversion loses nothing.
 
     >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> holds_all(dtypes.float32, dtypes.int16), holds_all(dtypes.float32, dtypes.int32)
@@ -167,7 +169,7 @@ def _conversions_compose(start: DType, middle: DType, end: DType) -> bool:
 CONVERSION = [
     Rule("cast-cast", node(o.CAST, node(o.CAST, x, name="middle")), lambda root, x: x.cast(root.dtype),
          when=lambda root, middle, x: _conversions_compose(x.dtype, middle.dtype, root.dtype),
-         why="the type between loses nothing that the last one keeps"),
+         why="the middle type loses nothing that the last one keeps"),
 ]
 
 # -- functions and their inverses ----------------------------------------------------------------------------
@@ -182,7 +184,7 @@ INVERSES = [
 
 # -- movement ------------------------------------------------------------------------------------------------
 def _uniform(source: UOp) -> UOp | None:
-    """The constant that a node broadcasts, or None."""
+    """The constant that a node broadcasts, or None for other nodes."""
     source = source.below((o.EXPAND, o.RESHAPE))
     return source if source.op is o.CONST else None
 
@@ -196,9 +198,9 @@ def _pad_pad(root: UOp, inner: UOp, x: UOp) -> UOp:
 
 
 def _shrink_pad(root: UOp, inner: UOp, x: UOp) -> UOp | None:
-    """Shrink first, then pad with what remains of the padding."""
+    """shrink(pad(x))  ->  pad(shrink(x)), with the part of the padding that is left."""
     if any(True for _ in lengths_in((x.shape, inner.arg, root.arg))):
-        return None                                   # known only at run time
+        return None                                   # a size or padding known only at run time
     cuts, padding = [], []
     for size, (before, _), (start, stop) in zip(x.shape, inner.arg.padding, root.arg.bounds):
         first, last = min(max(start - before, 0), size), min(max(stop - before, 0), size)
@@ -214,7 +216,8 @@ def _shrink_expand(root: UOp, inner: UOp, x: UOp) -> UOp:
 
 
 def _reshape_expand(root: UOp, x: UOp) -> UOp | None:
-    """Each run of axes that a reshape joins or splits must repeat as a whole, or not at all."""
+    """Move a reshape below an expand. Each run of axes that the reshape joins or splits must be repeated as a whole, or
+    not at all."""
     inner = root.src[0]
     shape: list[int] = []
     if 0 in root.shape:
@@ -230,7 +233,8 @@ def _reshape_expand(root: UOp, x: UOp) -> UOp | None:
 
 
 def _constant_operand(root: UOp) -> UOp:
-    """Constants mix with any shape: no need to broadcast them, unless all operands are constants."""
+    """Use the scalar constant in place of its broadcast: scalars combine with any shape. If all operands are, one keeps
+    its shape."""
     return UOp(root.op, root.dtype, tuple(_uniform(s) or s for s in root.src), root.arg)
 
 
@@ -256,48 +260,49 @@ def _unwindow_one(root: UOp, x: UOp) -> UOp:
 
 
 def _rounds_transposed(root: UOp, inner: UOp, moved: UOp) -> bool:
-    """Whether a value is rounded to fewer bytes after its last two axes were swapped."""
+    """Whether a value is converted to a smaller type after its last two axes were swapped."""
     last = len(moved.shape) - 1
     return root.dtype.itemsize < moved.dtype.itemsize and inner.arg.order == (*range(last - 1), last, last - 1)
 
 
-_keep_constants = tuple(MOVEMENT - {o.EXPAND, o.PAD, o.UNWINDOW})      # of a constant these give the same constant
+_keep_constants = tuple(MOVEMENT - {o.EXPAND, o.PAD, o.UNWINDOW})      # applied to a constant, these give it again
 _compute = tuple(ELEMENTWISE - {o.BITCAST})
 _broadcast = node(o.EXPAND, node(o.RESHAPE, c))               # a constant broadcast to a shape
 
 MOVES = [
     Rule("move-constant", node(_keep_constants, _broadcast), lambda root, c: const(c, root.dtype),
-         why="equal elements are equal in any place"),
+         why="moving equal elements changes nothing"),
     Rule("reshape-reshape", node(o.RESHAPE, node(o.RESHAPE, x)), lambda root, x: x.reshape(root.shape),
          why="only the last shape counts"),
     Rule("permute-permute", node(o.PERMUTE, node(o.PERMUTE, x, name="inner")), _permute_permute, why="orders compose"),
     Rule("expand-expand", node(o.EXPAND, node(o.EXPAND, x)), lambda root, x: x.expand(root.shape),
          why="only the last shape counts"),
-    Rule("pad-pad", node(o.PAD, node(o.PAD, x, name="inner")), _pad_pad, why="zeros beside zeros"),
-    Rule("shrink-pad", node(o.SHRINK, node(o.PAD, x, name="inner")), _shrink_pad, why="padding that is cut off again"),
+    Rule("pad-pad", node(o.PAD, node(o.PAD, x, name="inner")), _pad_pad, why="paddings add up"),
+    Rule("shrink-pad", node(o.SHRINK, node(o.PAD, x, name="inner")), _shrink_pad, why="padding cut off again"),
     Rule("shrink-expand", node(o.SHRINK, node(o.EXPAND, x, name="inner")), _shrink_expand, why="repeat less often"),
     Rule("reshape-expand", node(o.RESHAPE, node(o.EXPAND, x)), _reshape_expand,
-         why="move the small value, repeat last"),
+         why="move the small value, and repeat afterwards"),
     Rule("shrink-unwindow", node(o.SHRINK, node(o.UNWINDOW, x, name="inner")), _shrink_unwindow,
          when=lambda root, inner: all(root.arg.bounds[a] == (0, inner.shape[a]) for a in (inner.arg.axis, -1)),
-         why="slice the small value along other axes, spread last"),
+         why="slice the small value along other axes, and spread afterwards"),
     Rule("flip-one", node(o.FLIP, x), lambda root, x: x.flip(a for a in root.arg.axes if x.shape[a] != 1),
-         when=lambda root, x: any(x.shape[a] == 1 for a in root.arg.axes), why="one element has no order"),
+         when=lambda root, x: any(x.shape[a] == 1 for a in root.arg.axes), why="reversing one element changes nothing"),
     Rule("unwindow-one", node(o.UNWINDOW, x), _unwindow_one, why="one tap of stride 1 reads the element itself",
          when=lambda root: root.shape[-1] == 1 and root.arg.stride == 1),
     Rule("spread-zeros", node((o.PAD, o.UNWINDOW), _broadcast), 0, when=lambda c: c == 0 and not negative(c),
-         why="zeros among zeros"),
-    Rule("constant-operand", some(_compute, _broadcast), _constant_operand, why="constants mix with any shape"),
+         why="zeros spread among zeros"),
+    Rule("constant-operand", some(_compute, _broadcast), _constant_operand,
+         why="scalar constants combine with any shape"),
     Rule("constant-operand-reshaped", some(_compute, node(o.RESHAPE, c)), _constant_operand,
-         why="constants mix with any shape"),
+         why="scalar constants combine with any shape"),
     Rule("expand-last", some(_compute, node(o.EXPAND, x)), _expand_last, why="compute before repeating"),
     Rule("permute-last", node(o.CAST, node(o.PERMUTE, x, name="inner")),
          lambda root, inner, x: x.cast(root.dtype).permute(inner.arg.order),
          when=lambda x: x.op in (o.BUFFER, o.PARAM),
-         why="convert what is in memory before moving it: if it is stored, it lies as it did"),
+         why="convert values in memory before moving them: if the result is stored, it keeps their layout"),
     Rule("transpose-last", node(o.CAST, node(o.PERMUTE, node(o.RESHAPE, node(o.SUM, x), name="moved"), name="inner")),
          lambda root, inner, moved: moved.cast(root.dtype).permute(inner.arg.order), when=_rounds_transposed,
-         why="round a sum before its last axes are exchanged: it is stored as it is summed, and read transposed"),
+         why="round a sum before transposing it: it is stored in the order of summation, and read transposed"),
 ]
 
 
@@ -322,12 +327,12 @@ _REORDERED = Inexact("where no partial sum overflows", lambda a: (abs(a) < 2.0**
 REDUCTIONS = [
     Rule("reduce-nothing", node(REDUCE, x), lambda root: identity(root.op.combine, root.dtype),
          when=lambda root, x: any(x.shape[a] == 0 for a in root.arg.axes),
-         why="the fold of nothing is where it starts"),
-    Rule("sum-pad", node(o.SUM, node(o.PAD, x)), _sum_pad, why="zeros do not count", inexact=_REORDERED),
+         why="reducing no elements gives the identity"),
+    Rule("sum-pad", node(o.SUM, node(o.PAD, x)), _sum_pad, why="zeros add nothing", inexact=_REORDERED),
     Rule("sum-side-by-side", node(o.SUM, node(o.UNWINDOW, node(o.EXPAND, x), name="inner")), _sum_side_by_side,
          when=lambda root, inner: root.arg.axes == (len(inner.shape) - 1,) and not root.symbolic and
          inner.arg.stride == inner.shape[-1] and inner.arg.dilation == 1,
-         why="an element is in one of the windows without overlap"),
+         why="windows do not overlap: each element is in at most one"),
 ]
 
 ALGEBRA = RuleSet([*CONSTANTS, *ARITHMETIC, *DIVISION, *LOGIC, *CHOICE, *CONVERSION, *INVERSES, *MOVES, *REDUCTIONS])

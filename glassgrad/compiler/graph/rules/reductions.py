@@ -1,18 +1,19 @@
-"""Reduce less. In: sinks. Out: sinks that reduce no axis along which the source is constant, and sum a product once
-over all its axes.
+"""Simplify reductions. In: sinks. Out: sinks that reduce no axis along which the source is constant, with nested sums
+of products merged into one.
 
-A value repeated along an axis (a bias, a gradient of ones) need not be reduced once for every repetition:
+A value repeated along an axis (a bias, a gradient of ones) need not be reduced again for each repetition:
     sum over k of x[k, *]  ==  the same for every *, so it is computed once and repeated        (a kept axis)
     sum over n equal values == n times the value; their maximum is the value                    (a reduced axis)
-Which axes a value changes along is known from the graph (`axis_dependence.varies`), through any views and elementwise
-ops between. The rules of algebra come after it, and merge the views that it leaves.
+`axis_dependence.varies` tells along which axes a value changes, through views and elementwise ops. The rules of algebra
+run afterwards, and merge the views that this leaves.
 
-The gradient of a convolution by its input comes out of the chain rule as: sum over channels, then for each space axis
-move (UNWINDOW) and sum over the window. Computed so, the first sum is larger than the result by the window's size. But
-    movement(sum over R of a * b) == sum over R of movement(a) * movement(b)     a movement does not see the axes of R
+The chain rule gives the gradient of a convolution by its input as a sum over channels, then for each spatial axis a
+movement (UNWINDOW) and a sum over the window. Computed in this order, the first sum has as many results as the image
+has elements times the window's size. But
+    movement(sum over R of a * b) == sum over R of movement(a) * movement(b)     a movement does not touch the axes of R
     sum over A of sum over R == sum over A and R
 so it is one sum of products over channels and window, which the contraction recipe makes fast. A factor that does not
-change along the moved axis needs no mask: the other one's zeros are enough.
+change along the moved axis needs no mask: the zeros of the other factor are enough.
 """
 
 from __future__ import annotations
@@ -23,29 +24,29 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.axis_dependence import AxisSet, moved_behind, nontrivial, runs, varies, varies_along
 from glassgrad.compiler.graph.node import rebuilt, toposort
 from glassgrad.compiler.graph.op_arguments import Unwindow
-from glassgrad.compiler.graph.symbolic import least
+from glassgrad.compiler.graph.symbolic import lower_bound
 from glassgrad.compiler.graph.uop import UOp, const
 
 
 def reduce_fewer_axes(sinks: list[UOp]) -> list[UOp]:
-    """The sinks with every reduction over no axis along which its source is constant."""
+    """Rewrite reductions so that none goes along an axis on which its source is constant."""
     changes = varies(toposort(sinks))
 
     def fewer(node: UOp, over: UOp) -> UOp | None:
         if node.op not in o.REDUCE or 0 in node.src[0].shape:
             return None
         shape = node.src[0].shape
-        fixed = frozenset(a for a in nontrivial(shape) - changes[node.src[0]] if least(shape[a]) > 0)
+        fixed = frozenset(a for a in nontrivial(shape) - changes[node.src[0]] if lower_bound(shape[a]) > 0)
         return _over_fewer_axes(over, fixed) if fixed else None
     return rebuilt(sinks, fewer)
 
 
 def _over_fewer_axes(node: UOp, fixed: frozenset[int]) -> UOp | None:
-    """The reduction without the axes along which its source is constant; None where it stays as it is."""
+    """The reduction without the axes along which its source is constant; None to leave it unchanged."""
     source, axes = node.src[0], frozenset(node.arg.axes)
     gone = fixed & axes
     if gone and node.op is o.PROD:
-        fixed, gone = fixed - gone, frozenset()      # powers are left as they are
+        fixed, gone = fixed - gone, frozenset()      # a product of equal values is a power: left as it is
         if not fixed:
             return None
     one = source.shrink([(0, 1) if a in fixed else (0, n) for a, n in enumerate(source.shape)])
@@ -61,29 +62,29 @@ _THROUGH = (o.RESHAPE, o.PERMUTE, o.PAD, o.SHRINK, o.FLIP, o.UNWINDOW)
 
 
 def join_sums(sinks: list[UOp]) -> list[UOp]:
-    """The sinks with every sum of a moved sum of products joined into one."""
+    """Merge each sum of a moved sum of products into one sum of products."""
     readers: dict[UOp, int] = {}
     for n in toposort(sinks):
         for s in n.src:
             readers[s] = readers.get(s, 0) + 1
-    known: dict[UOp, AxisSet] = {}       # along which axes values change
+    known: dict[UOp, AxisSet] = {}       # node -> axes along which its values change
 
     def joined(n: UOp, over: UOp) -> UOp | None:
         if n.op is not o.SUM:
             return None
-        return (_joined(over, known) if _alone(n, readers) else None) or _overlapped(over)
+        return (_merged_sum(over, known) if _has_one_reader(n, readers) else None) or _sum_of_taps(over)
     return rebuilt(sinks, joined)
 
 
-def _alone(node: UOp, readers: dict[UOp, int]) -> bool:
-    """Whether the inner sum has no other reader; if it had, joining would compute it twice."""
+def _has_one_reader(node: UOp, readers: dict[UOp, int]) -> bool:
+    """Whether the inner sum has no other reader; otherwise merging would compute it twice."""
     inner = node.src[0]
     while inner.op in _THROUGH and readers.get(inner, 0) == 1:
         inner = inner.src[0]
     return readers.get(inner, 0) == 1
 
 
-def _joined(node: UOp, known: dict[UOp, AxisSet]) -> UOp | None:
+def _merged_sum(node: UOp, known: dict[UOp, AxisSet]) -> UOp | None:
     moves: list[UOp] = []
     inner = node.src[0]
     while inner.op in _THROUGH:
@@ -98,21 +99,21 @@ def _joined(node: UOp, known: dict[UOp, AxisSet]) -> UOp | None:
     axes = inner.arg.axes if inner is not product else ()
     others = tuple(a for a in range(len(inner.shape)) if a not in axes)
     sizes = tuple(left.shape[a] for a in axes)
-    # the summed axes in front, where movements of the rest do not touch them
+    # permute the summed axes to the front, where movements of the other axes do not touch them
     factors = [f.permute((*axes, *others)).reshaped((*sizes, *inner.shape)) for f in (left, right)]
     for move in reversed(moves):
-        factors = _moved(move, factors, len(sizes), known)
+        factors = _moved_factors(move, factors, len(sizes), known)
     rank = len(sizes)
     summed = tuple(range(rank)) + tuple(a + rank for a in node.arg.axes)
     total = UOp(o.SUM, node.dtype, (factors[0] * factors[1],), node.arg._replace(axes=summed), node.place)
     return total.reshaped(node.shape)
 
 
-def _overlapped(node: UOp) -> UOp | None:
-    """Sum over the taps of a strided UNWINDOW. Only taps k = s t + r reach an element i = s q + r,
+def _sum_of_taps(node: UOp) -> UOp | None:
+    """Rewrite the sum over the taps of a strided UNWINDOW. Only taps k = s t + r reach an element i = s q + r:
         sum over k of x[(i - k) / s, k] == sum over t of x[q - t, s t + r]
-    which is an UNWINDOW of stride 1 over the taps t for each remainder r. The other taps, masked, would be s times the
-    work."""
+    which is an UNWINDOW of stride 1 over the taps t for each remainder r. The other taps would be masked, and s times
+    the work."""
     spread = node.src[0]
     last = len(spread.shape) - 1
     if spread.op is not o.UNWINDOW or node.arg.axes != (last,) or spread.arg.stride == 1 or spread.arg.dilation != 1:
@@ -127,8 +128,8 @@ def _overlapped(node: UOp) -> UOp | None:
     return total.shrink([(0, n) for n in node.shape[:last]]).reshaped(node.shape)
 
 
-def _moved(move: UOp, factors: list[UOp], lead: int, known: dict[UOp, AxisSet]) -> list[UOp]:
-    """Apply a movement to both factors of a product, whose first `lead` axes stay as they are."""
+def _moved_factors(move: UOp, factors: list[UOp], lead: int, known: dict[UOp, AxisSet]) -> list[UOp]:
+    """Apply a movement to both factors of a product, leaving their first `lead` axes unchanged."""
     if move.op is not o.UNWINDOW:
         moved = [moved_behind(move, f, lead) for f in factors]
         return [f.reshaped(f.shape) for f in moved]              # merges consecutive reshapes
@@ -136,13 +137,14 @@ def _moved(move: UOp, factors: list[UOp], lead: int, known: dict[UOp, AxisSet]) 
     axis, last = lead + arg.axis, len(factors[0].shape) - 1
     out: list[UOp] = []
     masked = False
-    for f in sorted(factors, key=lambda f: axis not in varies_along(f, known)):      # what changes along the axis first
+    # factors that change along the axis first
+    for f in sorted(factors, key=lambda f: axis not in varies_along(f, known)):
         changes = varies_along(f, known)
         if axis not in changes and masked:
             moved_shape = tuple(arg.length if a == axis else n for a, n in enumerate(f.shape))
             out.append(f.shrink([(0, 1) if a == axis else (0, n) for a, n in enumerate(f.shape)]).expand(moved_shape))
         elif last not in changes:
-            spread = _as_window if arg.stride == 1 else _within
+            spread = _as_window if arg.stride == 1 else _padded_unwindow
             out.append(spread(f, axis, arg))
             masked = True
         else:
@@ -152,16 +154,17 @@ def _moved(move: UOp, factors: list[UOp], lead: int, known: dict[UOp, AxisSet]) 
 
 
 def _as_window(node: UOp, axis: int, arg: Unwindow) -> UOp:
-    """UNWINDOW of stride 1 of a value that is the same for every tap: the window of the padded value, taps reversed."""
+    """UNWINDOW of stride 1, of a value that is the same for every tap  ->  WINDOW of the padded value, taps
+    reversed."""
     last = len(node.shape) - 1
     taps = node.shape[last]
     wide = padded(one_tap(node), axis, arg.dilation * (taps - 1), arg.length - node.shape[axis])
     return wide.window(axis, taps, 1, arg.dilation).flip([last])
 
 
-def _within(node: UOp, axis: int, arg: Unwindow) -> UOp:
-    """Strided UNWINDOW of a value that is the same for every tap, padded so that no tap is out of bounds. What is left
-    to test is divisibility by the stride: compiler/optimize/moves/split_by_remainder.py."""
+def _padded_unwindow(node: UOp, axis: int, arg: Unwindow) -> UOp:
+    """Pad the source of a strided UNWINDOW, of a value that is the same for every tap, so that no tap is out of bounds.
+    The remaining test, divisibility by the stride, is handled by compiler/optimize/moves/split_by_remainder.py."""
     taps, stride = node.shape[-1], arg.stride
     before = -(-arg.dilation * (taps - 1) // stride)
     after = max(0, -(-(arg.length - 1) // stride) + 1 - node.shape[axis])
@@ -173,14 +176,14 @@ def _within(node: UOp, axis: int, arg: Unwindow) -> UOp:
 
 
 def one_tap(node: UOp) -> UOp:
-    """A value that is the same for every tap, without the taps."""
+    """Remove the last axis, of taps, from a value that is the same for every tap."""
     last = len(node.shape) - 1
     one = node.shrink([(0, 1) if a == last else (0, n) for a, n in enumerate(node.shape)])
     return one.reshaped(one.shape[:-1])
 
 
 def padded(node: UOp, axis: int, before: int, after: int) -> UOp:
-    """The node padded along one axis, the padding pushed down to where the value is smallest."""
+    """Pad a node along one axis, pushing the padding down through views to where the value is smallest."""
     op, arg = node.op, node.arg
     if op is o.PERMUTE:
         return padded(node.src[0], arg.order[axis], before, after).permute(arg.order)

@@ -1,8 +1,8 @@
-"""The rewrite engine: rules are data. In: UOps and rules. Out: UOps of equal value. Does not know any particular rule.
+"""The rewrite engine, for rules given as data. In: UOps and rules. Out: UOps of equal value. Does not know any rule.
 
-A rule's left side is written with holes and operators, `(x // c) // d`, and matches nodes of that form in any order of
-commutative operands; its right side is written the same way, or is a function of what the holes caught. Rules are
-looked up by a node's op, and tried one after another.
+A rule's left side is written with holes and operators, `(x // c) // d`, and matches nodes of that form with the
+operands of commutative ops in either order. Its right side is written the same way, or is a function of the nodes that
+the holes matched. Rules are looked up by a node's op and tried in order.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import Operators, UOp, const
 
-MOST_REPLACEMENTS = 200    # pending at one time: more means that rules undo each other
+MOST_REPLACEMENTS = 200    # pending at once: more means that rules undo each other
 
 
 # -- patterns: expressions with holes ------------------------------------------------------------------------
 class Pattern(Operators["NodePattern"]):
-    """Anything that can stand in a pattern; operators on patterns make larger ones."""
+    """Base of everything that may stand in a pattern; operators on patterns build larger patterns."""
     __slots__ = ()
 
     def _wrap(self, value: Any) -> Pattern: return _pattern(value)
@@ -36,7 +36,8 @@ class Pattern(Operators["NodePattern"]):
 
 @dataclass(eq=False, repr=False)
 class Hole(Pattern):
-    """Catches one node: any, or only of some kinds of type (b, i, u, f), or only constants. One name, one node."""
+    """Matches one node: any node, or only some kinds of element type (b, i, u, f), or only constants. A hole that
+    occurs twice must match the same node."""
     name: str
     kinds: str = "biuf"
     constant: bool = False
@@ -47,7 +48,7 @@ class Hole(Pattern):
 
 @dataclass(eq=False, repr=False)
 class Literal(Pattern):
-    """A number: catches a CONST that equals it, whatever its type (0 catches 0, 0.0, -0.0 and False)."""
+    """A number: matches a CONST equal to it, whatever its type (0 matches 0, 0.0, -0.0 and False)."""
     value: bool | int | float
 
     def __repr__(self) -> str:
@@ -56,7 +57,8 @@ class Literal(Pattern):
 
 @dataclass(eq=False, repr=False)
 class NodePattern(Pattern):
-    """Catches a node whose op is one of `ops` and whose sources match: one by one, or all (`each`), or one (`some`)."""
+    """Matches a node with one of `ops`. `quantity` says how its sources must match: "list" (one pattern each), "each"
+    (all match the one pattern) or "some" (at least one does)."""
     ops: tuple[Op, ...]
     sources: tuple[Pattern, ...] = ()
     quantity: str = "list"
@@ -72,7 +74,7 @@ Expression = Pattern | int | float
 
 
 def holes(names: str, kinds: str = "biuf", constant: bool = False) -> list[Hole]:
-    """Holes by name: `x, y = holes("x y")`; `c, = holes("c", constant=True)`."""
+    """Make holes from names: `x, y = holes("x y")`; `c, = holes("c", constant=True)`."""
     return [Hole(name, kinds, constant) for name in names.split()]
 
 
@@ -81,34 +83,34 @@ def _pattern(value: Any) -> Pattern:
 
 
 def node(ops: Op | Iterable[Op], *sources: Any, name: str | None = None) -> NodePattern:
-    """A node of one op (or one of several) with these sources; `name` makes it known to the rule's functions."""
+    """Pattern of a node with one op (or one of several) and these sources; `name` passes it to the rule's functions."""
     return NodePattern((ops,) if isinstance(ops, Op) else tuple(ops), tuple(map(_pattern, sources)), "list", name)
 
 
 def each(ops: Op | Iterable[Op], source: Pattern) -> NodePattern:
-    """A node of which every source matches."""
+    """Pattern of a node of which every source matches."""
     return NodePattern((ops,) if isinstance(ops, Op) else tuple(ops), (source,), "each")
 
 
 def some(ops: Op | Iterable[Op], source: Pattern) -> NodePattern:
-    """A node of which at least one source matches."""
+    """Pattern of a node of which at least one source matches."""
     return NodePattern((ops,) if isinstance(ops, Op) else tuple(ops), (source,), "some")
 
 
 # -- rules ---------------------------------------------------------------------------------------------------
 class Inexact(NamedTuple):
-    """Marks a rule that changes results: by how many ulps, and the domain inside which that bound holds."""
+    """Marks a rule that is not bit-exact: its error bound in ulps, and the domain in which the bound holds."""
     domain: str
-    inside: Callable[[Any], Any]     # (array for a float hole) -> which elements are in the domain
+    inside: Callable[[Any], Any]     # (array for a float hole) -> mask of the elements in the domain
     ulps: float = 4
     floor: float = 0.0               # errors of results smaller than this are measured relative to it
 
 
 class Rule:
-    """`pattern` may become `replacement` where `when` holds, for the reason `why`. The name can switch it off.
+    """Rewrite `pattern` to `replacement` where `when` holds, for the reason `why`. DISABLE_RULES turns it off by name.
 
-    `when`, and `replacement` where it is a function, take the holes they name: constants as Python numbers, others as
-    nodes, and `root`, the whole node. A function may return None to decline.
+    `when`, and `replacement` if it is a function, receive the holes that their parameters name: constants as Python
+    numbers, others as nodes; and `root`, the whole node. A function may return None to decline.
     """
     known: dict[str, Rule] = {}
 
@@ -128,14 +130,14 @@ class Rule:
         return f"Rule({self.name}: {self.pattern!r})"
 
     def apply(self, root: UOp, variant: NodePattern) -> UOp | None:
-        """The replacement of the root by this rule, or None."""
+        """Return the replacement of the root by this rule, or None."""
         found: dict[str, UOp] = {}
         if not _match(variant, root, found):
             return None
         found["root"] = root
         if self.when is not None and not self.when(*self._given(found, self._when_names)):
             return None
-        with one_place(root.place):            # what is made of a node keeps the user's line
+        with one_place(root.place):            # nodes made from a node keep its user line
             if isinstance(self.replacement, Pattern):
                 result: UOp | None = _build(self.replacement, found, root.dtype)
             else:
@@ -153,7 +155,7 @@ class Rule:
 
 
 def holes_of(pattern: Pattern) -> list[Hole]:
-    """Every hole in a pattern."""
+    """List every hole in a pattern."""
     if isinstance(pattern, NodePattern):
         return [h for source in pattern.sources for h in holes_of(source)]
     return [pattern] if isinstance(pattern, Hole) else []
@@ -165,7 +167,7 @@ def _names_of(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _orders(pattern: Pattern) -> Iterator[Pattern]:
-    """The pattern with the operands of commutative ops in every order."""
+    """Yield the pattern with the operands of commutative ops in every order."""
     if not isinstance(pattern, NodePattern):
         yield pattern
         return
@@ -202,7 +204,7 @@ def _match(pattern: Pattern, candidate: UOp, found: dict[str, UOp]) -> bool:
 
 
 def _build(pattern: Pattern, found: dict[str, UOp], dtype: DType) -> UOp:
-    """The node that an expression stands for; a literal takes the type of the operand next to it."""
+    """Build the node that an expression stands for; a literal takes the type of the operand beside it."""
     if isinstance(pattern, Hole):
         return found[pattern.name]
     if isinstance(pattern, Literal):
@@ -221,7 +223,7 @@ Candidates = list[tuple[Rule, NodePattern]]
 
 
 class RuleSet:
-    """Rules in order of preference: the first that matches a node is used."""
+    """Rules in order of preference: the first that matches a node is applied."""
 
     def __init__(self, rules: Iterable[Rule]):
         self.rules = tuple(rules)
@@ -231,7 +233,7 @@ class RuleSet:
         return iter(self.rules)
 
     def table(self) -> dict[Op, Candidates]:
-        """The rules that may match an op, filled as ops appear; rules that DISABLE_RULES names are left out."""
+        """The rules that may match each op, filled as ops appear, without the rules in DISABLE_RULES."""
         return self._tables.setdefault(settings.DISABLE_RULES, {})
 
     def candidates(self, op: Op) -> Candidates:
@@ -248,7 +250,7 @@ _noting: Callable[[Rule, UOp, UOp], None] | None = None
 
 
 def note_rules(note: Callable[[Rule, UOp, UOp], None] | None) -> Callable[[Rule, UOp, UOp], None] | None:
-    """Set the callback `note(rule, node, replacement)` that `rewrite` calls for each rule it applies (for the
+    """Set the callback `note(rule, node, replacement)` that `rewrite` calls for each applied rule (used by the
     visualizer and CHECK); return the previous one."""
     global _noting
     before, _noting = _noting, note
@@ -256,7 +258,7 @@ def note_rules(note: Callable[[Rule, UOp, UOp], None] | None) -> Callable[[Rule,
 
 
 def rewrite(roots: Sequence[UOp], rules: RuleSet) -> list[UOp]:
-    """The roots with every node under them replaced until no rule applies, sources first, each node once.
+    """Rewrite every node under the roots until no rule applies, sources first, each node once.
 
     >>> from glassgrad.compiler.graph.rules.algebra import ALGEBRA
     >>> from glassgrad.compiler.graph.op_arguments import Param
@@ -265,8 +267,8 @@ def rewrite(roots: Sequence[UOp], rules: RuleSet) -> list[UOp]:
     True
     """
     table, noting = rules.table(), _noting
-    final: dict[UOp, UOp] = {}       # node -> what it becomes, to which no rule applies
-    becomes: dict[UOp, UOp] = {}       # node -> what it was replaced by, while that may still be replaced
+    final: dict[UOp, UOp] = {}       # node -> its final form, to which no rule applies
+    becomes: dict[UOp, UOp] = {}       # node -> its replacement, which may still be rewritten
     trail: deque[str] = deque(maxlen=12)
     stack = list(roots)
     while stack:

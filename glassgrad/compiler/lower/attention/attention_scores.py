@@ -1,11 +1,13 @@
-"""The scores of a softmax. In: an expression of scores. Out: where a loop over blocks may end; the same in float32.
+"""Analyze the scores of a softmax. In: an expression of scores. Out: where a loop over blocks may end; the same in
+float32.
 
 A score that is `where(k < q + 1, .., -inf)` is -inf for all keys after the row. The comparison is linear in the
-counters, so the index algebra tells from which block on it fails for all rows and keys of the block.
-Where a product's sums are float32 and what is made of them stays in registers, rounding each step to the type that the
-graph names costs instructions and makes the result less exact. So it is left out, and a positive factor of all scores
-is left to the exponential, which multiplies anyway. What is added to a sum becomes the initial value of its
-accumulator, and needs no instruction and no register. Does not know where scores come from.
+counters, so the index algebra finds the block from which on it fails for all rows and keys of the block.
+
+If the sums of a product are float32 and values computed from them stay in registers, then rounding each step to the
+type that the graph names costs instructions and makes the result less exact. So these roundings are omitted, and a
+positive factor of all scores is left to the exponential, which has a factor anyway. A value added to a sum becomes the
+initial value of its accumulator, which takes no instruction and no register. Does not know how scores are computed.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from glassgrad.compiler.lower.loops import ranges_of
 
 
 def blocks_in_sight(score: UOp, block: UOp, inner: list[UOp]) -> UOp | None:
-    """The number of blocks that a loop must run: all others score -inf; None: all. `inner`: counters inside a block."""
+    """The number of blocks that a loop must run, if all later ones score -inf; None: all. `inner`: counters in a
+    block."""
     for below_zero in _kept_where(score):
         constant, terms = linear(_least(below_zero, inner))
         step, rest = terms.get(block, 0), {atom: k for atom, k in terms.items() if atom is not block}
@@ -30,7 +33,7 @@ def blocks_in_sight(score: UOp, block: UOp, inner: list[UOp]) -> UOp | None:
 
 
 def kept_below(score: UOp, inner: list[UOp]) -> UOp | None:
-    """The condition outside which a score is -inf for all values of the inner counters; None: there is none."""
+    """The condition outside of which a score is -inf for all values of the inner counters; None if there is none."""
     for below_zero in _kept_where(score):
         seen = less(_least(below_zero, inner), index(0))
         if seen.op is not o.CONST or not seen.arg:
@@ -39,8 +42,8 @@ def kept_below(score: UOp, inner: list[UOp]) -> UOp | None:
 
 
 def something_masked(score: UOp, kept: UOp, inner: list[UOp]) -> UOp | None:
-    """The condition under which a score that is `kept` or -inf is -inf for some values of the inner counters; None
-    where it is something else."""
+    """The condition under which a score that is `kept` or -inf is -inf for some values of the inner counters; None if
+    the score has another form."""
     wanted: UOp | None = const(True)
     while score is not kept:
         if score.op is not o.WHERE or not _is_least(score.src[2]):
@@ -79,7 +82,7 @@ def _is_least(node: UOp) -> bool:
 
 
 def _holds_where(condition: UOp, holds: bool) -> list[UOp]:
-    """Index expressions that are below 0 wherever the condition holds (or, if not `holds`, is false)."""
+    """Index expressions that are below 0 wherever the condition holds (or, with `holds` False, fails)."""
     if condition.op is o.NOT:
         return _holds_where(condition.src[0], not holds)
     if condition.op is o.AND and holds:
@@ -93,7 +96,7 @@ def _holds_where(condition: UOp, holds: bool) -> list[UOp]:
 
 
 def _as_index(value: UOp) -> UOp | None:
-    """An integer as an index expression, where it is made of counters: positions in a tensor do not overflow."""
+    """Convert an integer to an index expression, if it consists of counters: positions in a tensor do not overflow."""
     if value.dtype is dtypes.index:
         return value
     if value.op is o.CONST and value.dtype.kind == "i":
@@ -109,7 +112,7 @@ def _as_index(value: UOp) -> UOp | None:
 
 
 def _least(expression: UOp, inner: list[UOp]) -> UOp:
-    """The least value of an index expression for all values of the inner counters."""
+    """The least value of an index expression over all values of the inner counters."""
     constant, terms = linear(expression)
     free = {atom: k for atom, k in terms.items() if not ranges_of(atom).isdisjoint(inner)}
     low = sum(min(k * end for end in bounds(atom)) for atom, k in free.items())
@@ -130,7 +133,7 @@ class ShiftedSum(NamedTuple):
 
 
 def shifted_sum(value: UOp, total: UOp) -> ShiftedSum | None:
-    """A value derived from a total by additions, constant factors and masks, as a ShiftedSum; None for any other value.
+    """A value derived from a total by additions, constant factors and masks, as a ShiftedSum; None for other values.
 
     >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> from glassgrad.compiler.lower.loops import register
@@ -164,7 +167,7 @@ def shifted_sum(value: UOp, total: UOp) -> ShiftedSum | None:
 
 # -- without rounding -------------------------------------------------------------------------------------------------
 def in_full_precision(root: UOp, inside: Set[UOp], dtype: DType) -> UOp:
-    """An expression with the ops of `inside`, which are below it, computed in `dtype` without rounding between them."""
+    """Compute the ops of `inside`, which are below an expression, in `dtype`, without rounding between them."""
     new: dict[UOp, UOp] = {}
     for node in toposort([root], lambda n: n.src if n in inside and n.op not in o.REDUCE else ()):
         sources = tuple([new.get(s, s) for s in node.src])
@@ -175,7 +178,7 @@ def in_full_precision(root: UOp, inside: Set[UOp], dtype: DType) -> UOp:
             new[node] = sources[0].cast(dtype)
         elif node.op in o.ELEMENTWISE and node.op is not o.BITCAST:
             wide = tuple([s.cast(dtype) if s.dtype.is_float else s for s in sources])
-            if node.op is o.WHERE and wide[1].op is o.CONST and wide[1].arg in (0, -math.inf):     # a mask comes last
+            if node.op is o.WHERE and wide[1].op is o.CONST and wide[1].arg in (0, -math.inf):  # a mask is applied last
                 wide = UOp(o.NOT, dtypes.bool, (wide[0],)), wide[2], wide[1]
             new[node] = UOp(node.op, dtype if is_float else node.dtype, wide, node.arg, node.place)
         elif node.op in o.MOVEMENT:
@@ -186,7 +189,7 @@ def in_full_precision(root: UOp, inside: Set[UOp], dtype: DType) -> UOp:
 
 
 def without_factor(scores: UOp) -> tuple[UOp, float]:
-    """Split a value into another one and a positive constant factor; masked elements stay -inf, or 0.
+    """Split a value into another value and a positive constant factor; masked elements stay -inf, or 0.
 
     >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> from glassgrad.compiler.graph.uop import UOp, const

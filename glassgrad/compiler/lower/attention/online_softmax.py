@@ -1,4 +1,4 @@
-"""softmax(scores) times values as loops over blocks. In: a kernel's graph that holds one. Out: its loop tree.
+"""Lower softmax(scores) times values to loops over blocks. In: a kernel's graph that contains it. Out: its loop tree.
 
     task batch, heads, blocks of rows (queries):
       queries[d][q] = ..                                    the row factor of the scores, once
@@ -11,10 +11,10 @@
         out[d][q] = out[d][q] * shrink[q] + sum over k of values[k][d] * tile[k][q]
       result = out / sums
 
-Where heads and rows are few, parts of the keys are tasks too: block b belongs to part b % parts. Each stores its top,
-sums and out, and a second phase joins them in order. Where the gradient is in the same graph, its passes compute the
-scores again: for them, the maximum and the sum of each row are stored too. For groups of threads, scores of keys past
-the end are -inf.
+If heads and rows are few, parts of the keys are tasks too: block b belongs to part b % parts. Each part stores its top,
+sums and out, and a second phase joins the parts in order. If the gradient is in the same graph, its passes compute the
+scores again, and need the maximum and the sum of each row, which are stored too. For groups of threads, scores of keys
+past the end are -inf.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from functools import partial
 
 from glassgrad.compiler.graph import Length, UOp, const, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, substitute_index
-from glassgrad.compiler.lower.attention.attention_blocks import BlockLoops, ScoreBlocks, times_of
+from glassgrad.compiler.lower.attention.attention_blocks import BlockLoops, ScoreBlocks, batch_elements
 from glassgrad.compiler.lower.attention.attention_scores import in_full_precision, without_factor
 from glassgrad.compiler.lower.element_expressions import Index, flatten, source_index
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Phase, Statement, Store, counter, load,
@@ -39,68 +39,69 @@ class OnlineSoftmax(BlockLoops):
 
     def __init__(self, sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks, larger: int = 0, rows: int = 0):
         self.scores, self.factor = chain.scores, 1.0
-        if blocks.even:                    # not rounded anywhere, a constant factor left to the exponential
+        if blocks.equal_sizes:                    # not rounded in between; a constant factor is left to the exponential
             self.scores, self.factor = without_factor(in_full_precision(chain.scores, chain.inside, chain.exps.dtype))
         width = math.prod(chain.weights.shape[a] for a in chain.columns)
         rows = rows or blocks.rows_of(chain.weights.shape[chain.row_axis], width, self.scores_read_memory(chain),
-                              times_of(chain))
+                              batch_elements(chain))
         size, keys = (chain.weights.shape[a] for a in (chain.row_axis, chain.axis))
         one_block = not isinstance(size, Length) and size <= rows and sum(s.op is o.STORE for s in sink.src) == 1
         super().__init__(sink, chain, chain.exps.dtype, blocks, rows, blocks.keys_of(keys),
-                         blocks.parts_of(keys, times_of(chain)) if one_block else 1, larger)
+                         blocks.parts_of(keys, batch_elements(chain)) if one_block else 1, larger)
         rate = self.factor * (1 if chain.rate is None else chain.rate.arg)
         self.rate = None if rate == 1 else const(rate, self.dtype)
         for n in toposort([self.scores]):
             if n not in self.nesting:
                 self.nesting[n] = max([self.nesting[s] for s in n.src], default=0)
-        self.row_masks: dict[UOp, Index] = {}        # conditions on the row alone; where false, its weights are 0
+        # condition on the row alone, outside of which its weights are 0 -> its index
+        self.row_masks: dict[UOp, Index] = {}
         self.tile = local("tile", self.dtype, self.keys * self.rows)
         self.top, self.sums, self.shrink, self.scale = (
             local(name, self.dtype, self.rows) for name in ("top", "sums", "shrink", "scale"))
 
     def scores_read_memory(self, chain: SoftmaxProduct) -> bool:
-        """Whether scores read memory besides the product of rows and keys."""
+        """Whether scores read memory other than the factors of the product of rows and keys."""
         return any(n.op is o.PARAM for n in toposort([self.scores], lambda n: () if n in chain.products else n.src))
 
     # -- values ----------------------------------------------------------------------------------------------
     def weigh(self, node: UOp, at: Index, value: UOp) -> UOp:
-        """A weight, given the value of its exponential; factors that all keys share are applied at the end (1 here)."""
+        """A weight, computed from the value of its exponential; factors shared by all keys are applied at the end."""
         if node is self.chain.exps or any(node is n for n, _ in self.chain.shared):
-            self.asked[node] = at
+            self.last_read_at[node] = at
             return value if node is self.chain.exps else const(1, self.dtype)
         if node.op in o.MOVEMENT:
             return self.weigh(node.src[0], source_index(node, at, self.size)[0], value)
         if node.op is o.CAST and node.src[0].dtype.is_float:
             weight = self.weigh(node.src[0], at, value)
-            rounds = self.even and node.dtype.itemsize < self.dtype.itemsize and weight.op is not o.CONST
+            rounds = self.equal_sizes and node.dtype.itemsize < self.dtype.itemsize and weight.op is not o.CONST
             return weight.cast(node.dtype).cast(self.dtype) if rounds else weight
         edge = both(self.row_gate, self.key_gate)
         if node not in self.chain.inside:
             return self.value_at(node, at if node.shape else (), edge).cast(self.dtype)
         if node.op is o.WHERE:
-            if self.is_of_rows(node.src[0], at):             # left to the result
+            if self.is_of_rows(node.src[0], at):             # applied to the result
                 self.row_masks[node.src[0]] = at
                 return self.weigh(node.src[1], at, value)
             chosen = self.value_at(node.src[0], at if node.src[0].shape else (), edge)
             return chosen.where(self.weigh(node.src[1], at, value), const(0, self.dtype))
-        left, right = (self.weigh(s, at, value) for s in node.src)           # MUL, or DIV by what all keys share
+        left, right = (self.weigh(s, at, value) for s in node.src)  # MUL, or DIV by a value that all keys share
         if left.op is o.CONST or right.op is o.CONST:
             left, right = (left, right) if right.op is o.CONST else (right, left)
             return left if right.arg == 1 else left * right
         return left * right
 
     def is_of_rows(self, condition: UOp, at: Index) -> bool:
-        """Whether a condition depends on the row alone; for groups of threads, where no per-row value is stored."""
-        if not self.even or not condition.shape or self.of_rows():
+        """Whether a condition depends on the row alone; only for thread groups, if no per-row value is stored."""
+        if not self.equal_sizes or not condition.shape or self.of_rows():
             return False
         keys = {r for r in self.chosen_key if r not in (self.row, self.block)}
         return keys.isdisjoint(ranges_of(self.value_at(condition, at, self.row_gate)))
 
     def exponential(self, score: UOp, top: UOp) -> UOp:
-        """exp2((score - top) * rate), and 0 for a score of -inf even where the top is -inf: the row has seen no key
-        yet. (On CPUs, the exponent of a masked score is set to 0: results that underflow are slow.)"""
+        """exp2((score - top) * rate); and 0 for a score of -inf, even if the top is -inf because the row has seen no
+        key yet. (On CPUs, the exponent of a masked score is set to 0: results that underflow are slow.)"""
         zero, least, rate = const(0, self.dtype), identity(o.MAX, self.dtype), self.rate
-        if self.even:                     # exp2(-inf) is 0, and cheap
+        if self.equal_sizes:                     # exp2(-inf) is 0, and cheap
             seen = top.eq(least).where(zero, top)
             below = score - seen if rate is None else UOp(o.MULACC, self.dtype, (score, rate, seen * -rate.arg))
             return UOp(o.EXP2, self.dtype, (below,))
@@ -115,12 +116,12 @@ class OnlineSoftmax(BlockLoops):
                                                 Store(self.sums, self.row, zero)]), *super().begin()]
 
     def over_keys(self, first: UOp, size: int) -> tuple[list[Statement], UOp]:
-        """One block of keys, and the scores' expression."""
+        """Compute one block of keys; also return the scores' expression."""
         chain, key = self.chain, self.key(size)
         at = self.at_key("k_at", first, key)
         self.chosen_key = ranges_of(at[chain.axis])
         self.weigh(chain.weights, at, register("e", self.dtype))
-        scores_at, spot = self.asked[chain.exps], add(multiply(key, self.rows), self.row)
+        scores_at, spot = self.last_read_at[chain.exps], add(multiply(key, self.rows), self.row)
         found: list[UOp] = []
         self.known = self.rows_known()
 
@@ -129,8 +130,8 @@ class OnlineSoftmax(BlockLoops):
             value, least, gate = found[-1], identity(o.MAX, self.dtype), self.key_gate
             if value.op is o.WHERE and any(value.src[0] is self.value_at(condition, mask_at, self.row_gate)
                                            for condition, mask_at in self.row_masks.items()):
-                value = value.src[1]                         # weights of the other rows are not used
-            value = fused(value) if self.even else value
+                value = value.src[1]                         # the mask is applied to the result instead
+            value = fused(value) if self.equal_sizes else value
             if gate is not None and value.op is o.WHERE and value.src[2] is least:         # merge both masks
                 gate, value = gate & value.src[0], value.src[1]
             return [Store(self.tile, spot, value if gate is None else gate.where(value, least))]
@@ -159,7 +160,7 @@ class OnlineSoftmax(BlockLoops):
             substitute_index(found[-1], self.stands_for, {})
 
     def finish(self) -> list[Statement]:
-        """Store the shared factor, per-row values and the result; or, where keys are split, the result of a part."""
+        """Store the shared factor, per-row values and the result; or, if keys are split, the result of a part."""
         chain = self.chain
         if self.part.arg.size > 1:
             return self.kept_parts()
@@ -171,7 +172,8 @@ class OnlineSoftmax(BlockLoops):
             scaled = scaled * load(self.scale, self.row)
         top = load(self.top, self.row)
         self.known[chain.maximum] = lambda at: top if self.factor == 1 else top * self.factor
-        along = tuple([index(0) if a in chain.maximum.arg.axes else i for a, i in enumerate(self.asked[chain.exps])])
+        exps_at = self.last_read_at[chain.exps]
+        along = tuple([index(0) if a in chain.maximum.arg.axes else i for a, i in enumerate(exps_at)])
         for store in self.of_rows():
             out += self.nest([self.row], partial(self.stored, store, along))
         self.nest([self.row], list)
@@ -181,7 +183,7 @@ class OnlineSoftmax(BlockLoops):
         """The factor that the weights of all keys of a row share."""
         factor = const(1, self.dtype)
         for node, op in self.chain.shared:
-            value = self.value_at(node, self.asked[node], self.row_gate).cast(self.dtype)
+            value = self.value_at(node, self.last_read_at[node], self.row_gate).cast(self.dtype)
             factor = factor * value if op is o.MUL else factor / value
         return factor
 
@@ -193,7 +195,7 @@ class OnlineSoftmax(BlockLoops):
 
     # -- parts of keys, each of which is a task ----------------------------------------------------------------
     def part_memory(self, name: str, row: UOp, wide: list[UOp]) -> UOp:
-        """A load from memory shared by all tasks: a value of one part, for one row."""
+        """A load of one part's value for one row, from memory shared by all tasks."""
         sizes = [self.shape[self.chain.row_axis], *[c.arg.size for c in wide]]
         outer = [self.part, *[c for c in self.counters if c.arg.size > 1]]
         shape = (*[c.arg.size for c in outer], *sizes)
@@ -217,8 +219,8 @@ class OnlineSoftmax(BlockLoops):
         row = counter("q", self.shape[axis]) if self.shape[axis] > 1 else index(0)
         here = {self.place[axis]: row}
         self.place[axis], self.gate, self.row_gate = row, None, None
-        self.asked, self.row_masks = ({node: tuple([substitute_index(i, here, {}) for i in at])
-                                       for node, at in known.items()} for known in (self.asked, self.row_masks))
+        self.last_read_at, self.row_masks = ({node: tuple([substitute_index(i, here, {}) for i in at])
+                                       for node, at in known.items()} for known in (self.last_read_at, self.row_masks))
         top, sums, total, shrink = (register(name, self.dtype) for name in ("top", "sums", "total", "shrink"))
         part_top, part_sums = (self.part_memory(name, row, []) for name in ("part_top", "part_sums"))
         part_out = self.part_memory("part_out", row, self.wide)
@@ -242,7 +244,7 @@ class OnlineSoftmax(BlockLoops):
 
 
 def fused(value: UOp) -> UOp:
-    """x * constant + y as one MULACC; other values as they are."""
+    """Write x * constant + y as one MULACC; return other values unchanged."""
     if value.op is not o.ADD:
         return value
     product, other = value.src if value.src[0].op is o.MUL else value.src[::-1]

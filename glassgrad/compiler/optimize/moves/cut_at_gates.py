@@ -1,6 +1,6 @@
-"""Loops cut where a condition on their counter changes. In: a loop of independent iterations. Out: loops without it.
+"""Cut loops where a condition on their counter changes. In: a loop of independent iterations. Out: loops without it.
 
-`cat`, `pad` and windows at the edges of an image have such conditions; a loop without them is loads of whole vectors.
+`cat`, `pad` and windows at the edges of an image have such conditions. Without them, loads are of whole vectors.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from glassgrad.compiler.optimize.moves.move_decorator import move
 def cut_at_gates(loop: For, most: int) -> list[For]:
     """for i in n: S if i < c else T  ->  for i in c: S;  for i in n - c: T[i = i + c]
 
-    For loops of independent iterations whose conditions compare i alone with constants, as in `cat` and `pad`; where n
-    is known only at run time, i or a quotient of it with any bound, and i plus a tap (k, of a loop inside): that is cut
-    where it holds for all of them, as in the middle of a padded row. Refuses (returns the loop) where there would be
-    more than `most` cuts (with a run-time bound: half as many, since their order is not known).
+    For loops of independent iterations with conditions that compare i alone with constants, as in `cat` and `pad`. If n
+    is known only at run time, the condition may also compare i or a quotient of it with any bound, and i plus a tap
+    (the counter k of an inner loop): then the loop is cut where the condition holds for all taps, as in the middle of a
+    padded row. Refuses (returns the loop) more than `most` cuts (half as many with a run-time bound, since their order
+    is not known).
     """
     pieces = _pieces(loop, loop.body, most)
     return [piece.of(loop) for piece in pieces] if len(pieces) > 1 else [loop]
 
 
 def _pieces(loop: For, body: list[Statement], most: int) -> list[_Piece]:
-    """The iterations of a loop between which conditions in a body change; one piece where they do not, or too often."""
+    """Split a loop's iterations where conditions in the body change; a single piece if they change never, or too
+    often."""
     i, n = loop.range, loop.range.arg.size
     conditions = dict.fromkeys(x for x in nodes_in(body) if x.op is o.CMPLT and x.src[0].dtype is dtypes.index)
     inside = [] if loop.stop is None else [s for s in walk(body) if isinstance(s, For) and s.kind == LOOP]
@@ -49,9 +51,9 @@ def branches_at_parts(loop: For, around: list[For], most: int) -> list[tuple[UOp
     """for j: for i in n: y = a[i, j] if j < c else b[i, j - c]
     ->  for j: if j < c: for i in n: y = a[i, j];  if c <= j: for i in n: y = b[i, j - c]
 
-    For results that consist of several parts (`cat`), along a loop that is around this one: lanes would load from all
-    parts, and keep one. Returns each condition with its loop. Refuses where values are not chosen from several loads,
-    or conditions change more than `most` times.
+    For results that consist of several parts (`cat`), along a loop around this one: lanes would load from all parts,
+    and keep one value. Returns each condition with its loop. Refuses bodies that do not choose between several loads,
+    and conditions that change more than `most` times.
     """
     values = [n for n in nodes_in(loop.body) if n.op is o.WHERE and all(_loads(side) for side in n.src[1:])]
     for outer in around:
@@ -71,7 +73,7 @@ def branches_at_gates(loop: For, most: int) -> list[tuple[UOp | None, For]]:
     """for i in n: S if c else T  ->  if c: for i in n: S;  if not c: for i in n: T      (c is the same for all i)
 
     For conditions on loads that are not contiguous along i, which lanes with a condition would load one by one. Returns
-    each condition with its loop (None: always). Refuses where there are more than `most` such conditions, or none.
+    each condition with its loop (None: always). Refuses more than `most` such conditions, or none.
     """
     i, inside = loop.range, {f.range for f in walk(loop.body) if isinstance(f, For)} | {loop.range}
     apart = [n for n in loads_in([loop]) if len(n.src) > 2 and i in ranges_of(n.src[1])
@@ -90,13 +92,14 @@ def branches_at_gates(loop: For, most: int) -> list[tuple[UOp | None, For]]:
 
 @dataclass
 class _Piece:
-    """Iterations of a loop from `start` up to `end`, for which some conditions are known."""
+    """Iterations of a loop from `start` up to `end`, for which the values of some conditions are known."""
     start: UOp
     end: UOp
     known: dict[UOp, bool]
 
     def cut(self, condition: UOp, change: _Change) -> list[_Piece]:
-        """The iterations before a change and the others, with what is known of its condition; without empty pieces."""
+        """Split into the iterations before a change and those after it, each with the known value of its condition;
+        without empty pieces."""
         middle = operation(o.MIN, operation(o.MAX, change.at, self.start), self.end)
         before, after = ({condition: held} if held or change.for_all else {}
                          for held in (change.first, not change.first))
@@ -124,15 +127,16 @@ class _Piece:
 
 
 class _Change(NamedTuple):
-    """Where a condition on a counter changes."""
-    at: UOp               # the first number for which it is not what it was before,
-    first: bool           # and what it was before
-    for_all: bool         # whether that is so for all taps; else it may not hold for some of them, where it is not true
+    """The number from which on a condition on a counter has another value."""
+    at: UOp               # the first number with the other value
+    first: bool           # the value before it
+    # whether the value is exact for all taps; otherwise, a condition that is not True may hold for some of them
+    for_all: bool
 
 
 def _change(condition: UOp, i: UOp, taps: set[UOp]) -> _Change | None:
-    """Where a condition on the counter i changes, or, if it is on i and taps, where it begins or ceases to hold for all
-    taps; None where it compares something else than i, or a quotient of i, with values that are the same for all
+    """Where a condition on the counter i changes; for a condition on i and taps, where it begins or ceases to hold for
+    all taps. None for conditions that compare anything but i, or a quotient of i, with values that are the same for all
     iterations."""
     below, terms = linear(add(condition.src[0], multiply(condition.src[1], -1)))      # below + terms < 0
     some = {atom: k for atom, k in terms.items() if atom in taps}

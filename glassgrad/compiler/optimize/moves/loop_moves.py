@@ -1,7 +1,7 @@
-"""The moves: small edits of the loop tree that keep what it computes. In: statements. Out: statements.
+"""The moves: small edits of the loop tree that preserve its results. In: statements. Out: statements.
 
-Each shows before -> after. `merge` refuses (returns None) where it does not apply; the caller of any other move checks
-that first. Recipes and tilings are functions that call moves. Those that change the order of a sum are in
+Each docstring shows before -> after. `merge` refuses (returns None) where it does not apply; for other moves, the
+caller checks this. Recipes and tilings are functions that call moves. Moves that change the order of a sum are in
 reduction_moves.py. Imports nothing about processors: sizes are arguments.
 """
 
@@ -15,19 +15,19 @@ from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, divide_up, index, less, linear, modulo,
                                                     multiply, operation, substitute_index, times)
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, WIDE, Accumulate, Assign, For, If, Statement, Store,
-                                            counter, expressions, fold, left_of, load, loads_in, local, nested,
-                                            nodes_in, one, ranges_of, register, rewritten, walk, with_body)
+                                            counter, current, expressions, fold, load, loads_in, local, nested,
+                                            nodes_in, piece_bound, ranges_of, register, rewritten, walk, with_body)
 from glassgrad.compiler.lower.transcendental import COLD_PATH
 from glassgrad.compiler.optimize.moves.gates import gated
 from glassgrad.compiler.optimize.moves.move_decorator import move
 
 Replace = dict[UOp, UOp]
-PHASE_TASKS = 4096       # the most tasks of one phase: claiming one costs 0.05 us, and more under contention
+PHASE_TASKS = 4096       # the most tasks per phase: claiming one costs 0.05 us, and more under contention
 
 
-# -- what every move is made of ------------------------------------------------------------------------------
+# -- parts of moves ------------------------------------------------------------------------------------------
 def rebuild(body: Iterable[Statement], replace: Replace) -> list[Statement]:
-    """A copy of the statements with counters, registers or other expressions replaced."""
+    """Copy statements, replacing counters, registers or other expressions."""
     memo: Replace = {}
 
     def new(e: UOp) -> UOp:
@@ -44,20 +44,20 @@ def rebuild(body: Iterable[Statement], replace: Replace) -> list[Statement]:
     return [copied(s) for s in body]
 
 
-def assigned(body: Iterable[Statement]) -> list[UOp]:
-    """Registers that begin (are assigned, not only accumulated) in these statements."""
+def initialized_registers(body: Iterable[Statement]) -> list[UOp]:
+    """Registers that are initialized (assigned, not only accumulated) in these statements."""
     return list(dict.fromkeys(s.register for s in walk(body) if isinstance(s, Assign)))
 
 
-def accumulated(body: Iterable[Statement]) -> dict[UOp, o.Op]:
-    """Registers that are accumulated here but begin outside, with what combines them."""
-    inside = set(assigned(body))
+def accumulated_registers(body: Iterable[Statement]) -> dict[UOp, o.Op]:
+    """Registers that are accumulated here but initialized outside, each with the op that combines them."""
+    inside = set(initialized_registers(body))
     return {s.register: s.combine for s in walk(body) if isinstance(s, Accumulate) and s.register not in inside}
 
 
-def spread_rows(body: list[Statement], copies: int, at: UOp) -> list[Statement]:
-    """LOCAL memory written in a loop's body becomes one for each iteration: element e of iteration i at e * copies + i.
-    `at` is the iteration's number."""
+def copies_per_iteration(body: list[Statement], copies: int, at: UOp) -> list[Statement]:
+    """Give each iteration its own copy of the LOCAL memory written in a loop's body: element e of iteration i is at
+    e * copies + i. `at` is the iteration's number."""
     memories = {s.memory: local(s.memory.arg.name, s.memory.dtype, s.memory.arg.size * copies) for s in walk(body)
                 if isinstance(s, Store) and s.memory.op is o.LOCAL and s.memory.arg.scope == "worker"}
     if not memories:
@@ -76,10 +76,10 @@ def serial(body: Iterable[Statement]) -> list[Statement]:
             If(s.condition, serial(s.body)) if isinstance(s, If) else s for s in body]
 
 
-def pieces(size: int, piece: int) -> list[tuple[int, int, int]]:
-    """A length as whole pieces and the remainder: (start, how many, how long).
+def split_length(size: int, piece: int) -> list[tuple[int, int, int]]:
+    """Split a length into whole pieces and a remainder: (start, how many, how long).
 
-    >>> pieces(100, 16)
+    >>> split_length(100, 16)
     [(0, 6, 16), (96, 1, 4)]
     """
     whole, rest = divmod(size, piece)
@@ -89,8 +89,7 @@ def pieces(size: int, piece: int) -> list[tuple[int, int, int]]:
 # -- moves ---------------------------------------------------------------------------------------------------
 @move(lambda outer: None)
 def merge(outer: For) -> For | None:
-    """for i in a: for j in b: ..i..j..  ->  for m in a*b: ..m//b..m%b..      refuses: an index does not stay linear;
-    nothing is done (b is 0)"""
+    """for i in a: for j in b: ..i..j..  ->  for m in a*b: ..m//b..m%b..     refuses: an index not linear in m; b = 0"""
     if len(outer.body) != 1 or not isinstance(outer.body[0], For):
         return None
     inner = outer.body[0]
@@ -109,7 +108,7 @@ def merge(outer: For) -> For | None:
 
 def _merged_rows(outer: For, inner: For, whole: UOp) -> For | None:
     """for i in a: for j below stop: S[i * stop + j]  ->  for m below a * stop: S[m]      refuses: other uses of i; rows
-    of a product that would be copied, because memory would be for the greatest stop"""
+    of a product that would be copied, since their memory would be sized for the largest stop"""
     stop = inner.stop
     if stop is None or ranges_of(stop):
         return None
@@ -121,8 +120,8 @@ def _merged_rows(outer: For, inner: For, whole: UOp) -> For | None:
 
 
 def _copies_rows(body: list[Statement], rows: UOp) -> bool:
-    """Whether tiles of a product could copy all of the factor with these rows: it is computed, or neither lies along a
-    sum nor has columns of the result in place of rows, of which a task copies its own."""
+    """Whether tiles of a product could copy the whole factor with these rows: a factor that is computed, or that
+    neither has its sum contiguous nor has columns of the result in place of rows (of those, a task copies its own)."""
     loops = [s.range for s in walk(body) if isinstance(s, For)]
     if all([linear(s.index)[1].get(rows) == 1 for s in walk(body) if isinstance(s, Store)]):
         loops.append(rows)
@@ -134,7 +133,7 @@ def _copies_rows(body: list[Statement], rows: UOp) -> bool:
 
 
 def merge_all(body: list[Statement]) -> list[Statement]:
-    """Merge every pair of nested loops that can be merged, inside out."""
+    """Merge every pair of nested loops that can be merged, innermost first."""
     out: list[Statement] = []
     for s in body:
         if isinstance(s, (For, If)):
@@ -155,53 +154,54 @@ def without_known_gates(body: list[Statement]) -> list[Statement]:
 def wide(loop: For, tile: int, lanes: int, copies: bool = True, consecutive: bool = False) -> list[Statement]:
     """for i in n: S  ->  for o in n/(t*v): TILE u in t: LANE l in v: S[i = (o*t + u)*v + l]; and the rest the same way
 
-    For loops of independent iterations. Registers that begin inside become one per (u, l), and so does LOCAL memory
-    that is written inside; without `copies`, it is indexed by i already. With `consecutive`, i = (o*v + l)*t + u: a
-    lane has t consecutive iterations, which a GPU's thread loads together.
+    For loops of independent iterations. Registers initialized inside become one per (u, l), and so does LOCAL memory
+    written inside (without `copies`, it is already indexed by i). With `consecutive`, i = (o*v + l)*t + u: each lane
+    has t consecutive iterations, which a GPU thread loads together.
     """
     out: list[Statement] = []
     for step in wide_steps(loop, tile, lanes, consecutive):
         body = step.body_of(loop)
-        body = spread_rows(body, step.width, step.number) if copies else body
+        body = copies_per_iteration(body, step.width, step.number) if copies else body
         out += step.loop(step.tiled(body), loop.kind)
     return out
 
 
 @dataclass
 class WideStep:
-    """Iterations of a loop that run as `tile` vectors of `lanes`, `count` times (or `stop`), from `start` on."""
-    name: str                 # of the loop
+    """Iterations of a loop, from `start` on, as `count` (or `stop`) steps of `tile` vectors of `lanes`."""
+    name: str                 # the loop's name
     start: UOp
     count: int
     tile: int
     lanes: int
     stop: UOp | None
-    consecutive: bool = False      # whether a lane has consecutive iterations; else a vector has
-    end: UOp | None = None    # the loop's end, where some lanes may be past it
+    consecutive: bool = False      # whether each lane has consecutive iterations, instead of each vector
+    end: UOp | None = None    # the loop's end, if some lanes may be past it
 
     def __post_init__(self) -> None:
-        self.outer = counter(self.name + ("o" if self.start.op is o.CONST else "r"), self.count)    # r may be inside o
+        self.outer = counter(self.name + ("o" if self.start.op is o.CONST else "r"), self.count)   # r may be inside o
         self.over, self.lane = counter(self.name + "u", self.tile), counter(self.name + "l", self.lanes)
         self.axes = [r for r in (self.over, self.lane) if r.arg.size > 1]
         self.width = self.tile * self.lanes
-        self.number = add(multiply(one(self.over), self.lanes), one(self.lane))       # of the iteration in its step
-        place = add(multiply(one(self.lane), self.tile), one(self.over)) if self.consecutive else self.number
-        self.at = add(self.start, add(multiply(one(self.outer), self.width), place))
+        self.number = add(multiply(current(self.over), self.lanes), current(self.lane))      # of the iteration
+        place = add(multiply(current(self.lane), self.tile), current(self.over)) if self.consecutive else self.number
+        self.at = add(self.start, add(multiply(current(self.outer), self.width), place))
 
     @property
     def is_inside(self) -> UOp | None:
-        """The condition that a lane is not past the loop's end: one for all its consecutive iterations if possible."""
+        """The condition that a lane is not past the loop's end; if possible, the same for all its iterations."""
         if self.end is None:
             return None
         together = self.consecutive and self.end.op is o.CONST and self.end.arg % self.tile == 0
         return less(substitute_index(self.at, {self.over: index(0)}, {}) if together else self.at, self.end)
 
     def body_of(self, loop: For) -> list[Statement]:
-        """The loop's body for one step: registers that begin inside become one for each of its iterations."""
+        """The loop's body for one step: registers initialized inside become one per iteration of the step."""
         names: Replace = {r: register(r.arg + f"_{self.name}", r.dtype, (*r.src, *self.axes))
-                          for r in assigned(loop.body)}
+                          for r in initialized_registers(loop.body)}
         body, gate = rebuild(loop.body, {loop.range: self.at, **names}), self.is_inside
-        return body if gate is None else gated(body, gate, accumulated(body), self.axes)    # the first lane is inside
+        # the first lane is always inside
+        return body if gate is None else gated(body, gate, accumulated_registers(body), self.axes)
 
     def tiled(self, body: list[Statement]) -> list[Statement]:
         """S  ->  TILE u: LANE l: S"""
@@ -213,7 +213,7 @@ class WideStep:
 
 
 def wide_steps(loop: For, tile: int, lanes: int, consecutive: bool = False) -> list[WideStep]:
-    """A loop's iterations as steps: whole tiles, then the vectors left over, then the lanes left over.
+    """Cut a loop's iterations into steps: whole tiles, then the remaining vectors, then the remaining lanes.
 
     With a run-time bound: whole tiles, whole vectors, then one vector whose lanes past the end are masked off.
     """
@@ -221,7 +221,7 @@ def wide_steps(loop: For, tile: int, lanes: int, consecutive: bool = False) -> l
     if stop is None:
         return [WideStep(name, index(start), count, t, v, None, consecutive)
                 for start, count, t, v in _steps(n, tile, lanes)]
-    stop = within(stop, n)
+    stop = clamped_stop(stop, n)
     tiles, vectors = divide(stop, tile * lanes), divide(stop, lanes)
     before, rest = multiply(tiles, tile * lanes), divide_up(modulo(stop, lanes), lanes)
     steps = [WideStep(name, index(0), n // (tile * lanes), tile, lanes, tiles, consecutive),
@@ -231,14 +231,13 @@ def wide_steps(loop: For, tile: int, lanes: int, consecutive: bool = False) -> l
     return [step for step in steps if step.count > 0 and step.stop is not index(0)]
 
 
-def within(stop: UOp, size: int) -> UOp:
+def clamped_stop(stop: UOp, size: int) -> UOp:
     """The stop, clamped to the size."""
     return stop if bounds(stop)[1] <= size else UOp(o.MIN, dtypes.index, (stop, index(size)))
 
 
 def _steps(n: int, tile: int, lanes: int) -> list[tuple[int, int, int, int]]:
-    """n elements as (start, how many times, vectors, lanes): whole tiles, the remaining vectors as one tile, then the
-    remaining lanes.
+    """Cut n elements into (start, times, vectors, lanes): whole tiles, remaining vectors as one tile, remaining lanes.
 
     >>> _steps(1000, 4, 16)
     [(0, 15, 4, 16), (960, 1, 2, 16), (992, 1, 1, 8)]
@@ -253,8 +252,7 @@ def _steps(n: int, tile: int, lanes: int) -> list[tuple[int, int, int, int]]:
 def spread(body: list[Statement], count: int, interleaved: bool = True) -> list[Statement]:
     """for i in n: S; rest  ->  TASK t in count: { for i in n/count: S; if t is the last: rest }
 
-    With a run-time bound the first task does the rest: it exists however short the loop is. `interleaved`: as in
-    `tasks`."""
+    With a run-time bound, the first task does the rest: it exists for any length. `interleaved`: as in `tasks`."""
     loop = body[0]
     if not isinstance(loop, For) or count < 2 or loop.range.arg.size < 2 or loop.kind not in (LOOP, TASK):
         return body
@@ -275,8 +273,8 @@ def spread(body: list[Statement], count: int, interleaved: bool = True) -> list[
 def tasks(loop: For, count: int, interleaved: bool = True) -> For:
     """for i in n: S  ->  TASK o in count: for i in n/count: S[i = o*n/count + i]      (the last may be shorter)
 
-    With a run-time bound, iterations are `interleaved`, so that all tasks get equally many, however many there are;
-    otherwise each task gets consecutive ones, for fast memory access, and the last tasks may have nothing to do.
+    With a run-time bound, iterations are `interleaved`, so that all tasks get about equally many, however many there
+    are. Otherwise each task gets consecutive ones, for fast memory access, and the last tasks may have nothing to do.
     """
     n, name = loop.range.arg.size, loop.range.arg.name
     if count >= n:
@@ -291,15 +289,15 @@ def tasks(loop: For, count: int, interleaved: bool = True) -> For:
         left = divide(add(loop.stop, add(index(count - 1), multiply(outer, -1))), count)
         return For(outer, TASK, [For(inner, LOOP, body, left)], loop.stop)
     body = rebuild(loop.body, {loop.range: add(multiply(outer, step), inner)})
-    rest = left_of(n if loop.stop is None else loop.stop, step, outer)
+    rest = piece_bound(n if loop.stop is None else loop.stop, step, outer)
     return For(outer, TASK, [For(inner, LOOP, body, rest)], loop.stop and divide_up(loop.stop, step))
 
 
-def share_out(loops: list[UOp], body: list[Statement], most: int = PHASE_TASKS,
-              stops: dict[UOp, UOp | None] | None = None, interleaved: bool = True) -> list[Statement]:
+def loops_as_tasks(loops: list[UOp], body: list[Statement], most: int = PHASE_TASKS,
+                   stops: dict[UOp, UOp | None] | None = None, interleaved: bool = True) -> list[Statement]:
     """for a: for b: S  ->  TASK a: TASK b: S      (several iterations per task, if there are more than `most`)
 
-    A loop of one iteration is left out where S does not read its counter."""
+    A loop with one iteration is omitted if S does not read its counter."""
     done, takes = 1, []
     for r in loops:
         takes.append(min(r.arg.size, -(-most // done)) if done < most else 1)
@@ -312,14 +310,14 @@ def share_out(loops: list[UOp], body: list[Statement], most: int = PHASE_TASKS,
 
 
 # -- cold paths ----------------------------------------------------------------------------------------------
-# A lane cannot branch, but a vector can: where no lane needs the expensive side, it is skipped. The sine of large
-# angles is three quarters of a sine's work, and most vectors have none.
+# A single lane cannot branch, but a vector can: the expensive side is skipped if no lane needs it. For large angles, it
+# is three quarters of the work of a sine, and most vectors have no large angle.
 
 @move(lambda body, *_: body)
 def branch(body: list[Statement], wide: tuple[For, ...] = (), names: list[UOp] | None = None) -> list[Statement]:
     """S[v < limit ? usual : cold]  ->  r = usual; if max over lanes of v >= limit: r = that WHERE; S[r]
 
-    refuses: what is inside a FOLD, whose lanes are not in scope where it is computed
+    refuses: a WHERE inside a FOLD, since its lanes are not in scope where it is computed
     """
     names = [] if names is None else names                       # registers made so far
     out: list[Statement] = []
@@ -345,7 +343,7 @@ def branch(body: list[Statement], wide: tuple[For, ...] = (), names: list[UOp] |
     return out
 
 
-def usual_nodes(root: UOp) -> list[UOp]:
+def nodes_off_cold_paths(root: UOp) -> list[UOp]:
     """Every node under the root that is not on a cold path."""
     nodes = toposort([root])
     if not any([_has_cold_path(node) for node in nodes]):

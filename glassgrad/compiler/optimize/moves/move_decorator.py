@@ -1,9 +1,9 @@
-"""Declare moves, note them, apply only the first ones. In: functions with `@move`. Out: the moves that were applied.
+"""Declare moves, log them, and apply only the first ones. In: functions with `@move`. Out: the moves that were applied.
 
-A function with `@move` also says what replaces it when it is left out: the loops unchanged. With the first n moves
-applied and all others left out, a recipe still gives a complete tree that computes the same. So the tree after each
-move can be shown (the visualizer), and the first move after which it is wrong can be found (CHECK=1). A move that
-another one calls is part of that one.
+A function with `@move` also declares the result of omitting it: the loops unchanged. If a recipe applies only its first
+n moves, it still gives a complete tree that computes the same. So the tree after each move can be shown (in the
+visualizer), and the first move after which it is wrong can be found (CHECK=1). A move called by another move is part
+of that one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class AppliedMove(NamedTuple):
-    """A move that was applied: its name, and what it does, before -> after."""
+    """A move that was applied: its name, and its before -> after."""
     name: str
     does: str
     file: str          # below glassgrad/compiler
@@ -30,7 +30,7 @@ class AppliedMove(NamedTuple):
 
 
 class MoveLog:
-    """The moves of one recipe, in order; those beyond the limit are left out."""
+    """The moves that one recipe applied, in order; moves beyond the limit are omitted."""
 
     def __init__(self, limit: int | None = None):
         self.limit, self.applied, self.inside = limit, list[AppliedMove](), False
@@ -41,7 +41,7 @@ _log: ContextVar[MoveLog | None] = ContextVar("log", default=None)
 
 @contextmanager
 def logged_moves(limit: int | None = None) -> Iterator[MoveLog]:
-    """Inside, moves are noted, and only the first `limit` are applied."""
+    """Within this context, log moves, and apply only the first `limit` of them."""
     log = MoveLog(limit)
     token = _log.set(log)
     try:
@@ -51,8 +51,8 @@ def logged_moves(limit: int | None = None) -> Iterator[MoveLog]:
 
 
 def move(leave_out: Callable[..., Any]) -> Callable[[F], F]:
-    """Declare a move. `leave_out` gives, from the same arguments, the loops without it (or None, where that is how the
-    move itself refuses)."""
+    """Decorator that declares a move. `leave_out` takes the same arguments and returns the loops without the move (or
+    None, if that is how the move itself refuses)."""
     def declare(function: F) -> F:
         does = " ".join((function.__doc__ or "").split("\n\n")[0].split())
         file = function.__module__.split(".compiler.")[-1].replace(".", "/") + ".py"
@@ -83,7 +83,7 @@ def _same(result: Any, left_out: Any) -> bool:
 
 
 def _flat(statements: Any) -> list[Any]:
-    """Statements, or lists of them, as a flat list that can be compared: loops by their heads, others by identity."""
+    """Flatten statements, or lists of them, to a list to compare: loops by their heads, others by identity."""
     if isinstance(statements, (list, tuple)):
         return [row for inner in statements for row in ("[", *_flat(inner))]
     if isinstance(statements, For):

@@ -1,13 +1,13 @@
-"""Store padding with its zeros. In: a product of a padded factor. Out: a phase that copies it, and the product after.
+"""Copy a padded image with its zeros. In: a product of a padded factor. Out: a phase that copies it; the product after.
 
-Where a tiling reads an image in vectors it cannot stop at the image's edges (as padding_bounds.py does for scalar
-reads), and a test at every tap costs more than the copy:
+A tiling that reads an image in vectors cannot stop at the image's edges (as padding_bounds.py does for scalar reads),
+and a test at every tap costs more than the copy:
 
     TASK i: for k: r += x[i + k - 1 if 0 <= i + k - 1 < n] * w[k]
     ->  phase 1   TASK u in n + 2: padded[u] = x[u - 1 if 0 <= u - 1 < n]
         phase 2   TASK i: for k: r += padded[i + k] * w[k]
 
-Of images whose number is known only at run time, each task copies its own.
+If the number of images is known only at run time, each task copies its own.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dataclasses import dataclass, replace
 from glassgrad.compiler.graph import DType, UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import (Terms, add, all_of, below_limit, both, bounds, build, index, less,
                                                     multiply, substitute_index)
-from glassgrad.compiler.lower.loops import LOOP, For, Statement, Store, counter, load, local, nested, one, ranges_of
+from glassgrad.compiler.lower.loops import LOOP, For, Statement, Store, counter, current, load, local, nested, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.recognize import REREAD, Product, stride_along
 
-TASK_ELEMENTS = 8192    # that a task copies: claiming one costs as much as copying some hundreds
+TASK_ELEMENTS = 8192    # elements that a task copies: claiming a task costs as much as copying some hundreds
 
 
 @dataclass
 class _Axis:
-    """An axis of the padded image: the linear combination of loops along it, and its stride in memory."""
+    """An axis of the padded image: a linear combination of loops, and its stride in memory."""
     terms: Terms
     step: int
 
@@ -37,9 +37,9 @@ class _Axis:
 
 
 def with_zeros(product: Product, lanes: int) -> tuple[list[list[Statement]], Product] | None:
-    """The phases that copy, and the product that reads the copies; None where no factor is a padded window. A factor
-    cast from a narrower type is copied after the cast: it is cast once, not at every tap. With run-time bounds, a copy
-    is of what one iteration of the batch reads."""
+    """The phases that copy, and the product that reads the copies; None if no factor is a padded window. A factor that
+    is cast from a narrower type is copied after the cast, so that it is cast once, not at every tap. With run-time
+    bounds, the copy has what one iteration of the batch reads."""
     phases: list[list[Statement]] = []
     factors: list[UOp] = []
     for name, factor in (("padded_left", product.left), ("padded_right", product.right)):
@@ -64,26 +64,26 @@ def _copy(name: str, factor: UOp, lanes: int, around: frozenset[UOp]) -> tuple[l
     counters = [counter(f"x{number}", axis.size) for number, axis in enumerate(axes)]
     place, there, inside = index(0), index(0), substitute_index(at, {r: index(0) for r in loops}, {})
     for axis, u in zip(axes, counters):
-        place = add(multiply(place, axis.size), one(u))
+        place = add(multiply(place, axis.size), current(u))
         there = add(multiply(there, axis.size), build(-axis.low, axis.terms))
-        inside = add(inside, multiply(add(one(u), index(axis.low)), axis.step))
+        inside = add(inside, multiply(add(current(u), index(axis.low)), axis.step))
     wanted: UOp | None = None
     for terms, limit in filter(None, conditions):
         axis, u = next((a, u) for a, u in zip(axes, counters) if _multiple(terms, a.terms))
-        along = multiply(add(one(u), index(axis.low)), _multiple(terms, axis.terms) or 0)
+        along = multiply(add(current(u), index(axis.low)), _multiple(terms, axis.terms) or 0)
         wanted = both(wanted, less(along, index(limit)))
     *outer, last = [u for u in counters if u.arg.size > 1]
     value = load(source, inside, wanted)
     for dtype in dtypes_above:
         value = value.cast(dtype)
     body: list[Statement] = moves.wide(For(last, LOOP, [Store(memory, place, value)]), 1, lanes, copies=False)
-    copied = nested(outer, body) if own else moves.share_out(outer, body, -(-memory.arg.size // TASK_ELEMENTS))
+    copied = nested(outer, body) if own else moves.loops_as_tasks(outer, body, -(-memory.arg.size // TASK_ELEMENTS))
     return copied, load(memory, there)
 
 
 def _image(factor: UOp) -> tuple[UOp, list[DType]]:
     """The load of a factor, and the types it is cast to, first to last. (A load is 0 where its gate is false, so a
-    WHERE between it and 0 whose condition the gate includes is the load.)"""
+    WHERE between it and 0 is dropped if the gate includes its condition.)"""
     chosen: UOp | None = None
     if factor.op is o.WHERE and factor.src[2].op is o.CONST and factor.src[2].arg == 0:
         chosen, factor, _ = factor.src
@@ -97,7 +97,7 @@ def _image(factor: UOp) -> tuple[UOp, list[DType]]:
 
 
 def _multiple(terms: Terms, of: Terms) -> int | None:
-    """The integer n for which `terms` is n times `of`; None where there is none."""
+    """The integer n with `terms` == n times `of`; None if there is none."""
     first = next(iter(of))
     times = terms.get(first, 0) // of[first]
     return times if times and terms == {r: times * k for r, k in of.items()} else None
@@ -105,7 +105,7 @@ def _multiple(terms: Terms, of: Terms) -> int | None:
 
 def _axes(at: UOp, conditions: list[tuple[Terms, int] | None], loops: frozenset[UOp]) -> list[_Axis] | None:
     """The axes of the image, outermost first: those that the gate's conditions test, and the others by their strides in
-    the address. Refuses (None) a gate that tests something else than a position: a remainder, say."""
+    the address. Refuses (None) a gate that tests anything but positions, for example a remainder."""
     steps = {r: stride_along(at, r) for r in loops}
     tested = [condition[0] for condition in conditions if condition is not None]
     if len(tested) < len(conditions) or None in steps.values():

@@ -1,8 +1,8 @@
-"""Hoist loads above computation. In: vectors of independent iterations. Out: the same, with loads ahead.
+"""Hoist loads above computation. In: vectors of independent iterations. Out: the same, with loads first.
 
-A GPU thread that computes for long on what it loaded, and loads only then what comes next, leaves memory idle: the
-compiler cannot hoist the load above a store that might alias it. Iterations are independent, so we can. So are the
-stores of one iteration, where none of them writes what others read.
+A GPU thread that computes long on loaded values, and only then loads the next ones, leaves memory idle: the compiler
+cannot hoist the load above a store that might alias it. But we know that iterations are independent. So are the stores
+of one iteration, if none of them writes what others read.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import math
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Assign, For, Statement, Store, around, counter, load,
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Assign, For, Statement, Store, counter, in_loops, load,
                                             loads_in, ranges_of, register)
 from glassgrad.compiler.optimize.moves.loop_moves import rebuild
 from glassgrad.compiler.optimize.moves.move_decorator import move
 
 PIECES = 4
-MOST_FIRST = 64        # elements that a thread reads for several stores before the first of them
-MOST_READS = 2         # loads per element: more would take too many registers
+MOST_FIRST = 64        # elements that a thread loads for several stores before the first of them
+MOST_READS = 2         # loads per element: with more, they would take too many registers
 
 
 @move(lambda body, *_: body)
 def read_ahead(body: list[Statement], pieces: int = PIECES, most: int = MOST_READS) -> list[Statement]:
     """for o in n: TILE u: LANE l: S(x[..])  ->  for o in n/p: TILE q in p: TILE u: LANE l: r[q,u,l] = x[..]; S(r)
 
-    refuses (returns the body): another form, n is no multiple of p, many reads, or statements that read what others
+    refuses (returns the body): another form; n that is no multiple of p; many reads; statements that read what others
     of them store
     """
     first = body[0] if body else None
@@ -43,8 +43,8 @@ def read_ahead(body: list[Statement], pieces: int = PIECES, most: int = MOST_REA
 def read_next(body: list[Statement], most: int) -> list[Statement]:
     """for o in n: wide: S(x[o], y)  ->  wide: s = y; r = x[0]; for o in n: wide: t = x[o + 1]; S(r, s); r = t
 
-    For long computations, where a compiler would sink loads of several pieces to their uses. refuses (returns the
-    body): as `read_ahead`, but for any n above 1; loads that are the same for all lanes stay where they are
+    For long computations, where a compiler would move the loads of several pieces down to their uses. refuses (returns
+    the body): as `read_ahead`, but any n above 1 will do; loads that are the same for all lanes stay where they are
     """
     first = body[0] if body else None
     if not isinstance(first, For) or first.kind != LOOP or first.stop is not None or first.range.arg.size < 2:
@@ -60,7 +60,7 @@ def read_next(body: list[Statement], most: int) -> list[Statement]:
     moving = [n for n in reads if at in ranges_of(n)]
     steps = [*[Assign(later[n], _read_after(n, at)) for n in moving], *rebuild(inner, {**held}),
              *[Assign(held[n], later[n]) for n in moving]]
-    return [*around(wide, begin), For(at, LOOP, around(wide, steps)), *body[1:]]
+    return [*in_loops(wide, begin), For(at, LOOP, in_loops(wide, steps)), *body[1:]]
 
 
 def _read_after(read: UOp, at: UOp) -> UOp:
@@ -70,7 +70,7 @@ def _read_after(read: UOp, at: UOp) -> UOp:
 
 
 def _may_read_ahead(wide: list[For], inner: list[Statement], reads: list[UOp], most: int) -> bool:
-    """Whether statements are stores with few loads, none of memory that another of them stores to, and none at a loaded
+    """Whether statements are stores with few loads: none of memory that another of them stores to, none at a loaded
     index."""
     stores = [s for s in inner if isinstance(s, Store)]
     stored, read = {s.memory for s in stores}, {n.src[0] for n in reads}
@@ -86,9 +86,9 @@ def _read_by_index(reads: list[UOp]) -> bool:
 def read_first(body: list[Statement], least: int = 2, most: int = MOST_FIRST) -> list[Statement]:
     """TILE u: LANE l: S(x[..]); T(y[..])  ->  TILE u: LANE l: r[u,l] = x[..]; q[u,l] = y[..]; S(r); T(q)
 
-    The loads of several stores are in flight together, also in loops inside; `least` is 1 where a single store is
-    repeated by the TILE loops around it, at strided positions.
-    refuses (leaves as it is): fewer stores, too much to read, statements that read what others of them store
+    The loads of several stores are in flight together, also inside loops. `least` is 1 if the TILE loops around a
+    single store repeat it at strided positions.
+    refuses (leaves as it is): fewer stores; too much to read; statements that read what others of them store
     """
     out: list[Statement] = []
     for s in body:
@@ -110,16 +110,16 @@ def _loads_first(name: str, wide: list[For], inner: list[Statement], reads: list
     """S(x[..])  ->  TILE u: LANE l: r[u,l] = x[..]; S(r)      (in these loops)"""
     axes = [f.range for f in wide]
     held: dict[UOp, UOp] = {n: register(f"{name}{i}", n.dtype, axes) for i, n in enumerate(reads)}
-    return around(wide, [*[Assign(r, n) for n, r in held.items()], *rebuild(inner, held)])
+    return in_loops(wide, [*[Assign(r, n) for n, r in held.items()], *rebuild(inner, held)])
 
 
 def _reads(inner: list[Statement]) -> list[UOp]:
-    """The loads of statements from the device's memory."""
+    """The loads from the device's memory in statements."""
     return [n for n in loads_in(inner) if n.src[0].op is o.PARAM]
 
 
 def _wide_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
-    """The perfectly nested TILE and LANE loops of a body, and what the innermost one holds."""
+    """The perfectly nested TILE and LANE loops of a body, and the body of the innermost one."""
     loops: list[For] = []
     while len(body) == 1 and isinstance(body[0], For) and body[0].kind in (TILE, LANE):
         loops.append(body[0])

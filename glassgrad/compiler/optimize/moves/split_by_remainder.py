@@ -1,13 +1,13 @@
 """Resolve gates that test divisibility at compile time. In: a loop tree. Out: trees without such gates.
 
-The gradient of a window with a stride s reads x[(i - k) / s] where s divides i - k, and 0 elsewhere: of s taps, s - 1
-multiply zeros. But which taps count depends on the remainder of i alone:
+The gradient of a window with stride s reads x[(i - k) / s] where s divides i - k, and 0 elsewhere: of s taps, s - 1
+multiply zeros. Which taps these are depends on the remainder of i alone:
 
     for i in n: for k in taps: if (i - k) % s == 0: S[i, k]
     ->  for each r in s:  for i in n/s: for k in the taps with (r - k) % s == 0:  S[s*i + r, k]
 
-Each remainder is a separate loop nest: no gate is left, no product is wasted, and addresses have constant strides.
-If the nests are no contractions, a GPU does them in one nest, so that their interleaved results are stored together.
+Each remainder becomes a separate loop nest: no gate is left, no product is wasted, and addresses have constant strides.
+If the nests are not contractions, a GPU does them in one nest, so that their interleaved results are stored together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide_up, index, less, linear, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (Accumulate, Assign, For, If, Statement, Store, around, counter, loads_in,
+from glassgrad.compiler.lower.loops import (Accumulate, Assign, For, If, Statement, Store, counter, in_loops, loads_in,
                                             register, task_loops, walk, with_body)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import edge_gate
@@ -26,7 +26,7 @@ from glassgrad.compiler.schedule.joined_remainders import MOST_NESTS
 
 @move(lambda body: [body])
 def by_remainder(body: list[Statement]) -> list[list[Statement]]:
-    """One loop nest for each remainder; the body itself where no gate tests a remainder."""
+    """One loop nest for each remainder; only the body itself if no gate tests a remainder."""
     waiting: list[list[Statement]] = [body]
     done: list[list[Statement]] = []
     while waiting:
@@ -42,7 +42,8 @@ def by_remainder(body: list[Statement]) -> list[list[Statement]]:
 @move(lambda body: body)
 def split_where_divided(body: list[Statement]) -> list[Statement]:
     """for i in n: S[(i + c) // s, (i + c) % s]  ->  for q: for r in s: S[q, r] where 0 <= s * q + r - c < n
-    refuses: a body without sums; sums whose index along a loop is not divided like this, or is used in another way"""
+    refuses: a body without sums; sums that do not divide their index along a loop like this, or use it in another
+    way"""
     loops, inner = task_loops(body)
     out: list[For] = []
     for f in loops:
@@ -60,11 +61,11 @@ def split_where_divided(body: list[Statement]) -> list[Statement]:
                  Store(s.memory, s.index, edge_gate(s.value, inside), s.combine, both(inside, s.gate))
                  for s in moves.rebuild(inner, {f.range: at})]
         out += [For(some, f.kind, []), For(rest, f.kind, [])]
-    return around(out, inner)
+    return in_loops(out, inner)
 
 
 def _divided(f: For, inner: list[Statement]) -> tuple[int, int] | None:
-    """c and s, where sums use the loop index i only as (i + c) % s and (i + c) // s; else None."""
+    """The numbers c and s, if sums use the loop index i only as (i + c) % s and (i + c) // s; None otherwise."""
     every = list(walk(inner))
     sums = [s.value for s in every if isinstance(s, (Assign, Accumulate))]
     if any(not isinstance(s, (For, Assign, Accumulate)) and s not in inner for s in every) or \
@@ -102,14 +103,14 @@ def in_one_nest(nests: list[list[Statement]]) -> list[list[Statement]]:
     sums: list[Statement] = []
     stores: list[Statement] = []
     for number, body in enumerate(inner):
-        own = {r: register(f"{r.arg}_{number}", r.dtype, r.src) for r in moves.assigned(body)}
+        own = {r: register(f"{r.arg}_{number}", r.dtype, r.src) for r in moves.initialized_registers(body)}
         begins = [s for s in body if isinstance(s, Assign)]
         steps = [s for s in body if isinstance(s, (For, Accumulate))]
         ends = [s for s in body if isinstance(s, Store)]
         if [*begins, *steps, *ends] != body:
             return nests
         terms = [s for s in steps if isinstance(s, Accumulate)]
-        if terms == steps:                       # a sum of one term has no loop
+        if terms == steps:                       # a sum with one term has no loop
             first = {s.register: s.value for s in begins}
             for term in terms:
                 first[term.register] = UOp(term.combine, term.value.dtype, (first[term.register], term.value))
@@ -117,15 +118,15 @@ def in_one_nest(nests: list[list[Statement]]) -> list[list[Statement]]:
         else:
             sums += moves.rebuild([*begins, *steps], own)
             stores += moves.rebuild(ends, own)
-    return [around(loops[0], [*sums, *stores])]
+    return [in_loops(loops[0], [*sums, *stores])]
 
 
 def _cut(body: list[Statement]) -> list[list[Statement]] | None:
-    """One nest per remainder of one gate; None where there is no gate between one outer and one summed loop."""
+    """One nest per remainder of one gate; None if there is no gate between one outer loop and one summed loop."""
     loops, inner = task_loops(body)
     summed = {s.range for s in walk(inner) if isinstance(s, For) and s.stop is None}
     outer = {f.range: at for at, f in enumerate(loops)}
-    # a gate in the epilogue of a sum saves no product: there the loops stay whole
+    # a gate in the epilogue of a sum saves no products: the loops stay whole
     for gate in toposort(s.value for s in walk(inner) if isinstance(s, Accumulate)):
         if gate.op is not o.CMPLT or gate.src[0].op is not o.MOD or gate.src[1] is not index(1):
             continue
@@ -146,8 +147,8 @@ def _cut(body: list[Statement]) -> list[list[Statement]] | None:
 
 def _nest(loops: list[For], at: int, r: int, s: int, inner: list[Statement], gate: UOp, taps: list[UOp]) \
         -> list[Statement] | None:
-    """The loop nest of one remainder, with loop `at` over the positions that have it. refuses (None): terms that are
-    not 0 where the gate is false"""
+    """The loop nest of one remainder r, in which loop `at` goes over the positions with that remainder. refuses (None):
+    terms that are not 0 where the gate is false"""
     old, stop = loops[at].range, loops[at].stop
     size = -(-(old.arg.size - r) // s)
     new, is_loop = counter(old.arg.name, size), size > 1 or stop is not None
@@ -162,12 +163,11 @@ def _nest(loops: list[For], at: int, r: int, s: int, inner: list[Statement], gat
         body = only
     until = None if stop is None else divide_up(add(stop, index(-r)), s)
     own = [For(new, loops[at].kind, [], until)] if is_loop else []
-    return around([*loops[:at], *own, *loops[at + 1:]], _without_zeros(body))
+    return in_loops([*loops[:at], *own, *loops[at + 1:]], _without_zeros(body))
 
 
 def _only(body: list[Statement], tap: UOp, wanted: list[int]) -> list[Statement] | None:
-    """The statements with the loop over `tap` restricted to the wanted taps, which have a constant stride; None where
-    another tap adds anything but 0."""
+    """Restrict the loop over `tap` to the wanted taps, of constant stride; None if another tap adds anything but 0."""
     out: list[Statement] = []
     for s in body:
         if isinstance(s, For) and s.range is tap:
@@ -191,7 +191,7 @@ def _only(body: list[Statement], tap: UOp, wanted: list[int]) -> list[Statement]
 
 
 def _without_zeros(body: list[Statement]) -> list[Statement]:
-    """The statements without those that add 0, and without loops left empty."""
+    """Remove statements that add 0, and loops that become empty."""
     out: list[Statement] = []
     for s in body:
         if isinstance(s, (For, If)):
@@ -204,7 +204,7 @@ def _without_zeros(body: list[Statement]) -> list[Statement]:
 
 
 def _zero(value: UOp) -> bool:
-    """Whether a value is always 0 by its form. The gate comes before the product, so there is no 0 times infinity."""
+    """Whether the form of a value shows that it is 0. The gate comes before the product: there is no 0 * infinity."""
     if value.op is o.CONST:
         return value.arg == 0
     if value.op is o.MUL:

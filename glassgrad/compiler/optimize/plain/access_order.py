@@ -1,7 +1,7 @@
-"""In which order a plain loop nest accesses memory. In: loops and statements. Out: costs, counts and strides.
+"""Analyze the order in which a plain loop nest accesses memory. In: loops, statements. Out: costs, counts, strides.
 
-Whether lanes go along rows or along columns, how many elements a thread of a GPU takes, and how much work there is, are
-read off the indices of loads and stores. Chooses nothing: plain_loops.py does.
+The indices of loads and stores tell whether lanes should go along rows or columns, how many elements a GPU thread
+should take, and how much work there is. Decides nothing: plain_loops.py and gpu_loops.py do.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, If, S
                                             loads_in, ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 
-FOLD_COST = 8.0         # of one horizontal fold, in vector instructions
-WIDE_BYTES = 16         # of the widest load or store of a GPU thread
+FOLD_COST = 8.0         # of a horizontal fold, in vector instructions
+WIDE_BYTES = 16         # the widest load or store of a GPU thread
 
 
 def columns_cost(loops: list[For], inner: list[Statement], lanes: int) -> float:
@@ -29,7 +29,7 @@ def columns_cost(loops: list[For], inner: list[Statement], lanes: int) -> float:
 
 
 def rows_cost(body: list[Statement], lanes: int, times: float = 1.0) -> float:
-    """Cost with lanes along the innermost loops; infinite when there is none."""
+    """The cost with lanes along the innermost loops; infinite if there is none."""
     loops = [s for s in body if isinstance(s, For)]
     if not loops:
         return math.inf
@@ -40,23 +40,23 @@ def rows_cost(body: list[Statement], lanes: int, times: float = 1.0) -> float:
             cost += rows_cost(f.body, lanes, times * n)
         else:
             used = _share(n, lanes)
-            folds = FOLD_COST if moves.accumulated(f.body) else 0.0
+            folds = FOLD_COST if moves.accumulated_registers(f.body) else 0.0
             cost += times * (n * access_cost(f.body, f.range, lanes) / used + folds)
     return cost
 
 
 def access_cost(body: list[Statement], lane: UOp, lanes: int) -> float:
-    """Memory instructions per iteration with lanes along this counter: a strided access is one for each lane."""
+    """Memory instructions per iteration with lanes along this counter: a strided access is one instruction per lane."""
     cost = 0.0
-    for s, times in weighed(body):
+    for s, times in weighted_statements(body):
         for memory_index in _accesses(s):
             cost += times * (1 / lanes if _contiguous(memory_index, lane) else 1.0)
     return cost
 
 
 def lanes_used(body: list[Statement], lanes: int) -> float:
-    """The share of a vector's lanes that have work, along the loop that lanes would go along; 0 for a nested loop of no
-    more than a few vectors, which would be folded each time."""
+    """The share of a vector's lanes that have work, along the loop that lanes would go along. 0 for a nested loop of
+    only a few vectors, which would be folded each time."""
     loops, inner = task_loops(body)
     if loops and columns_cost(loops, inner, lanes) <= rows_cost(inner, lanes):
         n = loops[lane_loop(loops, inner)].range.arg.size
@@ -73,7 +73,7 @@ def _share(n: int, lanes: int) -> float:
 
 
 def _innermost(loop: For, nested: bool = False) -> tuple[int, bool]:
-    """The size of the shortest innermost loop, and whether another one is around it."""
+    """The size of the shortest innermost loop, and whether another loop is around it."""
     inside = [_innermost(s, True) for s in loop.body if isinstance(s, For)]
     return min(inside) if inside else (int(loop.range.arg.size), nested)
 
@@ -82,14 +82,14 @@ def greatest_size(loop: For) -> int:
     return loop.range.arg.size  # type: ignore[no-any-return]
 
 
-def weighed(body: list[Statement], times: float = 1.0, size: Callable[[For], int] = greatest_size) \
+def weighted_statements(body: list[Statement], times: float = 1.0, size: Callable[[For], int] = greatest_size) \
         -> list[tuple[Statement, float]]:
     out: list[tuple[Statement, float]] = []
     for s in body:
         if isinstance(s, For):
-            out += weighed(s.body, times * size(s), size)
+            out += weighted_statements(s.body, times * size(s), size)
         elif isinstance(s, If):
-            out += weighed(s.body, times, size)
+            out += weighted_statements(s.body, times, size)
         else:
             out.append((s, times))
     return out
@@ -100,9 +100,10 @@ def _accesses(statement: Statement) -> list[UOp]:
     return [*found, statement.index] if isinstance(statement, Store) else found
 
 
-def neighbours(body: list[Statement], lane: UOp) -> int:
-    """How many consecutive elements a GPU thread should take: 16 bytes of the smallest type that is read or stored, and
-    at most 32 of the largest, where all accesses are contiguous, or in pieces of that many; else 0."""
+def consecutive_elements(body: list[Statement], lane: UOp) -> int:
+    """How many consecutive elements a GPU thread should take, so that it accesses 16 bytes of the smallest type read or
+    stored, and at most 32 of the largest. 0 unless all accesses are contiguous, or in contiguous pieces of that
+    many."""
     inner = list(walk(body))
     if not all(isinstance(s, (For, Assign, Accumulate)) or isinstance(s, Store) and s.combine is None for s in inner):
         return 0
@@ -117,7 +118,7 @@ def neighbours(body: list[Statement], lane: UOp) -> int:
 
 
 def _in_pieces(places: list[UOp], lane: UOp, width: int) -> bool:
-    """Whether aligned pieces of `width` along a counter are contiguous at all indices, and within one gate, though not
+    """Whether aligned pieces of `width` iterations are contiguous at all indices and within one gate, though not
     contiguous with each other: i % 64, in pieces of 8."""
     if lane.arg.size % width:
         return False
@@ -137,14 +138,14 @@ def odd_rows(body: list[Statement], lane: UOp) -> bool:
     return all(any(k % 2 for atom, k in terms.items() if atom is not lane) for terms in rows)
 
 
-def row_neighbours(body: list[Statement]) -> int:
-    """The most of `neighbours` over all loops of a row; 0 where one of them has none."""
-    found = [neighbours(s.body, s.range) for s in body if isinstance(s, For)]
+def consecutive_row_elements(body: list[Statement]) -> int:
+    """The greatest of `consecutive_elements` over all loops of a row; 0 if it is 0 for one of them."""
+    found = [consecutive_elements(s.body, s.range) for s in body if isinstance(s, For)]
     return max(found, default=0) if all(found) else 0
 
 
 def only_gathers(body: list[Statement], lane: UOp) -> bool:
-    """Whether all that is done is to copy elements that loaded numbers name, another one for each iteration."""
+    """Whether the body only copies elements whose index is loaded, a different one in each iteration."""
     [first, *others] = body
     return not others and isinstance(first, Store) and first.value.op is o.LOAD and \
         any(n.op is o.LOAD and lane in ranges_of(n) for n in toposort([first.value.src[1]]))
@@ -156,7 +157,7 @@ def _contiguous(at: UOp, lane: UOp) -> bool:
 
 
 def lane_loops(loops: list[For], inner: list[Statement]) -> list[For]:
-    """The loops that vectors may run along: no other loop's bound depends on their counters, as lanes share bounds."""
+    """The loops that vectors may run along: lanes share bounds, so no loop's bound may depend on their counters."""
     ends = [f.stop for f in (*loops, *walk(inner)) if isinstance(f, For) and f.stop is not None]
     return [f for f in loops if not any(f.range in ranges_of(end) for end in ends)]
 
@@ -173,28 +174,28 @@ def lane_loop(loops: list[For], inner: list[Statement]) -> int:
 
 
 def stores_in_order(body: list[Statement]) -> bool:
-    """Whether a loop stores inside (a scan, a scatter): it must keep its order, with lanes only around it."""
+    """Whether a loop inside stores values (a scan, a scatter): it keeps its order, with lanes only around it."""
     return any(isinstance(s, Store) and (s.memory.op is not o.LOCAL or s.memory.arg.scope == "shared")
                for f in walk(body) if isinstance(f, For) and f.kind == LOOP for s in walk(f.body))
 
 
 def step_cost(statement: Statement) -> float:
-    """What one element step costs."""
+    """The cost of one element step."""
     cost = 1.0
     for e in expressions(statement):
-        cost += 0.1 * len(moves.usual_nodes(e))
+        cost += 0.1 * len(moves.nodes_off_cold_paths(e))
     return cost
 
 
 def work(body: list[Statement], size: Callable[[For], int] = greatest_size,
          cost: Callable[[Statement], float] = step_cost) -> int:
-    """Element steps in total, weighted by their cost."""
-    return int(sum([times * cost(s) for s, times in weighed(body, 1.0, size)]))
+    """The total number of element steps, weighted by their cost."""
+    return int(sum([times * cost(s) for s, times in weighted_statements(body, 1.0, size)]))
 
 
 def greatest_within(steps: int, body: list[Statement], value: Measure) -> int:
-    """The greatest number for a run-time value for which statements take at most so many element steps; less than the
-    value may be: none."""
+    """The greatest value of a run-time size for which statements take at most this many element steps; below the size's
+    lower bound if there is none."""
     cost = lru_cache(maxsize=None)(step_cost)
 
     def steps_at(number: int) -> int:
@@ -216,19 +217,20 @@ def arithmetic(body: list[Statement]) -> int:
     """Arithmetic operations per element; 0 for a body with loops."""
     if any(isinstance(s, For) for s in body):
         return 0
-    return sum(n.op in o.ELEMENTWISE for s in body for e in expressions(s) for n in moves.usual_nodes(e))
+    return sum(n.op in o.ELEMENTWISE for s in body for e in expressions(s) for n in moves.nodes_off_cold_paths(e))
 
 
 def vectors_in_flight(body: list[Statement]) -> int:
-    """How many vectors to keep in flight: fewer where a statement needs many registers."""
+    """How many vectors to keep in flight: fewer if a statement needs many registers."""
     nodes = max((len(toposort(expressions(s))) for s in walk(body) if not isinstance(s, (For, If))), default=1)
     return 4 if nodes <= 24 else 2 if nodes <= 60 else 1
 
 
 def itemsize(body: list[Statement]) -> int:
-    """The element size that decides how many lanes fit a register: the largest of what is stored or summed and of float
-    intermediates. Wide integer intermediates (random bits, addresses) take two registers: cheaper than fewer lanes."""
+    """The element size that decides how many lanes fit a register: the largest of the types that are stored or summed,
+    and of float intermediates. Wide integer intermediates (random bits, addresses) take two registers, which costs less
+    than fewer lanes."""
     values = [s.value for s in walk(body) if isinstance(s, (Assign, Accumulate, Store))]
-    floats = [n.dtype.itemsize for e in values for n in moves.usual_nodes(e)
+    floats = [n.dtype.itemsize for e in values for n in moves.nodes_off_cold_paths(e)
               if n.dtype.is_float and n.op is not o.CONST]
     return max([4, *floats, *[e.dtype.itemsize for e in values]])

@@ -1,14 +1,14 @@
-"""Reductions of columns that go along rows. In: a loop over columns with the passes down each. Out: loops over slices.
+"""Reduce columns by going along rows. In: a loop over columns with the passes down each. Out: loops over slices.
 
-Down a column of a large matrix every element is on another page: caches and prefetches are of no use. So a task takes
+Down a column of a large matrix, every element is on another page, which defeats caches and prefetches. So a task takes
 a slice of the columns, and each pass goes along the rows of the slice, with a value of each column in LOCAL memory.
 
     for n: r = 0; for k: r += x[k, n]; S(r)     ->  for slices of n: for n: m[n] = 0
                                                       for k by 8: for n: m[n] += x[k, n] + ... + x[k + 7, n]
                                                       for n: S(m[n])
 
-The same for several passes, of which later ones read what earlier ones left, as in softmax down columns. The elements
-of a column are added in the same order, whatever the width of a slice.
+The same works for several passes, of which later ones read results of earlier ones, as in softmax down columns. The
+elements of a column are added in the same order, whatever the width of a slice.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, multiply
-from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, expressions,
-                                            left_of, load, loads_in, local, nodes_in, one, ranges_of)
+from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, current,
+                                            expressions, load, loads_in, local, nodes_in, piece_bound, ranges_of)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.recognize import stride_along
@@ -29,15 +29,15 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 @dataclass(frozen=True)
 class Slices(Choice):
-    """A reduction of columns that goes along rows: the width of a slice, and how many rows are added together."""
+    """How a reduction of columns goes along rows: the width of a slice, and how many rows are added together."""
     loop: str = fixed()
     width: int = fixed()
     rows: int = fixed()
 
 
 def goes_along_rows(columns: For, body: list[Statement], others: int, target: Target) -> bool:
-    """Whether passes down columns are worth going along rows: they are long, and of a matrix that is larger than a
-    cache. `others`: how often the loop over columns runs."""
+    """Whether passes down columns should go along rows: they are long, and the matrix is larger than a cache. `others`:
+    how often the loop over columns runs."""
     passes = [s for s in body if isinstance(s, For)]
     if target.groups or columns.stop is not None or not passes or not all(map(_is_pass, passes)):
         return False
@@ -52,8 +52,8 @@ def goes_along_rows(columns: For, body: list[Statement], others: int, target: Ta
 
 def along_rows_of_slices(columns: For, body: list[Statement], tile: int, lanes: int, others: int, target: Target,
                          decisions: Decisions) -> tuple[For, list[Statement]] | None:
-    """Passes down columns as (loop over slices, the statements of one slice); None where that is not worth it, or sums
-    of float32 would be too long to be accurate."""
+    """Turn passes down columns into (loop over slices, the statements of one slice). None if that does not pay, or if
+    float32 sums would be too long to be accurate."""
     if not goes_along_rows(columns, body, others, target):
         return None
     passes = [s for s in body if isinstance(s, For)]
@@ -73,9 +73,9 @@ def along_rows_of_slices(columns: For, body: list[Statement], tile: int, lanes: 
 
 
 def _is_pass(loop: For) -> bool:
-    """Whether a loop only accumulates and stores, and reads none of what it accumulates."""
+    """Whether a loop only accumulates and stores, and reads nothing that it accumulates."""
     simple = all(isinstance(s, Accumulate) or isinstance(s, Store) and s.combine is None for s in loop.body)
-    return simple and moves.accumulated(loop.body).keys().isdisjoint(nodes_in(loop.body))
+    return simple and moves.accumulated_registers(loop.body).keys().isdisjoint(nodes_in(loop.body))
 
 
 def _only_sums(loop: For) -> bool:
@@ -86,8 +86,8 @@ def _slices(columns: For, body: list[Statement], width: int, rows: int, tile: in
         -> tuple[For, list[Statement]]:
     size, name = columns.range.arg.size, columns.range.arg.name
     outer, inner = counter(name + "s", -(-size // width)), counter(name, width)
-    place, left = {columns.range: add(multiply(one(outer), width), inner)}, left_of(size, width, outer)
-    values = {r: local(f"of_columns_{r.arg}", r.dtype, width) for r in moves.assigned(body)}
+    place, left = {columns.range: add(multiply(current(outer), width), inner)}, piece_bound(size, width, outer)
+    values = {r: local(f"of_columns_{r.arg}", r.dtype, width) for r in moves.initialized_registers(body)}
     read = {r: load(memory, inner) for r, memory in values.items()}
 
     def along(statements: list[Statement]) -> list[Statement]:
@@ -100,7 +100,7 @@ def _slices(columns: For, body: list[Statement], width: int, rows: int, tile: in
         return Store(values[statement.register], inner, statement.value, combine)
 
     out: list[Statement] = []
-    for s in moves.spread_rows(body, width, inner):
+    for s in moves.copies_per_iteration(body, width, inner):
         if not isinstance(s, For):
             out += along(moves.rebuild([in_memory(s)], read))
             continue
@@ -131,7 +131,7 @@ def _sums(loop: For, values: dict[UOp, UOp], read: dict[UOp, UOp], rows: int, co
           along: Callable[[list[Statement]], list[Statement]]) -> list[Statement]:
     """for k: r += f(k)  ->  for k by rows: for n: r = 0; TILE u: r += f(k + u); m[n] += r"""
     out: list[Statement] = []
-    combines = moves.accumulated(loop.body)
+    combines = moves.accumulated_registers(loop.body)
     earlier = {r: value for r, value in read.items() if r not in combines}
     known = For(loop.range, LOOP, moves.rebuild(loop.body, earlier), loop.stop)
     begin: list[Statement] = [Assign(r, identity(combine, r.dtype)) for r, combine in combines.items()]

@@ -1,15 +1,16 @@
-"""Rows written by index, on a CPU. In: loops around a store whose place an index tells. Out: loops in tasks.
+"""Write rows by index on a CPU. In: loops around a store whose row is a loaded index. Out: loops split into tasks.
 
-What goes to one place is combined in the order of the indices, so that any number of threads gives the same bits. So
-it is the places that are split among tasks: the columns of long rows, and blocks of rows. An index may name any row:
-so indices are put in the order of their blocks first, those of one block in their own order, by a counting sort.
+Values written to one row are combined in the order of the indices, so that any number of threads gives the same bits.
+So rows, not indices, are split among tasks: the columns of long rows, and blocks of rows. But an index may name any
+row, so indices are first sorted by block with a stable counting sort.
 
     TASK p: for s of part p: count[p, block of row[s]] += 1
     TASK p: next[b] = what is before block b of part p; for s of part p: order[next[block of row[s]]++] = s
     TASK c: TASK b: for i of block b: s = order[i]; LANE j of c: y[row[s], j] += x[s, j]
 
-Rows of one number are not read in such an order, which would read the same cache lines for many blocks: there the row
-and the value are what is put in order. Rows go to blocks in turn, for often the first ones are written most.
+Rows of a single element are not read in such an order, which would read the same cache lines for many blocks. Instead,
+the row's number and the value themselves are sorted. Rows are dealt to blocks in turn, because often the first rows are
+written most.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
 from glassgrad.compiler.graph.index_algebra import add, divide, fits, index, linear, modulo, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Prefetch, Statement, Store, around,
-                                            counter, left_of, load, loads_in, local, loops_around, one, ranges_of,
-                                            register, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Prefetch, Statement, Store,
+                                            counter, current, in_loops, load, loads_in, local, loops_around,
+                                            piece_bound, ranges_of, register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_decorator import move
 from glassgrad.compiler.optimize.plain.gpu_scatters import ScatterLoop
 
 TILE = 4               # vectors of a row in flight
-ROW_BYTES = 256        # of a task's columns, at least: with 128, two x86 cores take twice as long as one
+ROW_BYTES = 256        # of a task's columns: with 128, two x86 cores take twice as long as one
 LINE_BYTES = 64        # of a cache line
-AHEAD = 8              # rows that are prefetched:
-MOST_LINES = 4         # so many lines of each
-BLOCK_BYTES = 512      # of neighbouring rows of one block
-BLOCKS = 2             # for each thread
-SORT = 20              # cycles to sort an index, and
-UPDATE = 6             # to update a number, or a vector
-GAIN = 0.75            # rows are split where the time becomes this, or less
+AHEAD = 8              # rows that are prefetched,
+MOST_LINES = 4         # and so many cache lines of each
+BLOCK_BYTES = 512      # adjacent rows that belong to one block
+BLOCKS = 2             # blocks per thread
+SORT = 20              # cycles to sort an index,
+UPDATE = 6             # and to update an element, or a vector
+GAIN = 0.75            # split rows if the time becomes this share, or less
 
 
 class RowTasks(NamedTuple):
-    """`before`, in phases; then TASK `tasks`: for `loops`: `body`"""
+    """Phases `before`, then TASK `tasks`: for `loops`: `body`."""
     before: list[list[Statement]]
     tasks: list[UOp]
     loops: list[For]
@@ -51,7 +52,7 @@ class RowTasks(NamedTuple):
 def rows_among_tasks(loops: list[For], inner: list[Statement], wanted: int, lanes: int) -> RowTasks | None:
     """TASK j: for s: y[row[s], j] = ..  ->  sort s by blocks; TASK c: TASK b: for s of b: LANE j of c: y[..] = ..
 
-    For `wanted` threads. refuses (None): a loop of another form, bounds that are known when it runs
+    For `wanted` threads. refuses (None): a loop of another form, run-time bounds
     """
     found = ScatterLoop.of(inner, [f.range for f in loops])
     steps = [s for s in walk(inner) if isinstance(s, For)]
@@ -75,17 +76,17 @@ def rows_among_tasks(loops: list[For], inner: list[Statement], wanted: int, lane
         tasks, [column] = [split.range], [s for s in split.body if isinstance(s, For)]
     row: list[Statement] = moves.wide(column, TILE, lanes) if alike else [column]
     if order is None:
-        return RowTasks([], tasks, around_row, around(steps, row))
+        return RowTasks([], tasks, around_row, in_loops(steps, row))
     return order.rows(tasks, row, _prefetched(column))
 
 
 def _pieces(size: int, least: int, most: int) -> int:
-    """Into how many pieces of equal length, of at least so many, columns are split: at most so many."""
+    """Into how many pieces of equal length, at least `least` long, to split columns; at most `most`."""
     return next((n for n in range(min(most, size // least), 1, -1) if size % n == 0), 1)
 
 
 def _prefetched(row: For) -> list[Statement]:
-    """The first cache lines of a row, in each memory where it is contiguous."""
+    """Prefetch the first cache lines of a row, in each memory where it is contiguous."""
     [store] = row.body
     assert isinstance(store, Store)
     places = [(store.memory, store.index), *[n.src[:2] for n in loads_in(row.body)]]
@@ -95,12 +96,12 @@ def _prefetched(row: For) -> list[Statement]:
 
 
 class _BlockOrder:
-    """The steps of a loop in the order of the blocks of rows that they write; those of one block in their own order."""
+    """Orders the steps of a loop by the blocks of rows that they write; steps of one block keep their order."""
 
     @staticmethod
     def of(found: ScatterLoop, wanted: int, pieces: int, vectors: int) -> _BlockOrder | None:
-        """An order for so many threads, of which each has one of so many pieces of a row, in vectors; None where that
-        does not pay."""
+        """Make an order for `wanted` threads, each with one of so many `pieces` of a row, which has so many `vectors`.
+        None if that does not pay."""
         size = 1 << (-(-BLOCK_BYTES // (found.unit * found.store.memory.dtype.itemsize)) - 1).bit_length()
         blocks = min(BLOCKS * (wanted // pieces), -(-found.rows // size))
         alone = UPDATE * vectors * pieces
@@ -111,7 +112,7 @@ class _BlockOrder:
         self.found, self.length = found, -(-found.size // parts)
         self.part, self.block = counter("p", -(-found.size // self.length)), counter("b", blocks)
         self.inside = counter(found.counter.arg.name, self.length)
-        self.step = add(multiply(one(self.part), self.length), self.inside)
+        self.step = add(multiply(current(self.part), self.length), self.inside)
         self.owner = modulo(divide(self.at_step(found.row), size), blocks)
         self.counts = local("counts", dtypes.int32, self.part.arg.size * blocks, "shared")
         self.starts = local("starts", dtypes.int32, blocks + 1, "shared")
@@ -121,8 +122,8 @@ class _BlockOrder:
         return substitute_index(value, {self.found.counter: self.step}, {})
 
     def _tasks(self, around_block: list[UOp], ordered: dict[str, UOp], do: Callable[..., list[Statement]]) -> RowTasks:
-        """Values of the steps put in the order of blocks; then, for each block: `do`, of a number in that order and the
-        memories of the values."""
+        """Phases that sort values of the steps by block; then for each block `do`, given a position in that order and
+        the memories of the values."""
         memories = [local(name, value.dtype, self.found.size, "shared") for name, value in ordered.items()]
         first, end = (load(self.starts, add(self.block, index(n))).cast(dtypes.index) for n in (0, 1))
         i = counter("i", self.found.size)
@@ -131,14 +132,14 @@ class _BlockOrder:
         return RowTasks([loops_around([self.part], b, TASK) for b in before], [*around_block, self.block], [], body)
 
     def _counted(self) -> list[Statement]:
-        """How many steps of a part are for each block."""
+        """Count how many steps of a part belong to each block."""
         count = Store(self.counts, self._count(self.part), load(self.next, self.block))
         return [For(self.block, LOOP, [Store(self.next, self.block, const(0, dtypes.int32))]),
                 self._steps([Store(self.next, self.owner, const(1, dtypes.int32), o.ADD)]),
                 For(self.block, LOOP, [count])]
 
     def _placed(self, values: dict[UOp, UOp]) -> list[Statement]:
-        """The steps of a part, behind those of earlier blocks, and of earlier parts."""
+        """Place the steps of a part, after those of earlier blocks, and of earlier parts of the same block."""
         other = counter("q", self.part.arg.size)
         total, at = (register(name, dtypes.int32) for name in ("total", "at"))
         sums: list[Statement] = [
@@ -151,16 +152,17 @@ class _BlockOrder:
                              *[Store(memory, self._within(at), value) for memory, value in values.items()]])]
 
     def rows(self, pieces: list[UOp], body: list[Statement], soon: list[Statement]) -> RowTasks:
-        """for s: S  ->  for i of a block: S[s = order[i]]      (memory of steps that come soon is prefetched)"""
+        """for s: S  ->  for i of a block: S[s = order[i]]      (memory of upcoming steps is prefetched)"""
         step = self.found.counter
 
         def do(at: UOp, order: UOp) -> list[Statement]:
-            now, then = (self._within(load(order, self._within(add(at, index(n))))) for n in (0, AHEAD))
-            return [*moves.rebuild(soon, {step: then}), *moves.rebuild(body, {step: now})]
+            here, ahead = (self._within(load(order, self._within(add(at, index(n))))) for n in (0, AHEAD))
+            return [*moves.rebuild(soon, {step: ahead}), *moves.rebuild(body, {step: here})]
         return self._tasks(pieces, {"order": self.step.cast(dtypes.int32)}, do)
 
     def numbers(self) -> RowTasks | None:
-        """for s: y[row[s]] += x[s]  ->  for i of a block: y[rows[i]] += values[i]; None where x cannot be told apart"""
+        """for s: y[row[s]] += x[s]  ->  for i of a block: y[rows[i]] += values[i]; None if the update has another
+        form"""
         update, store = self.found.update(), self.found.store
         if update is None:
             return None
@@ -174,11 +176,11 @@ class _BlockOrder:
         return self._tasks([], {"rows": self.at_step(row), "values": self.at_step(value)}, do)
 
     def _steps(self, body: list[Statement]) -> For:
-        return For(self.inside, LOOP, body, left_of(self.found.size, self.length, self.part))
+        return For(self.inside, LOOP, body, piece_bound(self.found.size, self.length, self.part))
 
     def _count(self, part: UOp) -> UOp:
-        return add(multiply(one(part), self.block.arg.size), self.block)
+        return add(multiply(current(part), self.block.arg.size), self.block)
 
     def _within(self, at: UOp) -> UOp:
-        """A number of a step that was loaded: memory alone has no bounds."""
+        """Clamp a loaded number of a step: loaded values have no known bounds."""
         return at.cast(dtypes.index).maximum(0).minimum(index(self.found.size - 1))

@@ -1,9 +1,9 @@
-"""Loops that are no contraction, on groups of GPU threads. In: a plain loop nest. Out: loop nests.
+"""Optimize GPU loops that are not contractions. In: a plain loop nest. Out: loop nests for groups of threads.
 
-A vector is a group of 256 threads. What is copied across goes through shared memory (transposed_copies.py); loops that
-are shorter than a group are flattened (short_gpu_loops.py). Else lanes run along the rows or along the columns,
-whichever is contiguous in memory (access_order.py), and a thread takes consecutive elements, which it loads together. A
-group is a task: where they would be few, rows and sums are split.
+A vector is a group of 256 threads. Transposing copies go through shared memory (transposed_copies.py); loops shorter
+than a group are flattened (short_gpu_loops.py). Otherwise lanes run along the rows or along the columns, whichever is
+contiguous in memory (access_order.py), and a thread takes consecutive elements, which it loads together. A group is a
+task: if there would be few, rows and sums are split.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, loops_aro
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_first
-from glassgrad.compiler.optimize.plain.access_order import (arithmetic, columns_cost, itemsize, lane_loop, lane_loops,
-                                                            neighbours, odd_rows, row_neighbours, rows_cost,
-                                                            stores_in_order, vectors_in_flight, weighed, work)
+from glassgrad.compiler.optimize.plain.access_order import (arithmetic, columns_cost, consecutive_elements,
+                                                            consecutive_row_elements, itemsize, lane_loop, lane_loops,
+                                                            odd_rows, rows_cost, stores_in_order, vectors_in_flight,
+                                                            weighted_statements, work)
 from glassgrad.compiler.optimize.plain.gpu_scatters import rows_apart
 from glassgrad.compiler.optimize.plain.lanes_and_tasks import (ADDS, FEW_ROWS, LEAST_READ, LONG_ARITHMETIC, along_rows,
-                                                               ask_lanes, divisible_sum, nest, one_loop, partial_sums)
+                                                               ask_lanes, divisible_sum, nest_with_tasks, one_loop,
+                                                               partial_sums)
 from glassgrad.compiler.optimize.plain.reductions import rows_at_once
 from glassgrad.compiler.optimize.plain.rows_in_registers import Row, row_in_steps
 from glassgrad.compiler.optimize.plain.scans import read_ahead_of_totals, scan_in_chunks, scan_in_group
@@ -29,14 +31,14 @@ from glassgrad.compiler.optimize.product.recognize import count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
-AHEAD_TASKS = 16        # times `few_tasks` groups, from which a thread loads what comes next before it computes
-FEWEST_LANES = 64       # of a group, however few there are
-LONG_ROW = 4            # a row of this many times a group's width has a negligible remainder
+AHEAD_TASKS = 16        # times `few_tasks` groups, from which a thread loads its next elements before it computes
+FEWEST_LANES = 64       # threads of a group
+LONG_ROW = 4            # times a group's width: a row this long has a negligible remainder
 AT_ONCE = 4             # strided elements that a thread loads before it computes
 
 
 def group_loops(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
-    """The phases of a loop nest that is no contraction."""
+    """The phases of a loop nest that is not a contraction."""
     across = across_group(body, target, decisions)
     short = in_threads(body, target, decisions) if across is None else [across]
     return _long_loops(body, target, decisions) if short is None else short
@@ -65,23 +67,23 @@ def _long_loops(body: list[Statement], target: Target, decisions: Decisions) -> 
 
 
 class GroupColumns(NamedTuple):
-    """Threads along one of the outer loops, each with a few elements of it."""
+    """A way to put threads along one of the outer loops, each with a few elements of it."""
     free: list[For]               # the loops that threads may go along,
-    at: int                       # and which of them they do
-    consecutive: int              # elements that a thread takes; 0: neighbouring threads have neighbouring elements
-    tile: int                     # elements of a thread
-    lanes: int                    # threads of a group
-    tasks: int                    # the most groups that there can be
+    at: int                       # and which of them they go along
+    consecutive: int  # consecutive elements that a thread takes; 0: neighbouring threads have neighbouring elements
+    tile: int                     # elements per thread
+    lanes: int                    # threads per group
+    tasks: int                    # the most groups possible
 
     @staticmethod
     def of(loops: list[For], inner: list[Statement], lanes: int, target: Target) -> GroupColumns | None:
-        """The best of these loops; None where threads along rows cost less."""
+        """Choose the best of these loops; None if threads along rows cost less."""
         free, tasks, tile = lane_loops(loops, inner), count(f.range for f in loops), vectors_in_flight(inner)
         if not free or columns_cost(free, inner, lanes) > rows_cost(inner, lanes):
             return None
         at = lane_loop(free, inner)
         along, size = free[at].range, free[at].range.arg.size
-        consecutive = neighbours(inner, along)
+        consecutive = consecutive_elements(inner, along)
         if arithmetic(inner) and tasks >= LONG_ROW * lanes * target.few_tasks and odd_rows(inner, along):
             consecutive = 0
         tile = max(tile, AT_ONCE) if tile > 1 else tile
@@ -91,7 +93,7 @@ class GroupColumns(NamedTuple):
 
 def _along_columns(columns: GroupColumns, loops: list[For], inner: list[Statement], total: int, target: Target,
                    decisions: Decisions) -> list[Statement]:
-    """The nest with threads along one of its outer loops."""
+    """Put threads along one of the nest's outer loops."""
     free, at, consecutive, tile, lanes, tasks = columns
     if consecutive:
         tile, lanes = _more_groups(tasks, min(target.few_tasks // 2, total // target.task_steps), tile, lanes)
@@ -102,35 +104,36 @@ def _along_columns(columns: GroupColumns, loops: list[For], inner: list[Statemen
     if consecutive and arithmetic(inner) >= LONG_ARITHMETIC and tasks >= AHEAD_TASKS * target.few_tasks:
         body = read_ahead(body)
     body = read_first(body, least=2 if consecutive else 1)
-    return nest([f for f in loops if f is not loop], body, total, target, decisions)
+    return nest_with_tasks([f for f in loops if f is not loop], body, total, target, decisions)
 
 
 def _rows(loops: list[For], inner: list[Statement], row: Row | None, tasks: int, total: int, lanes: int,
           target: Target, decisions: Decisions) -> list[Statement]:
-    """The nest with threads along the loops of a row; of several rows at once, where enough groups are left."""
+    """Put threads along the loops of a row, with several rows at once if enough groups are left."""
     rows = rows_at_once(loops, inner, target)
     if rows is not None:
         size, groups = rows.row.range.arg.size, tasks // (rows.count * rows.width)
         few = size < FEW_ROWS and groups < min(target.few_tasks, total // target.task_steps)
         rows = None if few or size // rows.count < target.few_tasks or work(inner) >= gpu.LONG_ROW else rows
     if rows is None:
-        steps = None if row is None else row_in_steps(row, tasks, row_neighbours(inner), target, decisions)
-        return nest(loops, steps or along_rows(inner, lanes, decisions, by_threads=True), total, target, decisions)
+        steps = None if row is None else row_in_steps(row, tasks, consecutive_row_elements(inner), target, decisions)
+        body = steps or along_rows(inner, lanes, decisions, by_threads=True)
+        return nest_with_tasks(loops, body, total, target, decisions)
     wide = along_rows(inner, lanes, decisions, by_threads=True, most=rows.most_vectors(target))
     wide = rows.together(wide, target, decisions)
-    return nest([f for f in loops if f not in (rows.row, rows.few)], wide, total, target, decisions)
+    return nest_with_tasks([f for f in loops if f not in (rows.row, rows.few)], wide, total, target, decisions)
 
 
 def _parts(loops: list[For], inner: list[Statement], tasks: int, lanes: int, columns: GroupColumns | None,
            target: Target, decisions: Decisions) -> tuple[list[Statement], list[Statement]] | None:
-    """A sum in parts, short enough that all processors are busy with so many groups (`tasks`) for each part."""
+    """Split a sum into parts so short that all processors are busy, given `tasks` groups for each part."""
     reduced = divisible_sum(loops, inner)
     if reduced is None:
         return None
     read = gpu.LEAST_FOLDED * lanes
     if columns is not None:
         lanes, read = columns.lanes, LEAST_READ
-    if _steps(reduced.body) > target.least_chunk:        # one iteration of the outermost loop would be too long
+    if _steps(reduced.body) > target.least_chunk:        # one iteration of the outermost loop would take too long
         whole = one_loop(reduced)
         inner, reduced = [whole if s is reduced else s for s in inner], whole
     n, inside = reduced.range.arg.size, _steps(reduced.body)
@@ -143,7 +146,7 @@ def _parts(loops: list[For], inner: list[Statement], tasks: int, lanes: int, col
 
 def _steps(body: list[Statement]) -> int:
     """How often the innermost statement of a body runs."""
-    return int(max(times for _, times in weighed(body)))
+    return int(max(times for _, times in weighted_statements(body)))
 
 
 def _scatter_or_scan(loops: list[For], inner: list[Statement], total: int, lanes: int, target: Target,
@@ -156,9 +159,9 @@ def _scatter_or_scan(loops: list[For], inner: list[Statement], total: int, lanes
     if body is not None:
         return [loops_around([f.range for f in loops], body, TASK)]
     if not loops or loops[-1].range.arg.size == 1 or loops[-1] not in lane_loops(loops, inner):
-        return [nest(loops, inner, total, target, decisions, independent=False)]
+        return [nest_with_tasks(loops, inner, total, target, decisions, independent=False)]
     lane = loops[-1].range
-    consecutive = neighbours(inner, lane) if lane.arg.size >= 4 * lanes and not odd_rows(inner, lane) else 0
+    consecutive = consecutive_elements(inner, lane) if lane.arg.size >= 4 * lanes and not odd_rows(inner, lane) else 0
     tile = max(1, consecutive)
     if lane.arg.size > tile * lanes:
         groups = count(f.range for f in loops[:-1]) * -(-lane.arg.size // (tile * lanes))
@@ -166,12 +169,12 @@ def _scatter_or_scan(loops: list[For], inner: list[Statement], total: int, lanes
     chosen = ask_lanes(decisions, loops[-1:], 0, tile, lanes)
     loop = For(lane, LOOP, read_ahead_of_totals(inner, chosen.tile), loops[-1].stop)
     wide = moves.wide(loop, chosen.tile, chosen.lanes, consecutive=consecutive > 0)
-    return [nest(loops[:-1], wide, total, target, decisions)]
+    return [nest_with_tasks(loops[:-1], wide, total, target, decisions)]
 
 
 def _whole_groups(size: int, tile: int, lanes: int) -> tuple[int, int]:
-    """Elements per thread and threads per group that divide a short loop, so that there is no remainder with fewer
-    elements per thread; unchanged where none divide it."""
+    """The elements per thread and threads per group that divide a short loop, so that no remainder has fewer elements
+    per thread; unchanged if none divide it."""
     if size >= LONG_ROW * tile * lanes:
         return tile, lanes
     found = [(t, v) for t in (tile, tile // 2, tile // 4) for v in (lanes, lanes // 2, lanes // 4)
@@ -180,8 +183,8 @@ def _whole_groups(size: int, tile: int, lanes: int) -> tuple[int, int]:
 
 
 def _more_groups(groups: int, most: int, tile: int, lanes: int) -> tuple[int, int]:
-    """Fewer elements per thread, then fewer threads per group, until there are about `most` groups: with fewer, most of
-    a GPU would be idle."""
+    """Reduce the elements per thread, then the threads per group, until there are about `most` groups: with fewer, most
+    of a GPU would be idle."""
     while 2 * groups <= most and tile * lanes > FEWEST_LANES:
         groups, tile, lanes = 2 * groups, max(1, tile // 2), lanes if tile > 1 else lanes // 2
     return tile, lanes

@@ -1,18 +1,18 @@
-"""Rows written by index, on a GPU. In: a loop that stores where an index says, in order. Out: loops for many groups.
+"""Write rows by index on a GPU. In: a loop that stores at a loaded index, in order. Out: loops for many groups.
 
-What is added to one row must be added in order, so that every run gives the same bits; rows are independent. But which
-rows are written is known only when the kernel runs. Two ways, and their combination:
+Values added to one row must be added in order, so that every run gives the same bits; different rows are independent.
+But the rows are known only when the kernel runs. There are two ways, and their combination:
 
-Each group of threads has some rows of its own. Its threads look through the indices together and list those of the
-group's rows: a running total of how many were found (scans.py) says where in the list each of them belongs, so the list
-is in order. Then the group does what is listed. Where a batch is split over enough groups, all rows of one of its
-examples are one group's, and there is no list; nor where the indices are in bins (schedule/flat_scatters.py).
+Each group of threads owns some rows. Its threads scan the indices together and list those of the group's rows: a
+running total of how many were found (scans.py) says where in the list each belongs, so the list is in order. Then the
+group does the listed steps. If a batch is split over enough groups, one group owns all rows of an example, and needs no
+list; nor do groups if the indices are in bins (schedule/flat_scatters.py).
 
     for s: y[row[s], j] += x[s, j]    ->    TASK b: for blocks of s: list = [s where row[s] is one of b's rows]
                                                 for i < length of list: LANE j: y[row[list[i]], j] += x[list[i], j]
 
-A row of one element has no columns for the threads. There each thread has an index, of some that are side by side: the
-first thread of those with the same row adds all of theirs to it, in order.
+A row with one element has no columns for the threads. There, threads take consecutive indices, one each, and the first
+thread of those with the same row adds the values of all of them, in order.
 
     for s: y[row[s]] += x[s]    ->    for blocks of s:
                                           LANE l: rows[l] = row[s + l], values[l] = x[s + l]
@@ -30,8 +30,8 @@ from dataclasses import dataclass, replace
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, build, divide, divide_up, exact, fits, index,
                                                     less, linear, modulo, multiply, substitute_index)
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Assign, For, Statement, Store, counter, left_of, load,
-                                            local, loops_around, one, ranges_of, register, walk)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Assign, For, Statement, Store, counter, current, load,
+                                            local, loops_around, piece_bound, ranges_of, register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below, edge_gate
 from glassgrad.compiler.optimize.moves.loop_moves import rebuild
@@ -39,26 +39,27 @@ from glassgrad.compiler.optimize.moves.move_decorator import move
 from glassgrad.compiler.optimize.plain.scans import MOST_LANES, TILE, GroupScan, RunningTotal
 from glassgrad.compiler.optimize.targets.target import Target
 
-GROUPS = 4             # with rows of their own, for each group of threads that runs at once
-LISTED = 2 * TILE * MOST_LANES     # indices that are looked through at a time: so many may be listed
-MOST_TILE = 4          # columns of a thread
-READ_AHEAD = 4         # of those that are listed
-FEWEST = 8             # indices; fewer are done in turn
+GROUPS = 4             # groups that own rows, for each group of threads that runs at once
+LISTED = 2 * TILE * MOST_LANES     # indices that are scanned at a time: as many may be listed
+MOST_TILE = 4          # columns per thread
+READ_AHEAD = 4         # listed steps whose loads are done ahead
+FEWEST = 8             # indices; fewer are done one after another
 COMPARED = 32          # indices of one example that are compared with each other
 
 
 @dataclass
 class ScatterLoop:
-    """for counter: memory[unit * row + ..] = .., in order. The row is what is loaded, and what the counter adds."""
+    """for counter: memory[unit * row + ..] = .., in order. The row is a loaded value plus what the counter adds."""
     counter: UOp
     store: Store
     row: UOp
     unit: int
-    stop: UOp | None = None        # of the counter, where that is smaller than its size
+    stop: UOp | None = None        # of the counter, if smaller than its size
 
     @staticmethod
     def of(inner: list[Statement], outer: list[UOp]) -> ScatterLoop | None:
-        """Nested loops around one store, as one loop; None for others, few steps, and rows without known bounds."""
+        """Recognize nested loops around one store as one loop. None for others, few steps, and rows without known
+        bounds."""
         counters, body, stop = list[UOp](), inner, None
         while len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP and stop is None:
             counters.append(body[0].range)
@@ -94,12 +95,12 @@ class ScatterLoop:
         return any(n.op is o.LOAD and n.src[0] is self.store.memory for n in toposort([self.store.value]))
 
     def index_of(self, row: UOp) -> UOp:
-        """Where a row, held by a register, is stored: memory alone has no bounds."""
+        """Where a row, held by a register, is stored. Clamped, since loaded values have no known bounds."""
         others = add(self.store.index, multiply(self.row, -self.unit))
         return add(others, multiply(row.cast(dtypes.index).maximum(0).minimum(index(self.rows - 1)), self.unit))
 
     def update(self) -> tuple[UOp, Callable[[UOp, UOp], UOp]] | None:
-        """What is stored, and how it is combined with what is there; None where that cannot be told apart."""
+        """What is stored, and how it is combined with the old value; None if these cannot be separated."""
         store = self.store
         if store.combine is not None:
             combine = store.combine
@@ -119,7 +120,7 @@ class ScatterLoop:
 def rows_apart(loops: list[For], inner: list[Statement], target: Target, lanes: int) -> list[Statement] | None:
     """for j: for s: y[row[s], j] += ..  ->  TASK b: for blocks of s: list those of b's rows; for each: for j: y[..] +=
 
-    refuses (None): a loop of another form, few steps, few rows, or threads that have rows side by side already
+    refuses (None): a loop of another form; few steps; few rows; threads that already have adjacent rows
     """
     found = ScatterLoop.of(inner, [f.range for f in loops])
     if found is None or any(f.stop is not None for f in loops):
@@ -132,10 +133,10 @@ def rows_apart(loops: list[For], inner: list[Statement], target: Target, lanes: 
         return _by_elements(loops, found, target, lanes)
     columns = last.range.arg.size
     tile = min(MOST_TILE, -(-columns // lanes))
-    pieces = -(-columns // (tile * lanes))                       # of a row, each done by other groups
+    pieces = -(-columns // (tile * lanes))                       # pieces of a row, each done by other groups
     around = [f.range for f in loops[:-1]]
     owned, block = _owned(found, pieces * math.prod(r.arg.size for r in around), target)
-    if owned is None:                                            # all rows are one group's
+    if owned is None:                                            # one group owns all rows
         return None
     split = moves.tasks(For(last.range, LOOP, [found.store]), pieces)
     column = split.body[0] if pieces > 1 else split
@@ -149,18 +150,18 @@ def rows_apart(loops: list[For], inner: list[Statement], target: Target, lanes: 
 
 
 def _by_elements(loops: list[For], found: ScatterLoop, target: Target, lanes: int) -> list[Statement] | None:
-    """Rows of one element: a group has all of an example of a batch, or some of them, or those of a bin."""
+    """Rows of one element: a group owns all rows of an example of a batch, or some of them, or those of a bin."""
     examples = math.prod(f.range.arg.size for f in loops)
     contiguous = bool(loops) and linear(found.store.index)[1].get(loops[-1].range) == 1
     if found.update() is None or contiguous and examples >= lanes * target.few_tasks:
         return None
     around = [f.range for f in loops]
-    if found.stop is not None:                                   # a bin is one group's
+    if found.stop is not None:                                   # a bin belongs to one group
         total = register("found", dtypes.index)
         body = _compared(found, _Steps(found.size, total, lambda at, gate: at), COMPARED)
         return loops_around(around, [Assign(total, found.stop), *body], TASK)
-    owned, block = _owned(found, GROUPS * examples, target)      # fewer groups, for each looks through all indices
-    if owned is None and not loops:                              # all rows are one group's
+    owned, block = _owned(found, GROUPS * examples, target)      # fewer groups, since each scans all indices
+    if owned is None and not loops:                              # one group owns all rows
         return None
     if owned is None:
         body = _compared(found, _Steps(found.size, None, lambda at, gate: at), COMPARED)
@@ -170,20 +171,20 @@ def _by_elements(loops: list[For], found: ScatterLoop, target: Target, lanes: in
 
 
 def _owned(found: ScatterLoop, others: int, target: Target) -> tuple[UOp | None, UOp]:
-    """Whether a step is for a row of a group's own, None where all are; and the counter of these groups, of which each
-    has `others` beside it that do other things."""
+    """The condition that a step's row is owned by the group (None: all rows are), and the counter of the groups that
+    own rows; for each of them, `others` groups do other parts of the work."""
     size = -(-found.rows // max(1, GROUPS * target.few_tasks // others))
     block = counter("b", -(-found.rows // size))
-    first = multiply(one(block), size)
+    first = multiply(current(block), size)
     return both(less(index(-1), add(found.row, multiply(first, -1))), less(found.row, add(first, index(size)))), block
 
 
 @dataclass
 class _Steps:
-    """Steps of a loop that a group does: `size` at most, or as many as `total` says."""
+    """The steps of a loop that a group does: at most `size`, or as many as `total` says."""
     size: int
     total: UOp | None
-    of: Callable[[UOp, UOp | None], UOp]        # the counter of the loop at a number, where a gate holds
+    of: Callable[[UOp, UOp | None], UOp]        # (number, gate) -> the loop's counter at that step
 
     def gate(self, at: UOp) -> UOp | None:
         return below(at, self.size) if self.total is None else less(at, self.total)
@@ -195,14 +196,14 @@ def _listed(found: ScatterLoop, owned: UOp, done: Callable[[_Steps], list[Statem
     part = counter(name + "p", -(-found.size // LISTED))
     inside, total = counter(name, n), register("found", dtypes.index)
     names = local("listed", dtypes.int32, n)
-    here = substitute_index(owned, {found.counter: add(multiply(one(part), n), inside)}, {})
-    scan = RunningTotal(total, index(0), For(inside, LOOP, [], left_of(found.size, n, part)), o.ADD,
+    here = substitute_index(owned, {found.counter: add(multiply(current(part), n), inside)}, {})
+    scan = RunningTotal(total, index(0), For(inside, LOOP, [], piece_bound(found.size, n, part)), o.ADD,
                         here.where(index(1), index(0)),
                         [Store(names, add(total, index(-1)).maximum(0), inside.cast(dtypes.int32), None, here)])
 
     def step(at: UOp, gate: UOp | None) -> UOp:
         read = load(names, at, *([gate] if gate is not None else [])).cast(dtypes.index)
-        return add(multiply(one(part), n), read.maximum(0).minimum(index(n - 1)))      # memory alone has no bounds
+        return add(multiply(current(part), n), read.maximum(0).minimum(index(n - 1)))      # its bounds are unknown
     body = [*GroupScan(scan, TILE, MOST_LANES).statements(), *done(_Steps(n, total, step))]
     return [For(part, LOOP, body)] if part.arg.size > 1 else body
 
@@ -210,7 +211,7 @@ def _listed(found: ScatterLoop, owned: UOp, done: Callable[[_Steps], list[Statem
 def _in_turn(found: ScatterLoop, steps: _Steps, wide: Callable[[list[Statement]], list[Statement]]) -> list[Statement]:
     """for i < total: S[s = list[i]]  ->  for i by 4: x0 = .., x3 = ..; y[row0] += x0; .. y[row3] += x3
 
-    What is stored is read ahead of the stores, which wait for each other where they go to one row.
+    Stored values are loaded ahead of the stores, which wait for each other if they go to one row.
     """
     store, total = found.store, steps.total
     assert total is not None
@@ -233,8 +234,8 @@ def _in_turn(found: ScatterLoop, steps: _Steps, wide: Callable[[list[Statement]]
 
 
 def _compared(found: ScatterLoop, steps: _Steps, lanes: int) -> list[Statement]:
-    """for i: y[row] += x  ->  for blocks of i: rows and values of the threads; each adds those of its row, if it is
-    the first of them"""
+    """for i: y[row] += x  ->  for blocks of i: load the rows and values of all threads; the first thread of each row
+    adds those of its row"""
     update, memory = found.update(), found.store.memory
     assert update is not None
     added, combined = update
@@ -244,7 +245,7 @@ def _compared(found: ScatterLoop, steps: _Steps, lanes: int) -> list[Statement]:
     rows, values = local("rows", kind, lanes), local("values", added.dtype, lanes)
     row, result, first = (register(name, dtype, (lane,)) for name, dtype in
                           (("row", kind), ("result", found.store.value.dtype), ("first", dtypes.bool)))
-    at = add(multiply(one(block), lanes), lane)
+    at = add(multiply(current(block), lanes), lane)
     gate = steps.gate(at)
     here = {found.counter: steps.of(at, gate)}
     own = edge_gate(substitute_index(found.row, here, {}), gate).cast(kind)
@@ -259,13 +260,14 @@ def _compared(found: ScatterLoop, steps: _Steps, lanes: int) -> list[Statement]:
             For(other, LOOP, [
                 Assign(first, first & (same & earlier).logical_not()),
                 Assign(result, (same & earlier.logical_not()).where(combined(result, load(values, other)), result))],
-                None if steps.total is None or lanes <= COMPARED else add(steps.total, multiply(one(block), -lanes))),
+                None if steps.total is None or lanes <= COMPARED else
+                add(steps.total, multiply(current(block), -lanes))),
             Store(memory, found.index_of(row), result, None, first)])]
     stop = None if steps.total is None else divide_up(steps.total, lanes)
     return [For(block, LOOP, body, stop)] if block.arg.size > 1 else body
 
 
 def scattered_along(body: list[Statement], counter_: UOp) -> bool:
-    """Whether neighbours of a loop are stored where loaded numbers say."""
+    """Whether neighbouring iterations of a loop store at loaded indices."""
     return any(atom.op is not o.RANGE and counter_ in ranges_of(atom)
                for s in walk(body) if isinstance(s, Store) for atom in linear(s.index)[1])

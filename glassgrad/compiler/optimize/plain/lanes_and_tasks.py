@@ -1,6 +1,6 @@
-"""Lanes, partial sums and tasks of a loop nest, as decisions. In: loops around statements. Out: the same, cut up.
+"""Lanes, partial sums and tasks of a loop nest, as decisions. In: loops around statements. Out: the same, split.
 
-What the recipes of CPUs (plain_loops.py) and of GPUs (gpu_loops.py) have in common: how many vectors go along a loop,
+The common part of the recipes of CPUs (plain_loops.py) and of GPUs (gpu_loops.py): how many vectors go along a loop,
 how a long sum is split into parts, and how a nest is split into tasks. Each is data, so that a search can try others.
 """
 
@@ -16,17 +16,19 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, For, If, Sta
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.move_decorator import move
-from glassgrad.compiler.optimize.plain.access_order import greatest_within, neighbours, vectors_in_flight, work
+from glassgrad.compiler.optimize.plain.access_order import (consecutive_elements, greatest_within, vectors_in_flight,
+                                                            work)
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.product.recognize import count
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
-ADDS = 128              # adds per lane before a partial sum is folded: equal values round one way, so float32 wants few
-MOST_VECTORS = 16       # in flight: more only make the code longer
-FEW_ROWS = 16           # below which rows are jammed only where enough tasks are left
-LONG_ARITHMETIC = 16    # operations per element from which they take longer than to load it
-LEAST_READ = 16         # elements of a column that are worth a part of its sum
+# adds per lane before a partial sum is folded: with many equal values, float32 rounds always to the same side
+ADDS = 128
+MOST_VECTORS = 16       # vectors in flight; more only make the code longer
+FEW_ROWS = 16           # with fewer rows, they are jammed only if enough tasks are left
+LONG_ARITHMETIC = 16    # operations per element from which computing it takes longer than loading it
+LEAST_READ = 16         # elements of a column from which a part of its sum is worthwhile
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Lanes(Choice):
 
 @dataclass(frozen=True)
 class FoldedLanes(Choice, names=["fold"]):
-    """Vectors along a reduced loop, folded at the end: their number decides the order of the sum."""
+    """Vectors along a reduced loop, folded at the end: how many there are decides the order of the sum."""
     loop: str = fixed()
     tile: int = fixed()
     lanes: int = fixed()
@@ -59,7 +61,7 @@ class Tasks(Choice):
 
 
 def ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes: int) -> Lanes:
-    """Which of the loops the vectors go along, and how many are in flight."""
+    """Decide which of the loops vectors go along, and how many are in flight."""
     names = [f.range.arg.name for f in loops]
 
     def refuses(c: Lanes) -> str | None:
@@ -76,8 +78,9 @@ def ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes:
 
 def along_rows(body: list[Statement], lanes: int, decisions: Decisions, by_threads: bool, most: int = 4) \
         -> list[Statement]:
-    """The body with lanes along the innermost loops of a row: reductions into several partial vectors (at most `most`),
-    vector stores. Lanes that are threads take consecutive elements where they can load and store them together."""
+    """Put the body's lanes along the innermost loops of a row: reductions into several partial vectors (at most
+    `most`), and vector stores. Lanes that are threads take consecutive elements where they can load and store them
+    together."""
     out: list[Statement] = []
     for s in body:
         if not isinstance(s, For):
@@ -86,7 +89,7 @@ def along_rows(body: list[Statement], lanes: int, decisions: Decisions, by_threa
         if any(isinstance(x, For) for x in s.body):
             out.append(For(s.range, LOOP, along_rows(s.body, lanes, decisions, by_threads, most), s.stop))
             continue
-        consecutive = neighbours(s.body, s.range) if by_threads and s.stop is None else 0
+        consecutive = consecutive_elements(s.body, s.range) if by_threads and s.stop is None else 0
         consecutive = consecutive if s.range.arg.size % (max(consecutive, 1) * lanes) == 0 else 0
         if s.kind == TASK:
             chosen = ask_lanes(decisions, [s], 0, consecutive or vectors_in_flight(s.body), lanes)
@@ -103,8 +106,8 @@ def along_rows(body: list[Statement], lanes: int, decisions: Decisions, by_threa
 
 # -- partial sums ------------------------------------------------------------------------------------------------------
 def divisible_sum(loops: list[For], inner: list[Statement]) -> For | None:
-    """The loop of the first reduction of a nest, if it can be split into parts: of the loops, it alone may have a
-    run-time bound, which is the same for all results."""
+    """The loop of a nest's first reduction, if it can be split into parts. No other loop may have a run-time bound, and
+    its own must be the same for all results."""
     reduced = next((s for s in inner if isinstance(s, For)), None)
     if reduced is None or reduced.kind != LOOP or reduced.stop is not None and ranges_of(reduced.stop):
         return None
@@ -114,8 +117,8 @@ def divisible_sum(loops: list[For], inner: list[Statement]) -> For | None:
 
 def partial_sums(loops: list[For], inner: list[Statement], reduced: For, least: int, target: Target,
                  decisions: Decisions) -> tuple[list[Statement], list[Statement]] | None:
-    """Partial results over chunks of the reduced loop, of `least` or more iterations, and their combination; the chunks
-    depend on the shape alone."""
+    """Split a reduction into partial results over chunks of the reduced loop, of at least `least` iterations each, and
+    their combination. The chunks depend on the shape alone."""
     n = reduced.range.arg.size
     chunk = _chunk(n, least, most=8 * target.few_tasks)
     parts = sum_moves.group(inner, [f.range for f in loops], chunk) if chunk < n else None
@@ -127,7 +130,7 @@ def partial_sums(loops: list[For], inner: list[Statement], reduced: For, least: 
 
 
 def _chunk(n: int, least: int, most: int) -> int:
-    """A chunk of at least `least`, at most `most` chunks, dividing n where a nearby size does."""
+    """The size of a chunk: at least `least`, for at most `most` chunks, and dividing n if a nearby size does."""
     chunk = max(least, -(-n // most))
     return next((c for c in range(chunk, min(2 * chunk, n) + 1) if n % c == 0), chunk)
 
@@ -143,7 +146,7 @@ def one_loop(loop: For) -> For:
         return loop
     whole = counter(loop.range.arg.name, axis.size)
     inside = axis.size // loop.range.arg.size
-    return For(whole, LOOP, moves.rebuild(body, axis.apart(whole)), loop.stop and multiply(loop.stop, inside))
+    return For(whole, LOOP, moves.rebuild(body, axis.loop_indices(whole)), loop.stop and multiply(loop.stop, inside))
 
 
 @move(lambda body, most: body)
@@ -162,10 +165,11 @@ def unrolled(body: list[Statement], most: int) -> list[Statement]:
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
-def nest(loops: list[For], body: list[Statement], total: int, target: Target, decisions: Decisions,
-         independent: bool = True) -> list[Statement]:
-    """The outer loops around the body, the outermost of them as tasks of a worthwhile size. Where these are few, the
-    first loop of the body becomes tasks too, if it is `independent` of the rest."""
+def nest_with_tasks(loops: list[For], body: list[Statement], total: int, target: Target, decisions: Decisions,
+                    independent: bool = True) -> list[Statement]:
+    """Wrap the body in its outer loops; as many of these, from the outside, as give tasks of a worthwhile size become
+    TASK loops. If that gives few tasks, the first loop of the body becomes tasks too, if it is `independent` of the
+    rest."""
     rows = count(f.range for f in loops)
     pieces = rows * (body[0].range.arg.size if independent and body and isinstance(body[0], For) else 1)
     most = pieces if target.free_tasks else target.most_tasks
@@ -177,15 +181,15 @@ def nest(loops: list[For], body: list[Statement], total: int, target: Target, de
     shorter = None if target.groups or len(loops) != 1 else _times_shorter(body)
     if shorter is not None and wanted > 1 and rows > 1:
         return [tasks_of_rows(For(loops[0].range, LOOP, body, loops[0].stop), wanted, shorter)]
-    return moves.share_out([f.range for f in loops], body, wanted, {f.range: f.stop for f in loops}, target.groups)
+    return moves.loops_as_tasks([f.range for f in loops], body, wanted, {f.range: f.stop for f in loops}, target.groups)
 
 
 @move(lambda loop, *_: loop)
 def tasks_of_rows(loop: For, most: int, shorter: UOp) -> For:
     """for i in n: S  ->  TASK o below ceil(n / m): for i below m: S[i = o*m + i]      (the last may be shorter)
 
-    For rows of a run-time length. A task has m of them: n / most where they have their greatest length, and as many
-    times more as they are `shorter`.
+    For rows of a run-time length. A task has m rows: n / most for the longest possible rows, and `shorter` times as
+    many for rows that are that many times shorter.
     """
     n, name = loop.range.arg.size, loop.range.arg.name
     least = -(-n // most)
@@ -198,8 +202,8 @@ def tasks_of_rows(loop: For, most: int, shorter: UOp) -> For:
 
 
 def _times_shorter(body: list[Statement]) -> UOp | None:
-    """How many times less than at its greatest number a run-time value leaves to do; None where that does not follow
-    from one value, or other work is more."""
+    """How many times less work there is than for the greatest value of a run-time size; None if the work does not
+    depend on one such value alone."""
     stops = [f.stop for f in walk(body) if isinstance(f, For) and f.stop is not None]
     values = {n for stop in stops for n in stop.toposort() if isinstance(n.arg, Measure)}
     if len(values) != 1:

@@ -1,12 +1,12 @@
-"""Reductions as fast as memory. In: the loops of a reduction. Out: the same, reading several rows together.
+"""Make reductions as fast as memory. In: the loops of a reduction. Out: the same, reading several rows together.
 
-Memory bandwidth is limited by how many cache lines are in flight, and hardware prefetches only within a page. So a sum
-over rows (lanes along k) jams several rows, each a separate stream. (Sums over columns: columns.py.)
+Memory bandwidth is limited by the number of cache lines in flight, and hardware prefetches only within a page. So a sum
+over rows (lanes along k) jams several rows, each of which is a separate stream. (Sums over columns: columns.py.)
 
     for i: r = 0; for k: r += x[i, k]; S        ->  for i by 8: TILE 8: r = 0; for k: r += x[i, k]; S
     for j in 2: for i: .. r += x[i, k] * y[j, k]..  ->  for i by 8: TILE 8: TILE j: .. the same
 
-And copies that read along one axis and store along another go in square blocks, which renderers transpose in registers.
+Copies that read along one axis and store along another use square blocks, which renderers transpose in registers.
 
     for i: for j: y[i, j] = x[j, i]             ->  for i by 16: for j by 16: TILE j: LANE i: y[i, j] = x[j, i]
 """
@@ -33,7 +33,7 @@ class ReadRows(Choice, names=["rows"]):
 
 @dataclass(frozen=True)
 class Transpose(Choice, names=["turn"]):
-    """Square blocks of a transposed copy: vectors along the loop of contiguous reads, as many along that of stores."""
+    """Square blocks of a transposed copy: vectors along the loop of contiguous loads, as many along that of stores."""
     loop: str
     lanes: int
 
@@ -47,7 +47,7 @@ class Reduction:
 
     @staticmethod
     def of(body: list[Statement]) -> Reduction | None:
-        """A body of this form and nothing else; None for anything else."""
+        """Recognize a body of this form and nothing else; None for others."""
         begins = [s for s in body if isinstance(s, Assign)]
         loops = [s for s in body if isinstance(s, For)]
         rest = [s for s in body if isinstance(s, Store)]
@@ -55,15 +55,15 @@ class Reduction:
             return None
         if not all(isinstance(s, Accumulate) for s in loops[0].body) or not begins:
             return None
-        if set(moves.accumulated(loops[0].body)) != {s.register for s in begins}:
+        if set(moves.accumulated_registers(loops[0].body)) != {s.register for s in begins}:
             return None
         reads = any(n.op is o.REGISTER for n in nodes_in(loops[0].body))
         return None if reads else Reduction(begins, loops[0], [*rest])
 
 
 def rows_at_once(loops: list[For], inner: list[Statement], target: Target) -> RowsAtOnce | None:
-    """The loop over rows of a reduction that are read together, and a short loop that reuses them; None for rows that
-    are short, or not contiguous along k in memory."""
+    """Choose the loop over rows of a reduction to read together, and a short loop that reuses these rows. None for rows
+    that are short, or not contiguous along k in memory."""
     reduction = Reduction.of(inner)
     if reduction is None or reduction.loop.range.arg.size < cpu.LEAST_ROW:
         return None
@@ -86,7 +86,7 @@ def rows_at_once(loops: list[For], inner: list[Statement], target: Target) -> Ro
 
 @dataclass
 class RowsAtOnce:
-    """`count` rows of the loop `row`, each for all `width` iterations of `few`."""
+    """`count` rows of the loop `row`, each for all `width` iterations of the loop `few`."""
     row: For
     count: int
     few: For | None
@@ -107,7 +107,7 @@ class RowsAtOnce:
 
 def transposed(loops: list[For], inner: list[Statement], lanes: int, decisions: Decisions) \
         -> tuple[list[For], list[Statement]] | None:
-    """A transposed copy, as (loops, blocks); refuses (None) where a read is contiguous along the loop of stores."""
+    """Turn a transposed copy into (loops, blocks); refuses (None) reads contiguous along the loop of stores."""
     if not all(isinstance(s, Store) and s.gate is None and s.combine is None for s in inner) or lanes < 4:
         return None
     stored = [f for f in loops if all(stride_along(s.index, f.range) == 1 for s in inner if isinstance(s, Store))]
@@ -129,14 +129,14 @@ def transposed(loops: list[For], inner: list[Statement], lanes: int, decisions: 
 
     chosen = decisions.ask(Transpose(names[-1], lanes), refuses)
     across = read[names.index(chosen.loop)]
-    # the loop of contiguous reads is outside: consecutive blocks then continue each stored row
+    # the loop of contiguous reads is outside, so that consecutive blocks continue each stored row
     rows = For(along.range, LOOP, inner, along.stop)
     body = moves.wide(rows, chosen.lanes, 1, copies=False) if along.stop is None else _masked_tiles(rows, chosen.lanes)
     return [f for f in loops if f not in (along, across)], _within(across, body, chosen.lanes)
 
 
 def _masked_tiles(loop: For, width: int) -> list[Statement]:
-    """for j below stop: S  ->  for jo: TILE j: S; and if some are left: TILE j: S, masked off past the stop"""
+    """for j below stop: S  ->  for jo: TILE j: S; and for the remainder: TILE j: S, masked off past the stop"""
     return [s for step in moves.wide_steps(loop, 1, width)
             for s in step.loop(nested([step.lane], step.body_of(loop), TILE), LOOP)]
 

@@ -1,13 +1,13 @@
-"""Rows in registers of a thread group. In: the loops over one row. Out: the same, the row read once, or None.
+"""Keep rows in registers of a thread group. In: the loops over one row. Out: the same, reading the row once; or None.
 
-A softmax or a norm goes along its row two or three times. A group of threads goes along it in the same steps each time,
-so each thread has the same elements every time: it keeps them in registers.
+A softmax or a norm iterates over its row two or three times. A group of threads does so in the same steps each time, so
+that each thread gets the same elements every time, and keeps them in registers.
 
     r = 0; for k: r += f(x[k]); for i: y[i] = g(x[i], r)
     ->  TILE o, u: LANE l: held[o, u, l] = x[..]; r += fold(f(held)); TILE o, u: LANE l: y[..] = g(held, r)
 
-What one loop stores for another in shared memory (`kept`) is held in registers too. A group has enough threads that
-each has few elements. The order of sums follows from sizes alone.
+Values that one loop stores for another in shared memory (`kept`) are held in registers too. A group has so many threads
+that each has few elements. The order of sums follows from sizes alone.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from glassgrad.compiler.optimize.moves.gates import edge_gate
 from glassgrad.compiler.optimize.moves.loop_moves import WideStep
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.optimize.versions_by_size import bounded, one_of
+from glassgrad.compiler.optimize.versions_by_size import guarded_versions, replace_bound
 
 
 @dataclass(frozen=True)
 class RowSteps(Choice, names=["hold"]):
-    """A row that its group reads several times, and whether its threads hold it in registers: their number decides the
-    order of sums."""
+    """The threads for a row that its group reads several times, and whether they hold it in registers. Their number
+    decides the order of sums."""
     loop: str = fixed()
     tile: int = fixed()
     lanes: int = fixed()
@@ -40,7 +40,7 @@ class RowSteps(Choice, names=["hold"]):
 
 @dataclass
 class Row:
-    """The loops over one row, with a common counter and run-time bound, if any; the loads that several of them do
+    """The loops over one row, with a common counter and possibly a run-time bound; the loads that several of them do
     (`reads`), and memory that only they use, at that counter (`kept`)."""
     body: list[Statement]
     counter: UOp
@@ -50,7 +50,7 @@ class Row:
 
     @staticmethod
     def of(body: list[Statement]) -> Row | None:
-        """A row that is read more than once, by loops of one length; None for anything else."""
+        """Recognize a row that is read more than once, by loops of one length; None for others."""
         loops = [s for s in body if isinstance(s, For)]
         inside = [s for f in loops for s in walk(f.body)]
         if len(loops) < 2 or len({(f.range.arg.size, f.stop) for f in loops}) > 1 or \
@@ -80,18 +80,18 @@ class Row:
 
     @property
     def is_light(self) -> bool:
-        """Whether there are few operations per element, and all that is read has 4 bytes."""
+        """Whether there are few operations per element, and all elements read have 4 bytes."""
         nodes = nodes_in(self.body)
         return sum(n.op in o.ELEMENTWISE for n in nodes) <= gpu.LIGHT_ROW and not self.kept and \
             all(n.dtype.itemsize == 4 for n in self.reads)
 
     @property
     def bytes(self) -> int:
-        """Bytes that are read more than once."""
+        """How many bytes are read more than once."""
         return self.size * sum(n.dtype.itemsize for n in self.reads)
 
     def lanes(self, rows: int, target: Target) -> int | None:
-        """How many threads a group has, for `rows` rows; None: a row is too long for their registers."""
+        """How many threads a group has, for `rows` rows; None if a row is too long for their registers."""
         most = target.most_threads or target.lanes(4)
         words = sum(-(-n.dtype.itemsize // 4) for n in self.reads) or len(self.kept)
         lanes = gpu.LEAST_ROW_THREADS
@@ -112,17 +112,18 @@ def rows_by_length(body: list[Statement]) -> list[list[Statement]]:
         return [body]
     few = gpu.HELD_WORDS * gpu.WARP
     numbers = [few, row.size] if bounds(row.stop)[0] <= few < row.size else [row.size]
-    return one_of({n: bounded(body, row.stop, n, row.stop) for n in numbers}, row.stop, -1)
+    return guarded_versions({n: replace_bound(body, row.stop, n, row.stop) for n in numbers}, row.stop, -1)
 
 
 def _can_be_wide(loop: For) -> bool:
-    return loop.kind == TASK or loop.kind == LOOP and sum_moves.folds(loop) and bool(moves.accumulated(loop.body))
+    return loop.kind == TASK or \
+        loop.kind == LOOP and sum_moves.folds(loop) and bool(moves.accumulated_registers(loop.body))
 
 
 def row_in_steps(row: Row, rows: int, consecutive: int, target: Target, decisions: Decisions) -> list[Statement] | None:
-    """The loops over one of `rows` rows, all in the same steps: with the row in registers; or, where it is too long,
-    with few rows in flight, so that they are still cached when they are read again. Refuses (None) other rows. A thread
-    takes `consecutive` consecutive elements, where these are aligned."""
+    """Iterate over one of `rows` rows with all loops in the same steps: with the row in registers; or, if it is too
+    long, with few rows in flight, so that they are still cached when they are read again. A thread takes `consecutive`
+    consecutive elements, if these are aligned. Refuses (None) other rows."""
     lanes = row.lanes(rows, target)
     held = lanes is not None
     if lanes is None and row.size >= gpu.LONG_ROW and row.stop is None:
@@ -143,8 +144,8 @@ def row_in_steps(row: Row, rows: int, consecutive: int, target: Target, decision
 def hold(row: Row, step: WideStep, kind: str) -> list[Statement]:
     """for k: r += x[k]; .. for i: y[i] = x[i]  ->  TILE k: h[k] = x[k]; r += h[k]; .. TILE k: y[k] = h[k]
 
-    All loops go in the same steps, in loops of this kind (TILE: unrolled); in the last step some lanes may be past the
-    end, and no thread does the steps past a run-time end.
+    All loops use the same steps, in loops of this kind (TILE: unrolled). In the last step some lanes may be past the
+    end, and no thread does steps past a run-time end.
     """
     reads = [*row.reads, *[load(m, row.counter) for m in row.kept]]
     at_step = [edge_gate(substitute_index(n, {row.counter: step.at}, {}), step.is_inside) for n in reads]
@@ -171,7 +172,7 @@ def hold(row: Row, step: WideStep, kind: str) -> list[Statement]:
 
 def _in_registers(loop: Statement, first: Sequence[Statement], held: dict[UOp, UOp], stored: dict[UOp, UOp]) \
         -> Statement:
-    """A step's loops over registers: first the loads into some of them; stores to `kept` memory become assignments."""
+    """A step's loops, over registers: the first loads go into registers; stores to `kept` memory become assignments."""
     if isinstance(loop, For) and len(loop.body) == 1 and isinstance(loop.body[0], For):
         return For(loop.range, loop.kind, [_in_registers(loop.body[0], first, held, stored)])
     replace = dict(held)

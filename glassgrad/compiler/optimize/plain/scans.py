@@ -1,10 +1,10 @@
-"""Running totals on groups of threads. In: the loops of a scan. Out: the same, all threads at work, or None.
+"""Compute running totals with groups of threads. In: the loops of a scan. Out: loops with all threads busy, or None.
 
     r = start; for k in n: r += f(k); out[k] = r
 
-A group goes along a row in blocks. Each thread adds up `tile` neighbours; the threads' totals are added in two levels
-of 16, in memory that they share; then each thread has what comes before its neighbours, and stores them. Meanwhile it
-reads those of the next block.
+A group goes along a row in blocks. Each thread adds up `tile` neighbours. The threads' totals are added in two levels
+of 16, in shared memory. Then each thread adds the total of all elements before its neighbours to them, and stores them.
+Meanwhile it loads those of the next block.
 
     r = start
     for blocks of k:
@@ -14,8 +14,8 @@ reads those of the next block.
         LANE l:  out[4 l + u] = r + above[l / 16 - 1] + inside[l - 1] + p[u]
         r += above[15]
 
-Where rows are too few to keep a GPU busy, each is cut into chunks: their totals, the running totals of those, and then
-each chunk by itself, from where the one before it ends. The order in which numbers are added follows from sizes alone.
+If there are too few rows to keep a GPU busy, each is cut into chunks: first the totals of chunks, then their running
+totals, then each chunk by itself, starting from the total before it. The order of additions follows from sizes alone.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter,
-                                            flat_index, left_of, load, loads_in, local, loops_around, nested, one,
-                                            register)
+                                            current, flat_index, load, loads_in, local, loops_around, nested,
+                                            piece_bound, register)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below, edge_gate
 from glassgrad.compiler.optimize.product.recognize import stride_along
 from glassgrad.compiler.optimize.targets.target import Target
 
-TILE = 4                 # neighbours of a thread: it reads and stores 16 bytes, and threads side by side whole lines
-AHEAD = 32               # numbers of its columns that a thread loads at once
+TILE = 4                 # neighbours per thread: it loads and stores 16 bytes, and neighbouring threads whole lines
+AHEAD = 32               # elements of its columns that a thread loads at once
 SIDE = 16                # threads whose totals one thread adds up
 MOST_LANES = SIDE * SIDE
-LEAST_ROW = 128          # shorter rows are better left to one thread each
-NEIGHBOURS = 4           # columns of a thread, where threads go down columns
-CHUNKS = 16              # for each group that keeps a GPU busy: the last ones leave few processors idle
-LEAST_COLUMNS = 64       # of a group: where each processor has one, columns are not cut
-LEAST_CHUNK = 64         # steps of a chunk whose rows lie side by side in memory
+LEAST_ROW = 128          # shorter rows are left to one thread each
+NEIGHBOURS = 4           # columns per thread, if threads go down columns
+CHUNKS = 16              # chunks per group that keeps a GPU busy: at the end, few processors are idle
+LEAST_COLUMNS = 64       # columns per group: if each processor has one group, columns are not cut
+LEAST_CHUNK = 64         # steps of a chunk whose rows are adjacent in memory
 
 
 @dataclass(frozen=True)
 class ScannedLanes(Choice, names=["scan"]):
-    """A running total by a group of threads: their number decides which values are added to which."""
+    """A running total computed by a group of threads: how many they are decides the order of additions."""
     loop: str = fixed()
     tile: int = fixed()
     lanes: int = fixed()
@@ -62,7 +62,7 @@ class ScannedChunks(Choice, names=["chunks"]):
 
 @dataclass
 class RunningTotal:
-    """total = start; for loop: total = combine(total, value); stores, which read it."""
+    """total = start; for loop: total = combine(total, value); and stores that read the total."""
     total: UOp
     start: UOp
     loop: For
@@ -72,7 +72,7 @@ class RunningTotal:
 
     @staticmethod
     def of(body: list[Statement]) -> RunningTotal | None:
-        """A body of this form and nothing else; None for anything else."""
+        """Recognize a body of this form and nothing else; None for others."""
         begin, loop = body if len(body) == 2 else (None, None)
         if not isinstance(begin, Assign) or not isinstance(loop, For) or loop.kind != LOOP or not loop.body:
             return None
@@ -88,14 +88,14 @@ class RunningTotal:
 
     @property
     def is_along_memory(self) -> bool:
-        """Whether neighbours of the loop are neighbours in memory."""
+        """Whether consecutive iterations of the loop are adjacent in memory."""
         return all(abs(stride_along(s.index, self.loop.range) or 0) == 1 for s in self.stores)
 
 
 def scan_in_chunks(loops: list[For], inner: list[Statement], work: int, target: Target, decisions: Decisions) \
         -> list[list[Statement]] | None:
-    """The loop nests of a scan whose rows are few: totals of chunks, their running totals, and the chunks; refuses
-    (None) another form, rows that are many, and little work."""
+    """The loop nests of a scan with few rows: totals of chunks, their running totals, then the chunks. Refuses (None)
+    another form, many rows, and little work."""
     scan = RunningTotal.of(inner)
     if scan is None or work < target.cut_steps or any(f.stop is not None for f in (*loops, scan.loop)):
         return None
@@ -105,7 +105,7 @@ def scan_in_chunks(loops: list[For], inner: list[Statement], work: int, target: 
     least = TILE * MOST_LANES if scan.is_along_memory else LEAST_CHUNK
     wanted = -(-CHUNKS * target.few_tasks // apart)
     chunk = -(-n // (wanted * least)) * least
-    if not scan.is_along_memory:         # whole chunks: a thread then loads ahead
+    if not scan.is_along_memory:         # whole chunks: then a thread loads ahead
         chunk = next((c for c in range(chunk, min(2 * chunk, n) + 1) if n % c == 0), chunk)
         apart = max(apart, 2 * count // LEAST_COLUMNS)
     if apart >= target.few_tasks or chunk >= n:
@@ -113,7 +113,7 @@ def scan_in_chunks(loops: list[For], inner: list[Statement], work: int, target: 
     name = scan.loop.range.arg.name
     chunk = decisions.ask(ScannedChunks(name, chunk), lambda c: None).chunk
     outer, k = counter(name + "c", -(-n // chunk)), counter(name, chunk)
-    stop, place = left_of(n, chunk, outer), flat_index(rows, outer)
+    stop, place = piece_bound(n, chunk, outer), flat_index(rows, outer)
     part, before = (local(f"{kind}_{scan.total.arg}_{name}", scan.total.dtype, outer.arg.size * count, "shared")
                     for kind in ("part", "before"))
     body = moves.rebuild(scan.loop.body, {scan.loop.range: add(multiply(outer, chunk), k)})
@@ -133,19 +133,19 @@ def scan_in_chunks(loops: list[For], inner: list[Statement], work: int, target: 
 def read_ahead_of_totals(inner: list[Statement], columns: int) -> list[Statement]:
     """for k in n: r += f(k); out[k] = r  ->  for k in n/8: x0 = f(8k) .. x7 = f(8k + 7); r += x0; out[8k] = r; ..
 
-    A thread that goes down so many columns loads several numbers of each at once. refuses (returns the statements):
+    A thread that goes down so many columns loads several elements of each at once. refuses (returns the statements):
     another form
     """
     scan = RunningTotal.of(inner)
     if scan is None or scan.loop.stop is not None:
         return inner
     k, out = scan.loop.range, inner[:1]
-    for start, count, ahead in moves.pieces(k.arg.size, max(1, AHEAD // columns)):
+    for start, count, ahead in moves.split_length(k.arg.size, max(1, AHEAD // columns)):
         block = counter(k.arg.name, count)
         read = [register(f"{scan.total.arg}_{u}", scan.total.dtype) for u in range(ahead)]
         body: list[Statement] = []
         for u, r in enumerate(read):
-            here = {k: add(index(start), add(multiply(one(block), ahead), index(u)))}
+            here = {k: add(index(start), add(multiply(current(block), ahead), index(u)))}
             body.insert(u, Assign(r, substitute_index(scan.value, here, {})))
             body += [Accumulate(scan.total, scan.combine, r), *moves.rebuild(scan.stores, here)]
         out += nested([block], body)
@@ -153,8 +153,8 @@ def read_ahead_of_totals(inner: list[Statement], columns: int) -> list[Statement
 
 
 def scan_in_group(loops: list[For], inner: list[Statement], decisions: Decisions) -> list[Statement] | None:
-    """What a group of threads does for one row; refuses (None) another form, short rows among others, and rows whose
-    neighbours are not side by side in memory."""
+    """What a group of threads does for one row; refuses (None) another form, short rows among many others, and rows
+    whose elements are not adjacent in memory."""
     scan = RunningTotal.of(inner)
     if scan is None or not scan.is_along_memory or (loops and scan.loop.range.arg.size < LEAST_ROW):
         return None
@@ -165,7 +165,7 @@ def scan_in_group(loops: list[For], inner: list[Statement], decisions: Decisions
 
 
 class GroupScan:
-    """A scan along memory, cut as chosen."""
+    """A scan along memory, split as decided."""
 
     def __init__(self, scan: RunningTotal, tile: int, lanes: int):
         self.scan, self.tile, self.lanes, self.columns = scan, tile, lanes, lanes // SIDE
@@ -193,18 +193,18 @@ class GroupScan:
         return UOp(self.scan.combine, x.dtype, (x, y))
 
     def first(self, block: UOp) -> UOp:
-        """Where a thread's neighbours of a block begin."""
+        """Where a thread's neighbours in a block begin."""
         return add(multiply(block, self.tile * self.lanes), multiply(self.lane, self.tile))
 
     def gate(self, first: UOp, u: int) -> UOp | None:
-        """Whether there is a u-th neighbour; where rows are whole tiles, the first tells for all of them."""
+        """The condition that the u-th neighbour exists; if rows are whole tiles, the first decides for all."""
         if self.stop is None and self.size % self.tile == 0:
             return below(first, self.size)
         at = add(first, index(u))
         return both(below(at, self.size), None if self.stop is None else less(at, self.stop))
 
     def read(self, block: UOp) -> list[Statement]:
-        """Read a thread's neighbours of a block."""
+        """Load a thread's neighbours of a block."""
         nothing, first, body = identity(self.scan.combine, self.scan.total.dtype), self.first(block), list[Statement]()
         for u, r in enumerate(self.next):
             gate = self.gate(first, u)
@@ -213,8 +213,9 @@ class GroupScan:
         return [For(self.lane, LANE, body)]
 
     def own_totals(self) -> list[Statement]:
-        """The running totals of a thread's own neighbours, the last of them where others read it; and the next block
-        is read, while threads wait for each other. (The last block is read again: a branch would wait for its loads.)
+        """The running totals of a thread's own neighbours; the last one is stored where other threads read it. Also
+        load the next block, while threads wait for each other. (The last block is loaded again: a branch would wait for
+        its loads.)
         """
         body: list[Statement] = [*[Assign(r, n) for r, n in zip(self.mine, self.next)], *self.added(self.mine),
                                  Store(self.sums, self.padded(self.lane), self.mine[-1])]
@@ -223,11 +224,11 @@ class GroupScan:
 
     @staticmethod
     def padded(lane: UOp) -> UOp:
-        """Where a thread's total lies: threads that go along columns read different banks."""
+        """Where a thread's total is stored: threads that go along columns read different banks."""
         return add(lane, divide(lane, SIDE))
 
     def columns_of_totals(self) -> list[Statement]:
-        """Running totals of each 16 threads, and of those sixteens."""
+        """The running totals within each 16 threads, and of those sixteens."""
         along = [add(multiply(self.column, SIDE + 1), index(i)) for i in range(SIDE)]
         tops = [index(j) for j in range(self.columns)]
         body = [*self.running(self.in_column, self.sums, self.inside, along),
@@ -235,7 +236,7 @@ class GroupScan:
         return [For(self.column, LANE, body), *self.running(self.over_columns, self.tops, self.above, tops)]
 
     def running(self, into: list[UOp], source: UOp, target: UOp, at: list[UOp]) -> list[Statement]:
-        """The running totals of a few numbers in memory, by one thread: it loads all of them first."""
+        """The running totals of a few elements in memory, by one thread, which loads all of them first."""
         return [*[Assign(r, load(source, i)) for r, i in zip(into, at)], *self.added(into),
                 *[Store(target, i, r) for r, i in zip(into, at)]]
 
@@ -243,8 +244,8 @@ class GroupScan:
         return [Assign(later, self.together(r, later)) for r, later in zip(numbers, numbers[1:])]
 
     def stored(self) -> list[Statement]:
-        """What comes before a thread's neighbours, added to each of them."""
-        scan, column, first = self.scan, divide(self.lane, SIDE), self.first(one(self.block))
+        """Add the total before a thread's neighbours to each of them, and store them."""
+        scan, column, first = self.scan, divide(self.lane, SIDE), self.first(current(self.block))
         later, further = less(index(0), column), less(index(0), modulo(self.lane, SIDE))
         above = load(self.above, add(column, index(-1)).maximum(0), later)
         inside = load(self.inside, add(self.padded(self.lane), index(-1)), further)

@@ -1,14 +1,15 @@
-"""Short loops on a GPU. In: a loop nest whose loops are shorter than a group of threads. Out: loop nests, or None.
+"""Optimize short loops on a GPU. In: a loop nest whose loops are shorter than a group of threads. Out: nests, or None.
 
-A group is a vector of 256 threads, and a loop of 20 would leave most of them idle. So loops are flattened into one that
-threads go along, whatever that does to indices: consecutive threads need contiguous memory, not a constant stride.
+A group is a vector of 256 threads, most of which a loop of 20 iterations would leave idle. So loops are flattened into
+one, which threads go along, however complicated indices become: consecutive threads need contiguous memory, not a
+constant stride.
 
     for a: for b: y[a, b] = ..                        threads along all (a, b)
-    for c: r = 0; for a: for b: r += x[a, c, b]; S    threads along c; or along all (a, b), and folded, where c are few
-    for c: r = 0; ..; q = 0; ..; S(r, q)              where c are few: r of all c, then q and S of all c
+    for c: r = 0; for a: for b: r += x[a, c, b]; S    threads along c; or, for few c, along all (a, b), and folded
+    for c: r = 0; ..; q = 0; ..; S(r, q)              for few c: r of all c, then q and S of all c
 
-Long sums of few results are split into parts. The choice is what takes the fewest steps: those of the longest thread,
-each weighted by the memory transactions of a warp. Does not know a GPU's make.
+Long sums of few results are split into parts. The choice with the fewest steps is taken: those of the slowest thread,
+weighted by the memory transactions of a warp. Does not know any particular GPU.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
                                             walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
-from glassgrad.compiler.optimize.plain.access_order import lanes_used, neighbours, vectors_in_flight, weighed, work
-from glassgrad.compiler.optimize.plain.lanes_and_tasks import ADDS, FoldedLanes, PartialSums, ask_lanes, nest, one_loop
+from glassgrad.compiler.optimize.plain.access_order import (consecutive_elements, lanes_used, vectors_in_flight,
+                                                            weighted_statements, work)
+from glassgrad.compiler.optimize.plain.lanes_and_tasks import (ADDS, FoldedLanes, PartialSums, ask_lanes,
+                                                               nest_with_tasks, one_loop)
 from glassgrad.compiler.optimize.plain.rows_in_registers import Row
 from glassgrad.compiler.optimize.plain.short_rows import short_rows
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
@@ -34,15 +37,15 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 WINDOW, WRITTEN_OUT = 7, 64      # most steps of one loop of a window, and of all of its loops, that are unrolled
 LEAST_SHARED = 4         # loads from which a thread takes all results that need them
-STRIPS = range(8, 1, -1)         # rows of results that a thread takes, where their windows overlap
+STRIPS = range(8, 1, -1)         # rows of results that a thread takes, if their windows overlap
 FULL = 0.75              # share of a group's threads that have work, from which loops stay as they are
 FEW_STORES = 16          # the most stores of one thread for its result
 FOLD_STEPS = 12          # cost of a fold, in steps
 PHASE_STEPS = 24         # cost of one more phase, in steps
-GROUPS = 4               # times `few_tasks`: groups that run at the same time, and that parts of a sum should fill
-LEAST_PART = 64          # steps of a thread that are worth a part, where threads go along results
-LONG_FOLDED = 32         # steps along a sum from which there are twice as many parts: fewer processors idle at the end
-LEAST_CONSECUTIVE = 4         # elements that a thread of a long sum loads together, else one at a time: two were slower
+GROUPS = 4               # groups (times `few_tasks`) that run at once, and that the parts of a sum should fill
+LEAST_PART = 64          # steps of a thread that are worth a part, if threads go along results
+LONG_FOLDED = 32  # steps along a sum from which there are twice as many parts, so that fewer processors idle at the end
+LEAST_CONSECUTIVE = 4         # elements that a thread of a long sum loads together, or else one: two were slower
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ def in_threads(body: list[Statement], target: Target, decisions: Decisions) -> l
     few = bool(found.sums) and found.results < target.few_tasks
     row = Row.of(task_loops(body)[1]) if few and len(found.sums) > 1 else None
     if row is not None and row.lanes(found.results, target) is not None:
-        return None                                  # one group for each row reads it once
+        return None                                  # one group per row reads it once
     pixels = any(part.loops and part.consecutive > 1 for part in found.sums)     # rows of several loops, read in pieces
     consecutive = 1 if found.sums or not found.loops else divided(found.inner, found.loops[-1])
     used = 0.0 if few or pixels or shared_loops(found, target) else lanes_used(body, target.lanes(4) * consecutive)
@@ -74,11 +77,11 @@ def in_threads(body: list[Statement], target: Target, decisions: Decisions) -> l
 
 @dataclass
 class Sums:
-    """Initialized registers, and the loop that adds to them: perfectly nested loops are flattened into one."""
+    """Initialized registers, and the loop that accumulates them: perfectly nested loops are flattened into one."""
     begins: list[Assign]
     loop: For
     consecutive: int = 1                # contiguous elements that a thread loads together
-    loops: For | None = None       # the original loops, where they were several
+    loops: For | None = None       # the original loops, if there were several
 
     @staticmethod
     def of(begins: list[Assign], loop: For) -> Sums:
@@ -93,18 +96,18 @@ class Sums:
 
     @property
     def is_wide(self) -> bool:
-        """Whether a thread loads contiguous elements together, where threads go along the sum."""
+        """Whether a thread loads contiguous elements together, if threads go along the sum."""
         return self.depth % self.consecutive == 0 and self.consecutive >= LEAST_CONSECUTIVE
 
     @property
     def tile(self) -> int:
-        """How many elements a thread adds up in one step."""
+        """How many elements a thread adds up per step."""
         return self.consecutive if self.is_wide else min(4, vectors_in_flight(self.loop.body))
 
 
 @dataclass
 class GroupNest:
-    """For the outer loops, and for all results: sums, one after another, and the stores after them."""
+    """Sums, one after another, and the stores after them, inside loops over all results (and `outer` loops)."""
     loops: list[UOp]
     sums: list[Sums]
     rest: list[Statement]
@@ -112,7 +115,7 @@ class GroupNest:
 
     @staticmethod
     def of(body: list[Statement]) -> GroupNest | None:
-        """A nest of this form; None for anything else."""
+        """Recognize a nest of this form; None for others."""
         loops, inner = task_loops(body)
         every = list(walk(inner))
         if not all(isinstance(s, (For, Assign, Accumulate, Store)) for s in every) or _has_rows(every) or \
@@ -125,11 +128,11 @@ class GroupNest:
             loop = inner[len(begins)] if len(begins) < len(inner) else None
             if not begins or not isinstance(loop, For) or loop.kind != LOOP:
                 break
-            if set(moves.accumulated(loop.body)) != {b.register for b in begins} or _stores([loop]):
+            if set(moves.accumulated_registers(loop.body)) != {b.register for b in begins} or _stores([loop]):
                 return None
             sums.append(Sums.of(begins, loop))
             inner = inner[len(begins) + 1:]
-        steps = sum(times for _, times in weighed(inner))
+        steps = sum(times for _, times in weighted_statements(inner))
         if steps > FEW_STORES or len(_stores(inner)) != sum(not isinstance(s, For) for s in walk(inner)) or not inner:
             return None
         return GroupNest([f.range for f in loops], sums, inner)
@@ -147,7 +150,7 @@ class GroupNest:
 
 
 def phases(found: GroupNest, target: Target, decisions: Decisions) -> list[list[Statement]]:
-    """Threads along results, or along the sums, whichever takes fewer steps."""
+    """Put threads along results, or along the sums, whichever takes fewer steps."""
     if not found.sums:
         return [along_results(found, target, decisions)]
     by_result = Plan.along_results(found, target)
@@ -156,13 +159,13 @@ def phases(found: GroupNest, target: Target, decisions: Decisions) -> list[list[
     if not results_first and all(plan.parts == 1 for plan in by_sum):
         return [along_sum(found, target, decisions)]
     if len(found.sums) > 1 and (by_result.parts > 1 or not results_first):
-        return [phase for part in apart(found) for phase in phases(part, target, decisions)]
+        return [phase for part in split_sums(found) for phase in phases(part, target, decisions)]
     plan, way = (by_result, along_results) if results_first else (by_sum[0], along_sum)
     if plan.parts == 1:
         return [way(found, target, decisions)]
     step = 1 if results_first else target.lanes(4)
     if step > 1 and found.sums[0].depth // (plan.parts * step) >= LONG_FOLDED:
-        step *= found.sums[0].tile      # whole steps: a remainder takes a loop and a fold
+        step *= found.sums[0].tile      # whole steps: a remainder needs a loop and a fold of its own
     first, second = in_parts(found, plan.parts, step, decisions)
     return [way(first, target, decisions), *phases(second, target, decisions)]
 
@@ -179,7 +182,7 @@ class Plan:
         axis = FlatAxis.of(found.loops)
         lane = counter("lane", axis.size)
         depth = sum(part.depth for part in found.sums)
-        each = max(depth, pieces_touched(moves.rebuild(found.inner, axis.apart(lane)), lane))
+        each = max(depth, pieces_touched(moves.rebuild(found.inner, axis.loop_indices(lane)), lane))
         return Plan.best(-(-axis.size // target.lanes(4)), lambda parts: each / parts, depth // LEAST_PART, target)
 
     @staticmethod
@@ -194,7 +197,7 @@ class Plan:
 
     @staticmethod
     def best(groups: int, steps: Callable[[int], float], most: int, target: Target) -> Plan:
-        """The better of one part, and of as many as keep the processors busy."""
+        """The better of one part, and of as many parts as keep the processors busy."""
         def plan(parts: int) -> Plan:
             rounds = max(1.0, groups * parts / (GROUPS * target.few_tasks))
             return Plan(rounds * steps(parts) + (PHASE_STEPS if parts > 1 else 0), parts)
@@ -203,10 +206,10 @@ class Plan:
 
 
 def pieces_touched(body: list[Statement], lane: UOp) -> float:
-    """The memory transactions of a warp, its threads along a counter, in all of the body; in units of a contiguous
+    """The memory transactions of a warp with its threads along a counter, in the whole body, in units of a contiguous
     access."""
     total = 0.0
-    for s, times in weighed(body):
+    for s, times in weighted_statements(body):
         reads = [(n.src[0], n.src[1]) for n in toposort(expressions(s)) if n.op is o.LOAD]
         for memory, at in [*reads, (s.memory, s.index)] if isinstance(s, Store) else reads:
             total += times * pieces(at, lane, memory.dtype.itemsize) / gpu.WARP_PIECES
@@ -214,7 +217,7 @@ def pieces_touched(body: list[Statement], lane: UOp) -> float:
 
 
 def pieces(at: UOp, lane: UOp, itemsize: int) -> int:
-    """How many pieces of memory the threads of a warp access at an index; one for each thread where the index itself is
+    """How many pieces of memory the threads of a warp access at an index; one per thread if the index itself is
     loaded."""
     values: dict[UOp, list[int]] = {}
     for node in toposort([at]):
@@ -245,26 +248,26 @@ def along_results(found: GroupNest, target: Target, decisions: Decisions) -> lis
     consecutive = divided(inner, last) if last is not None else 1
     most = axis.size // (lanes * target.few_tasks) if axis.size == found.results else 1
     tile = consecutive if consecutive > 1 else max(1, min(vectors_in_flight(inner), most))
-    loop = For(flat, LOOP, sum_moves.chunks(moves.rebuild(inner, axis.apart(flat)), ADDS))
+    loop = For(flat, LOOP, sum_moves.chunks(moves.rebuild(inner, axis.loop_indices(flat)), ADDS))
     chosen = ask_lanes(decisions, [loop], 0, tile, lanes)
     total = count(f.range for f in found.outer) * axis.size * work(inner)
     body = moves.wide(loop, chosen.tile, chosen.lanes, consecutive=consecutive > 1)
-    return nest(found.outer, body, total, target, decisions)
+    return nest_with_tasks(found.outer, body, total, target, decisions)
 
 
 def in_strips(found: GroupNest, target: Target, decisions: Decisions) -> tuple[list[UOp], list[Statement]]:
     """for r: S  ->  for r by 4: TILE u: S[r + u]      where windows of consecutive rows overlap
 
-    The loops of a window are unrolled, so that a thread reads once what the windows of its rows share; along a row,
-    consecutive threads have consecutive results. refuses (leaves it as it is): no index has the same stride along a
-    loop of results as along a loop of a sum."""
+    The loops of a window are unrolled, so that a thread reads shared elements of its rows' windows once; along a row,
+    consecutive threads have consecutive results.
+    refuses (leaves it as it is): no index has the same stride along a loop of results as along a loop of a sum"""
     sums: list[Statement] = []
     for part in found.sums:
         sums += [*part.begins, part.loops or part.loop]
     row = next((r for r in found.loops if _has_windows(sums, r)), None)
     if row is None:
         return _shared_in_a_thread(found, target)
-    inner, name, size = [*_written_out(sums), *found.rest], row.arg.name, row.arg.size
+    inner, name, size = [*_unrolled(sums), *found.rest], row.arg.name, row.arg.size
     most = found.results // (target.lanes(4) * target.few_tasks) if row is not found.loops[-1] else 1
 
     def refuses(c: Strips) -> str | None:
@@ -294,8 +297,8 @@ def _shared_in_a_thread(found: GroupNest, target: Target) -> tuple[list[UOp], li
 
 
 def shared_loops(found: GroupNest, target: Target) -> dict[UOp, int]:
-    """Loops of results, with how many consecutive iterations load the same: one thread does these, if enough threads
-    are left for all processors. Of the last loop, pieces that are stored together."""
+    """Loops of results, each with how many consecutive iterations load the same elements. One thread does these, if
+    enough threads are left for all processors. For the last loop, pieces that are stored together."""
     places = [n.src[1] for n in loads_in(found.rest)]
     by: dict[UOp, int] = {}
     if found.sums or len(places) < LEAST_SHARED:
@@ -323,35 +326,35 @@ def _is_shared(places: list[UOp], loop: UOp, count: int) -> bool:
 
 def _has_windows(body: list[Statement], row: UOp) -> bool:
     """Whether windows along a loop overlap: an index has the same stride along it as along a short loop of a sum, up to
-    its sign (which differs in a gradient)."""
+    the sign (which differs in a gradient)."""
     sums = {f.range for f in walk(body) if isinstance(f, For) and 1 < f.range.arg.size <= WINDOW}
     places = [linear(n.src[1])[1] for n in loads_in(body)]
     return any(atom in sums and abs(stride) == terms.get(row) for terms in places for atom, stride in terms.items())
 
 
-def _written_out(body: list[Statement]) -> list[Statement]:
+def _unrolled(body: list[Statement]) -> list[Statement]:
     """for k in 3: S  ->  TILE u in 3: S[u]      for short loops"""
     out: list[Statement] = []
     for s in body:
         if not isinstance(s, For):
             out.append(s)
             continue
-        loop, size = For(s.range, s.kind, _written_out(s.body)), s.range.arg.size
-        short = size <= WINDOW and size * max(times for _, times in weighed(s.body)) <= WRITTEN_OUT
+        loop, size = For(s.range, s.kind, _unrolled(s.body)), s.range.arg.size
+        short = size <= WINDOW and size * max(times for _, times in weighted_statements(s.body)) <= WRITTEN_OUT
         out += moves.wide(loop, size, 1) if short else [loop]
     return out
 
 
 def _by_neighbours(s: Statement) -> list[Statement]:
     """for k: r += x[i, k]  ->  for k by 8: TILE u: r += x[i, k + u]      (loads of 16 bytes)"""
-    width = neighbours(s.body, s.range) if isinstance(s, For) else 0
+    width = consecutive_elements(s.body, s.range) if isinstance(s, For) else 0
     return moves.wide(s, width, 1) if isinstance(s, For) and width and s.range.arg.size % width == 0 else [s]
 
 
 def along_sum(found: GroupNest, target: Target, decisions: Decisions) -> list[Statement]:
     """for c: r = 0; for k: r += ..; S  ->  TASK c: r = fold of LANE k: ..; S      (a group for each result)
 
-    A thread does the sums of all results of a window, and reads its elements once."""
+    A thread computes the sums of all results of a window, and reads its elements once."""
     lanes, inner = target.lanes(4), list[Statement]()
     for part in found.sums:
         tile = part.tile
@@ -393,7 +396,7 @@ def in_parts(found: GroupNest, parts: int, step: int, decisions: Decisions) -> t
     return nests[0], nests[1]
 
 
-def apart(found: GroupNest) -> list[GroupNest]:
+def split_sums(found: GroupNest) -> list[GroupNest]:
     """r = 0; ..; q = 0; ..; S(r, q)  ->  r = 0; ..; a = r     and     q = 0; ..; S(a, q)"""
     kept: dict[UOp, UOp] = {}
     out: list[GroupNest] = []
@@ -411,12 +414,13 @@ def apart(found: GroupNest) -> list[GroupNest]:
 
 
 def divided(body: list[Statement], lane: UOp) -> int:
-    """How many consecutive iterations of a loop a thread takes, a divisor of its size; 1 where `neighbours` is 0."""
-    most = neighbours(body, lane)
+    """How many consecutive iterations of a loop a thread takes: a divisor of its size; 1 if none is found."""
+    most = consecutive_elements(body, lane)
     return next((n for n in (8, 4, 2) if n <= most and lane.arg.size % n == 0), 1)
 
 
-# -- finding them ------------------------------------------------------------------------------------------------------
+# -- recognizing nests
+# --------------------------------------------------------------------------------------------------
 def _stores_last(body: list[Statement]) -> list[Statement]:
     """sum a; y = a; sum b; z = b  ->  sum a; sum b; y = a; z = b
     refuses: registers that are assigned twice; reads of memory that is stored to"""
@@ -433,7 +437,7 @@ def _stores(body: list[Statement]) -> list[Store]:
 
 
 def _has_rows(every: list[Statement]) -> bool:
-    """Whether private memory is used: rows that a task keeps."""
+    """Whether private memory is used, for rows that a task keeps."""
     used = {n for s in every for n in toposort(expressions(s)) if n.op is o.LOCAL} | \
         {s.memory for s in every if isinstance(s, Store) and s.memory.op is o.LOCAL}
     return any(m.arg.scope == "worker" for m in used)

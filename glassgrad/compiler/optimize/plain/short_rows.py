@@ -1,9 +1,8 @@
-"""Many short rows by groups of threads. In: loops over rows, each read a few times. Out: tasks of rows, or None.
+"""Process many short rows by groups of threads. In: loops over rows read a few times. Out: tasks of rows, or None.
 
-A group of threads for each row of 40 elements would leave most of them idle; with a thread for each row, accesses of
-consecutive threads would be a row apart. So a group copies several consecutive rows to shared memory; a few threads
-read each row from there into registers, and combine their partial sums; what they store along the row goes back the
-same way.
+A group of threads per row of 40 elements would leave most threads idle; with a thread per row, accesses of consecutive
+threads would be a row apart. So a group copies several consecutive rows to shared memory. A few threads per row read it
+from there into registers, and combine their partial sums. Values stored along the row go back the same way.
 
     for row: r = 0; for k: r += f(x[row, k]); for k: y[row, k] = g(x[row, k], r)
     ->  TASK rows by 32: threads along all their elements: m = x; threads along (row, part): h[u] = m[row, k];
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, Store, counter,
-                                            expressions, load, local, nested, nodes_in, one, ranges_of, register,
+                                            current, expressions, load, local, nested, nodes_in, ranges_of, register,
                                             register_over, task_loops)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -32,17 +31,17 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 MOST_HELD = 24           # elements that a thread holds
-MOST_PARTS = 16          # threads of a row: each of them adds up the partial sums of all
-LONGEST = 256            # elements of a row; longer ones keep a group busy
+MOST_PARTS = 16          # threads per row: each adds up the partial sums of all of them
+LONGEST = 256            # elements per row; longer rows keep a group busy
 BANK_BYTES = 4           # width of a bank of shared memory
-COPIES = 4               # that a thread has in flight, where it copies single elements
-LEAST_BYTES = 16         # of rows that are only read: shorter ones stay cached while one thread reads them
+COPIES = 4               # copies that a thread has in flight, if it copies single elements
+LEAST_BYTES = 16         # bytes of rows that are only read: shorter ones stay cached while one thread reads them
 GROUP_SIZES = (256, 128, 64, 32)
 
 
 @dataclass(frozen=True)
 class RowParts(Choice, names=["parts"]):
-    """Threads of a group, and of each short row (`parts`), which decide the order of sums."""
+    """The threads of a group, and of each short row (`parts`), which decide the order of sums."""
     threads: int
     parts: int = fixed()
 
@@ -66,13 +65,13 @@ class ShortRows:
     row: UOp
     size: int
     body: list[Statement]
-    read: list[UOp]          # memories whose rows are read whole;
-    stored: list[UOp]        # memories whose rows are stored;
-    kept: list[UOp]          # and private rows that are not needed afterwards
+    read: list[UOp]          # memories whose rows are read whole,
+    stored: list[UOp]        # memories whose rows are stored,
+    kept: list[UOp]          # and private rows that are not used afterwards
 
     @staticmethod
     def of(body: list[Statement]) -> ShortRows | None:
-        """A nest of this form; None for anything else."""
+        """Recognize a nest of this form; None for others."""
         loops, inner = task_loops(body)
         along = [s for s in inner if isinstance(s, For)]
         sizes = {f.range.arg.size for f in along}
@@ -82,14 +81,14 @@ class ShortRows:
             return None
         axis, [size] = FlatAxis.of([f.range for f in loops]), sizes
         row = counter("row", axis.size)
-        found = ShortRows(row, size, moves.serial(moves.rebuild(inner, axis.apart(row))), [], [], [])
+        found = ShortRows(row, size, moves.serial(moves.rebuild(inner, axis.loop_indices(row))), [], [], [])
         return found if 1 < size <= LONGEST and found.is_in_rows() else None
 
     def is_in_rows(self) -> bool:
-        """Whether all that is read or stored along a row is contiguous; notes which memories these are."""
+        """Whether everything read or stored along a row is contiguous; also records these memories."""
         for s in self.body:
             loop, inside = (s.range, s.body) if isinstance(s, For) else (None, list[Statement]([s]))
-            if loop is not None and set(moves.accumulated(inside)) & _registers(inside):
+            if loop is not None and set(moves.accumulated_registers(inside)) & _registers(inside):
                 return False
             for at_store, memory, at, gate in _accesses(inside):
                 found = self.stored if at_store else self.read
@@ -112,7 +111,7 @@ class ShortRows:
 
     @property
     def parts(self) -> int:
-        """Threads that share a row: enough that each holds few elements."""
+        """How many threads share a row: so many that each holds few elements."""
         held = self.size * max(1, len(self.read) + len(self.kept))
         return min(MOST_PARTS, 1 << max(0, math.ceil(math.log2(held / MOST_HELD))))
 
@@ -123,7 +122,7 @@ class ShortRows:
         return WideStep("k", index(0), 1, -(-self.size // self.parts), self.parts, None, end=end)
 
     def pitch(self, memory: UOp) -> int:
-        """The distance of rows in shared memory: such that threads read different banks, and copies are aligned."""
+        """The distance of rows in shared memory, such that threads read different banks and copies are aligned."""
         chunk = max(self.parts, self.copied(memory), BANK_BYTES // memory.dtype.itemsize)
         return chunk * (-(-self.size // chunk) | 1)
 
@@ -132,8 +131,8 @@ class ShortRows:
         return math.gcd(self.size, gpu.COPY_BYTES // memory.dtype.itemsize)
 
     def places(self, rows: int) -> dict[UOp, UOp]:
-        """Shared memory for `rows` rows of each memory that is read or stored. Stored rows reuse that of read rows of
-        the same type: these are in registers by then."""
+        """Shared memory for `rows` rows of each memory that is read or stored. Stored rows reuse the memory of read
+        rows of the same type, which are in registers by then."""
         out: dict[UOp, UOp] = {}
         for number, memory in enumerate([*self.read, *self.stored]):
             free = [m for read, m in out.items() if read in self.read and memory in self.stored and
@@ -150,7 +149,7 @@ class ShortRows:
         """All rows, `threads // parts` in each task; the last task may have fewer."""
         rows = threads // self.parts
         task, places = counter("rowt", -(-self.count // rows)), self.places(rows)
-        first = multiply(one(task), rows)
+        first = multiply(current(task), rows)
         body: list[Statement] = []
         for memory in self.read:
             body += self.copies(memory, places[memory], rows, first, threads)
@@ -160,7 +159,7 @@ class ShortRows:
         return [For(task, TASK, body)]
 
     def copies(self, memory: UOp, place: UOp, rows: int, first: UOp, threads: int) -> list[Statement]:
-        """Copy rows of a memory to shared memory, or back: threads along all of their elements."""
+        """Copy rows of a memory to shared memory, or back, with threads along all of their elements."""
         each = counter("e", rows * self.size)
         row, far, width = divide(each, self.size), add(multiply(first, self.size), each), self.copied(memory)
         near = add(multiply(row, self.pitch(memory)), modulo(each, self.size))
@@ -171,12 +170,12 @@ class ShortRows:
                           consecutive=width > 1)
 
     def is_row(self, row: UOp) -> UOp | None:
-        """The condition that a row exists; None where it always does."""
+        """The condition that a row exists; None if it always does."""
         return below(row, self.count)
 
 
 class GroupRows:
-    """The statements for rows in shared memory, with `parts` threads for each."""
+    """Builds the statements for rows in shared memory, with `parts` threads for each."""
 
     def __init__(self, rows: ShortRows, places: dict[UOp, UOp], threads: int, first: UOp):
         self.rows, self.places, self.lane, self.step = rows, places, counter("l", threads), rows.steps
@@ -184,13 +183,13 @@ class GroupRows:
         self.row = add(first, self.in_group)
         self.held = {m: register_over(f"row{i}", m.dtype, (self.step.over, self.lane))
                      for i, m in enumerate([*rows.read, *rows.kept])}
-        self.own = {r: self.of_thread(r, "") for r in moves.assigned(rows.body)}
+        self.own = {r: self.of_thread(r, "") for r in moves.initialized_registers(rows.body)}
 
     def of_thread(self, r: UOp, kind: str) -> UOp:
         return register(r.arg + kind, r.dtype, [self.lane])
 
     def statements(self) -> list[Statement]:
-        """The loads of rows into registers, and then the statements for each of them."""
+        """Load rows into registers, then do the statements for each of them."""
         out: list[Statement] = []
         for memory in self.rows.read:
             k = counter("k", self.rows.size)
@@ -201,7 +200,7 @@ class GroupRows:
                 out += self.loop(s)
                 continue
             [made] = self.by_row([s], self.own)
-            if isinstance(made, Store):                        # one of the row's threads does it
+            if isinstance(made, Store):                        # done by one of the row's threads
                 made.gate = both(self.rows.is_row(self.row), both(made.gate, below(self.part, 1)))
             out.append(For(self.lane, LANE, [made]))
         return out
@@ -221,13 +220,13 @@ class GroupRows:
     def along(self, loop: For) -> list[Statement]:
         """for k: S  ->  TILE u: LANE l: S[k = u * parts + l % parts]"""
         body, gate = moves.rebuild(loop.body, {loop.range: self.step.at}), self.step.is_inside
-        body = body if gate is None else gated(body, gate, moves.accumulated(body))
+        body = body if gate is None else gated(body, gate, moves.accumulated_registers(body))
         return nested([self.step.over], [For(self.lane, LANE, moves.rebuild(body, {self.step.lane: self.part}))], TILE)
 
     def loop(self, loop: For) -> list[Statement]:
-        """A loop along the row: threads compute partial sums and combine them; rows are read and kept in registers."""
+        """A loop along the row, which is in registers: threads compute partial sums and combine them."""
         rows, k = self.rows, loop.range
-        sums = moves.accumulated(loop.body)
+        sums = moves.accumulated_registers(loop.body)
         mine = {r: self.of_thread(r, "_part") for r in sums}
         held: dict[UOp, UOp] = {load(m, add(multiply(rows.row, rows.size), k)): self.held[m] for m in rows.read}
         held |= {load(m, k): self.held[m] for m in rows.kept}
@@ -244,7 +243,7 @@ class GroupRows:
         return out
 
     def added(self, r: UOp, mine: UOp, combine: o.Op) -> list[Statement]:
-        """Combine the partial sums of a row's threads: each of them has the result."""
+        """Combine the partial sums of a row's threads, so that each of them has the result."""
         if self.rows.parts == 1:
             return [For(self.lane, LANE, [Accumulate(self.own[r], combine, mine)])]
         parts, p = local(f"parts_{r.arg}", r.dtype, self.lane.arg.size), counter("p", self.rows.parts)
@@ -254,7 +253,7 @@ class GroupRows:
 
 
 def _accesses(body: list[Statement]) -> Iterator[tuple[bool, UOp, UOp, UOp | None]]:
-    """The accesses of statements: (whether it is a store, memory, index, gate)."""
+    """The accesses of statements as (whether it is a store, memory, index, gate)."""
     for s in body:
         if isinstance(s, Store):
             yield True, s.memory, s.index, s.gate

@@ -1,7 +1,7 @@
-"""Transposed copies on thread groups. In: loops that read along one axis and store along another. Out: square blocks.
+"""Transpose copies with thread groups. In: loops that read along one axis and store along another. Out: square blocks.
 
 Loads and stores of consecutive threads must be contiguous. So a group reads a block along the axis that is contiguous
-in the source, keeps it in shared memory, and stores it along the other one.
+in the source, keeps it in shared memory, and stores it along the other axis.
 
     for i: for j: y[i, j] = f(x[j, i], z[i, j])
     ->  TASK blocks: block[j, i] = x[j, i], threads along i; y[i, j] = f(block[j, i], z[i, j]), threads along j
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, modulo, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, load, loads_in,
-                                            local, nested, one, register_over, task_loops)
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, current, load,
+                                            loads_in, local, nested, register_over, task_loops)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below, edge_gate
@@ -28,7 +28,7 @@ LEAST_SIDE = 16          # of a copied axis: shorter ones leave most of a block 
 
 
 def across_group(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement] | None:
-    """The blocks of a loop nest; refuses (None) nests that read and store along the same axis, or do not only store."""
+    """The blocks of a loop nest; refuses (None) those that read and store along one axis, or do more than store."""
     copy = CopyAcross.of(body)
     if copy is None or sum(SIDE * (SIDE + 1) * n.dtype.itemsize for n in copy.crossed) > target.group_bytes:
         return None
@@ -48,7 +48,7 @@ class CopyAcross:
 
     @staticmethod
     def of(body: list[Statement]) -> CopyAcross | None:
-        """A nest of this form; None for anything else."""
+        """Recognize a nest of this form; None for others."""
         loops, inner = task_loops(body)
         ranges = [f.range for f in loops if f.range.arg.size >= LEAST_SIDE]
         stores = [s for s in inner if isinstance(s, Store) and s.combine is None]
@@ -67,11 +67,11 @@ class CopyAcross:
         return None
 
     def blocks(self) -> list[Statement]:
-        """The loops over blocks, and a group's statements for one."""
+        """The loops over blocks, and a group's statements for one block."""
         block_read, block_stored = (counter(r.arg.name + "b", -(-r.arg.size // SIDE)) for r in (self.read, self.stored))
         widest = min(SIDE, gpu.COPY_BYTES // min(n.dtype.itemsize for n in self.crossed))
         line, place, axes = self.shared_out(widest)
-        first = {self.read: multiply(one(block_read), SIDE), self.stored: multiply(one(block_stored), SIDE)}
+        first = {self.read: multiply(current(block_read), SIDE), self.stored: multiply(current(block_stored), SIDE)}
         filled: list[Statement] = []
         kept: list[Statement] = []
         there: dict[UOp, UOp] = {}
@@ -94,15 +94,15 @@ class CopyAcross:
 
     @staticmethod
     def shared_out(widest: int) -> tuple[UOp, UOp, list[UOp]]:
-        """The line of a block and the position in it, by (round, element, thread): a thread has `widest` elements."""
+        """The line of a block and the position in it, from (round, element, thread); a thread has `widest` elements."""
         rounds, each = counter("r", SIDE * SIDE // (widest * gpu.THREADS)), counter("u", widest)
         lane = counter("l", gpu.THREADS)
-        at = add(multiply(one(rounds), gpu.THREADS), lane)
-        return divide(at, SIDE // widest), add(multiply(modulo(at, SIDE // widest), widest), one(each)), \
+        at = add(multiply(current(rounds), gpu.THREADS), lane)
+        return divide(at, SIDE // widest), add(multiply(modulo(at, SIDE // widest), widest), current(each)), \
             [rounds, each, lane]
 
     def inside(self, at: dict[UOp, UOp], widest: int) -> UOp | None:
-        """The condition that an element exists; one for all elements of a thread where possible."""
+        """The condition that an element exists; if possible, the same for all elements of a thread."""
         gate = None
         for r, place in at.items():
             if r.arg.size % SIDE:

@@ -1,17 +1,18 @@
-"""Windows copied as lines along rows of an image. In: factors of a product. Out: `LineFactor`, `ShiftedFactor`.
+"""Copy windows as lines along rows of an image. In: factors of a product. Out: `LineFactor`, `ShiftedFactor`.
 
-A first layer reads three channels: too few for a line of memory that a matrix unit reads. But where channels are
-innermost, all taps of a window along one row are contiguous, and those of the next position begin one convolution
-stride later. To a copy that is a matrix with overlapping lines: taps times channels long, stride times channels apart.
-So only the image is stored, not its windows: channels innermost, padded with zeros so that lines are aligned to 16
-bytes. A copy fills the rest of a line, and rows outside the image, with zeros.
+A first layer reads three channels: too few for a line of memory that a matrix unit reads. But with channels innermost,
+all taps of a window along one row are contiguous, and those of the next position begin one convolution stride later.
+For a copy, that is a matrix with overlapping lines: taps times channels long, stride times channels apart. So only the
+image is stored, not its windows: channels innermost, padded with zeros so that lines are aligned to 16 bytes. A copy
+fills the rest of a line, and rows outside the image, with zeros.
 
     forward               a step of K is one row of taps; positions are rows and columns
     by the weights        a step of K is columns; positions are rows of taps
 
-By the weights, a unit that takes only lines along the sum (of float32, of bytes) needs columns innermost, as images
-have them; but taps begin at any column, not aligned. There the image is stored once for each tap along a row, shifted
-by it; taps along columns are boxes that begin at another row (`ShiftedFactor`): with 3 x 3 taps, 3 copies, not 9.
+For the gradient by the weights, a unit that takes only lines along the sum (of float32, of bytes) needs columns
+innermost, as images have them; but taps begin at any column, so they are not aligned. There the image is stored once
+for each tap along a row, shifted by it; taps along columns are boxes that begin at another row (`ShiftedFactor`): with
+3 x 3 taps, 3 copies instead of 9.
 """
 
 from __future__ import annotations
@@ -24,37 +25,37 @@ from glassgrad.compiler.graph.index_algebra import (add, both, build, divide, in
                                                     substitute_index)
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.group_statements import Axis, Box
-from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, load, local,
-                                            nested, one, register_over)
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, current, load,
+                                            local, nested, register_over)
 from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.product.conv_window_copies import BoxFactor, StoredImage
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 
-MOST_WASTE = 4             # a line may be at most this many times as long as the part of it that is used
-AT_ONCE = 4                # pixels that a thread stores, or pieces of
+MOST_WASTE = 4             # a line may be at most this many times as long as its used part
+AT_ONCE = 4                # pixels that a thread stores, or pieces of this many
 BESIDE = 4                 # contiguous elements
 
 
 def stored_by_threads(name: str, source: UOp, to: UOp, pieces: int, width: int,
                       read: Callable[[UOp, UOp], tuple[UOp, UOp | None]]) -> list[Statement]:
-    """The loops that store pieces of `width` contiguous elements: a thread stores whole pieces, several at a time.
-    `read` gives the index an element of a piece is read at, and the gate without which it is 0."""
+    """The loops that store pieces of `width` contiguous elements; a thread stores whole pieces, several at a time.
+    `read` gives the index at which an element of a piece is read, and the gate outside of which it is 0."""
     each, lane, more = counter("e", width), counter("l", gpu.PACK_LANES), counter("u", AT_ONCE)
     block = counter("p", -(-pieces // (AT_ONCE * gpu.PACK_LANES)))
-    piece = add(multiply(add(multiply(one(block), AT_ONCE), more), gpu.PACK_LANES), lane)
+    piece = add(multiply(add(multiply(current(block), AT_ONCE), more), gpu.PACK_LANES), lane)
     inside = below(piece, pieces)
-    at, gate = read(piece, one(each))
+    at, gate = read(piece, current(each))
     held = register_over(f"{name}_next", source.dtype, (more, each, lane))
     body: list[Statement] = [Assign(held, load(source, at, both(inside, gate))),
-                             Store(to, add(multiply(piece, width), one(each)), held, None, inside)]
+                             Store(to, add(multiply(piece, width), current(each)), held, None, inside)]
     return nested([block], nested([more, each], [For(lane, LANE, body)], TILE), TASK)
 
 
 @dataclass
 class LineAxis(FlatAxis):
-    """Rows of taps as lines of memory: [other loops][tap, padded][channel, padded], with `pitch` positions per tap;
-    those past the last tap, and past the last channel, are padding."""
+    """Rows of taps as lines of memory: [other loops][tap, padded][channel, padded], with `pitch` positions per tap.
+    Those past the last tap, and past the last channel, are padding."""
 
     @property
     def row(self) -> int:
@@ -63,7 +64,7 @@ class LineAxis(FlatAxis):
 
 @dataclass
 class LineFactor(BoxFactor):
-    """A factor of a product as lines of an image with its channels innermost: one of its axes is rows of taps."""
+    """A factor of a product as lines of an image with its channels innermost; one of its axes is rows of taps."""
 
     @property
     def lines(self) -> LineAxis:
@@ -91,7 +92,7 @@ class LineFactor(BoxFactor):
 
     @property
     def outer(self) -> list[int]:
-        """Sizes of the axes around rows: images of a batch."""
+        """The sizes of the axes around rows: images of a batch."""
         return [last - least + 1 for least, last in self.image.ends[:-2]]
 
     @property
@@ -100,11 +101,11 @@ class LineFactor(BoxFactor):
         return local(f"{self.image.name}_lines", self.image.memory.dtype, size, "shared")
 
     def box(self, places: dict[UOp, UOp], line: int, columns: int, rows: int, to: UOp) -> Box:
-        """The box of `columns` x `rows` lines, from the position that `places`, the indices of all loops, give."""
+        """The box of `columns` x `rows` lines, from the position given by `places`, the indices of all loops."""
         channels, pitch = self.lines.pitch, self.row_size * self.lines.pitch
         height, step = self.rows.size, self.rows.stride
         constant, terms = self.image.coordinates[-2]
-        before = -(min(0, self.image.reads[-2][0]) // step)                       # steps outside of the image, above it
+        before = -(min(0, self.image.reads[-2][0]) // step)                       # steps above the image
         at = substitute_index(build(constant + before * step, terms), places, {})
         axes = [Axis(self.lines.parts[-2].arg.size * channels, 1),
                 Axis(self.columns.arg.size, self.image.steps[-1] * channels), Axis(height // step, step * pitch)]
@@ -129,7 +130,7 @@ class LineFactor(BoxFactor):
         pixels = FlatAxis.of([counter(f"a{a}", size) for a, size in enumerate(sizes)])
 
         def read(pixel: UOp, channel: UOp) -> tuple[UOp, UOp | None]:
-            places, at, gate = pixels.apart(pixel), multiply(channel, image.channels.stride), None
+            places, at, gate = pixels.loop_indices(pixel), multiply(channel, image.channels.stride), None
             for number, (r, axis) in enumerate(zip(pixels.parts, image.axes)):
                 low = {len(sizes) - 2: 0, len(sizes) - 1: image.reads[-1][0]}.get(number, image.ends[number][0])
                 position = add(places[r], index(low))
@@ -141,8 +142,8 @@ class LineFactor(BoxFactor):
 
 def few_channels(value: UOp, loops: Sequence[UOp], rows: UOp, columns: UOp, line: int) \
         -> tuple[StoredImage, LineAxis] | None:
-    """An image and its taps and channels as lines; refuses (None) what is no window, taps that are dilated or reversed,
-    and what would leave most of a line unused."""
+    """An image, with its taps and channels as lines; refuses (None) factors that are not windows, taps that are dilated
+    or reversed, and lines that would be mostly unused."""
     image = StoredImage.of("right", value, loops, rows, columns)
     if image is None or image.group:
         return None
@@ -179,7 +180,7 @@ def line_rows(value: UOp, n: Sequence[UOp], k: FlatAxis, line: int) -> LineFacto
     return None if found is None else LineFactor(found[0], found[1], k, in_two_lines=True)
 
 
-# -- rows that are shifted by a tap -----------------------------------------------------------------------------------
+# -- rows that are shifted by a tap ----------------------------------------------------------------------------------
 @dataclass
 class ShiftedFactor:
     """A factor of a product as boxes of an image that is stored once for each tap along a row."""
@@ -207,7 +208,7 @@ class ShiftedFactor:
         taps, *outer, channels, rows, columns = [Axis(*axis) for axis in zip(sizes, strides)]
         found = []
         for i in range(0, size, at_once):
-            places = {**self.axis.apart(add(position, index(i))), **self.k.apart(k)}
+            places = {**self.axis.loop_indices(add(position, index(i))), **self.k.loop_indices(k)}
             *around, row = [substitute_index(build(constant - least, terms), places, {})
                             for (constant, terms), (least, _) in zip(self.image.coordinates[:-1], self.image.ends)]
             first = (places[self.k.parts[-1]], places[self.image.channel], row, *around, places[self.axis.parts[-2]])
@@ -223,7 +224,7 @@ class ShiftedFactor:
         constant, terms = image.coordinates[-1]
 
         def read(piece: UOp, each: UOp) -> tuple[UOp, UOp | None]:
-            places = all_.apart(multiply(piece, BESIDE))
+            places = all_.loop_indices(multiply(piece, BESIDE))
             tap, *outer, channel, row, column = [places[r] for r in all_.parts]
             own = add(column, each)
             column = add(add(own, index(constant)), multiply(tap, terms[self.axis.parts[-2]]))
@@ -236,7 +237,7 @@ class ShiftedFactor:
 
 
 def shifted_rows(value: UOp, n: Sequence[UOp], k: FlatAxis) -> ShiftedFactor | None:
-    """A factor whose rows and columns are those of K, padded, with stride 1; refuses (None) anything else."""
+    """A factor whose rows and columns are those of K, padded, with stride 1; refuses (None) others."""
     image = StoredImage.of("right", value, n, k.parts[-2], k.parts[-1]) if len(k.parts) >= 2 and k.pitch else None
     if image is None or image.group or max(image.steps) > 1 or len(image.axes) != 3 or k.pitch % BESIDE or \
             image.axes[-1].stride > 1:

@@ -1,8 +1,8 @@
-"""How a contraction over an image is tiled. In: a product. Out: an `ImagePlan`, or None.
+"""Plan how a contraction over an image is tiled. In: a product. Out: an `ImagePlan`, or None.
 
-Which factor is read in place, the register tile with the fewest cycles, blocks of tiles for a task, blocks and parts of
-K. A tile extends along one or two loops of M; at the edges of a padded image, steps use only some of its rows.
-conv_tile.py makes the loops.
+The plan says which factor is read in place, the register tile with the fewest cycles, blocks of tiles per task, and
+blocks and parts of K. A tile extends along one or two loops of M; at the edges of a padded image, steps use only some
+of its rows. conv_tile.py builds the loops.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import product
 
 from glassgrad.compiler.graph import UOp
 from glassgrad.compiler.graph.index_algebra import add, close_bounds, index, less, multiply
-from glassgrad.compiler.lower.loops import counter, one, ranges_of
+from glassgrad.compiler.lower.loops import counter, current, ranges_of
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, RunTimePiece, read_in_place
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis
 from glassgrad.compiler.optimize.product.recognize import (REREAD, USUAL, Product, count, footprint, stride_along,
@@ -26,23 +26,23 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 @dataclass(frozen=True)
 class Cut:
-    """A way to split M into register tiles, and their work, whatever their number of vectors."""
+    """A way to split M into register tiles, and the work of these, for any number of vectors."""
     tiles: list[int]              # a tile's extent along each loop of M
-    rows: int                     # of a tile
+    rows: int                     # per tile
     count: int                    # tiles in total
-    steps: dict[int, float]       # rows used in a step of K -> how many such steps there are
-    written: int                  # copies of a step in the code, for all the edges a tile may be at
+    steps: dict[int, float]       # rows used by a step of K -> the number of such steps
+    written: int                  # copies of a step in the code, for all edges that a tile may be at
     pieces: int                   # contiguous pieces of the result that a tile's rows are in
 
     def cycles(self, depth: int, panels: int, vectors: int, lanes: int, load: float, again: float,
                repeats: int) -> float:
-        """The estimated cycles of the product: in a step of K, two multiply-adds per cycle, or a little under two loads
-        (`load` cycles each), and `again` to read each vector of the panel from the second-level cache; then each tile
-        is transposed into the result; and the other factor is packed, once for all of its `repeats`."""
+        """Estimate the cycles of the product. A step of K takes two multiply-adds per cycle, or a little under two
+        loads (`load` cycles each), and `again` cycles to read each vector of the panel from the second-level cache.
+        Then each tile is transposed into the result. The other factor is packed, once for all of its `repeats`."""
         more = 0.5 + again * vectors
         steps = sum([times * (max(n * vectors / 2, (n + vectors) * load, 4) + more) for n, times in self.steps.items()])
-        turn = self.count * (self.rows + cpu.APART * self.pieces) * cpu.TURN * vectors * lanes
-        return panels * (steps + turn + cpu.PACK * depth * vectors * lanes / repeats)
+        turn = self.count * (self.rows + cpu.PIECE_STORE_CYCLES * self.pieces) * cpu.TRANSPOSE_CYCLES * vectors * lanes
+        return panels * (steps + turn + cpu.PACK_IMAGE_CYCLES * depth * vectors * lanes / repeats)
 
     def lines(self, step: int) -> float:
         """The cache lines that a step of K reads, if neighbours along the last loop of M are `step` bytes apart."""
@@ -52,46 +52,46 @@ class Cut:
 def cuts(p: Product, edges: Edges, most: int) -> list[Cut]:
     """All ways to split M into tiles of at most `most` rows."""
     depth = p.depth
-    apart = {r: abs(usual_stride(p.store.index, r) or 0) for r in (*p.m, *p.n) if r.arg.size > 1}
+    strides = {r: abs(usual_stride(p.store.index, r) or 0) for r in (*p.m, *p.n) if r.arg.size > 1}
     out: list[Cut] = []
-    whole = {m for k, m in edges.bound.items() if not edges.is_known(k)}         # along these, a tile has one row,
+    whole = {m for k, m in edges.bound.items() if not edges.is_known(k)}         # a tile has one row along these
     known = {r: [tile for tile in range(1, min(most, close_bounds(stop)[0]) + 1) if edges.run_time_pieces(r, tile)]
-             for r, stop in edges.stops.items() if r in p.m}                     # or so many, up to a run-time bound
+             for r, stop in edges.stops.items() if r in p.m}                     # run-time bound: the possible tiles
     sizes = [max(known[r], default=1) if r in known else 1 if r in whole or known else r.arg.size for r in p.m]
     for tiles in tilings(sizes, most):
         if any(r in known and t not in known[r] for r, t in zip(p.m, tiles)):
             continue
         count = math.prod([tiles_along(edges, r, t) for r, t in zip(p.m, tiles)])
         steps, written = steps_of(edges, dict(zip(p.m, tiles)), depth * count)
-        out.append(Cut(tiles, math.prod(tiles), count, steps, written, pieces_in_result(p.m, apart, tiles)))
+        out.append(Cut(tiles, math.prod(tiles), count, steps, written, pieces_in_result(p.m, strides, tiles)))
     return out
 
 
 def tiles_along(edges: Edges, loop: UOp, tile: int) -> int:
-    """The number of tiles along a loop. With a run-time bound, for its greatest value, if as much of each is used as on
-    the average of usual ones."""
+    """The number of tiles along a loop. With a run-time bound: its greatest value times the number of tiles per
+    position, averaged over typical values."""
     low, high = close_bounds(edges.stops.get(loop, index(loop.arg.size)))
     usual = [n for n in cpu.USUAL_POSITIONS if low <= n <= high] if low < high else []
     usual = usual or [high]
     return math.ceil(high * sum([-(-n // tile) / n for n in usual]) / len(usual))
 
 
-def pieces_in_result(loops: list[UOp], apart: dict[UOp, int], tiles: list[int]) -> int:
-    """How many contiguous pieces of the result a tile's rows are in, given the strides of its loops (`apart`); 1 where
-    columns have the smaller stride."""
-    nearest = min(filter(None, apart.values()), default=0)
-    if not nearest or nearest not in [apart.get(r) for r in loops]:
+def pieces_in_result(loops: list[UOp], strides: dict[UOp, int], tiles: list[int]) -> int:
+    """How many contiguous pieces of the result a tile's rows are in, given the strides of its loops; 1 if columns have
+    the smallest stride."""
+    nearest = min(filter(None, strides.values()), default=0)
+    if not nearest or nearest not in [strides.get(r) for r in loops]:
         return 1
     along, goes_on = 1, True
     while goes_on:
-        at = next((i for i, r in enumerate(loops) if tiles[i] > 1 and apart.get(r) == along * nearest), None)
+        at = next((i for i, r in enumerate(loops) if tiles[i] > 1 and strides.get(r) == along * nearest), None)
         goes_on = at is not None and tiles[at] == loops[at].arg.size
         along *= tiles[at] if at is not None else 1
     return math.prod(tiles) // along
 
 
 def steps_of(edges: Edges, tiles: dict[UOp, int], whole: int) -> tuple[dict[int, float], int]:
-    """The number of steps of K for each number of rows they use, of `whole` steps; and the copies of a step in code."""
+    """How many of `whole` steps of K use each number of rows; and how many copies of a step are in the code."""
     run_time = [edges.run_time_pieces(m, tile) for m, tile in tiles.items() if m in edges.stops]
     steps = {math.prod(tiles.values()): float(whole)}
     written = math.prod([sum(len(piece.runs) for piece in pieces) for pieces in run_time])
@@ -127,8 +127,8 @@ def tilings(sizes: list[int], most: int, cut: int = 2) -> Iterator[list[int]]:
 # -- the plan --------------------------------------------------------------------------------------------------------
 @dataclass
 class CutLoop:
-    """How a loop of M is split: every `tile` iterations belong to one register tile. With a run-time bound, the one of
-    its `pieces` that a tile is in says where that begins, and what is done before it."""
+    """How a loop of M is split: every `tile` iterations are one register tile. With a run-time bound, the tile's piece
+    (of `pieces`) says where it begins, and what is done before it."""
     loop: UOp
     tile: int
     pieces: list[RunTimePiece] = field(default_factory=list)
@@ -143,12 +143,12 @@ class CutLoop:
         """The index in the loop; the last tile starts early, so that nothing past the end is read."""
         if self.pieces:
             return add(self.begin, inside)
-        nominal = multiply(one(self.over), self.tile)
+        nominal = multiply(current(self.over), self.tile)
         ragged = self.loop.arg.size % self.tile
         return add(nominal.minimum(self.loop.arg.size - self.tile) if ragged else nominal, inside)
 
     def gate(self, inside: UOp) -> UOp | None:
-        """The condition that the previous tile has not stored this row already; None where no tiles overlap."""
+        """The condition that the previous tile has not stored this row; None if no tiles overlap."""
         if self.pieces:
             return less(self.done, add(self.index_of(inside), index(1)))
         if self.loop.arg.size % self.tile == 0:
@@ -163,26 +163,26 @@ def rows_of(p: Product, edges: Edges, tiles: list[int]) -> list[CutLoop]:
 
 @dataclass
 class ImagePlan:
-    p: Product                   # its left factor is the image, read in place
+    p: Product                   # the product; its left factor is the image, read in place
     edges: Edges                 # where the image ends
     rows: list[CutLoop]             # loops of M, outermost first
     vectors: int
     lanes: int
-    cost: float                  # estimated steps, for choosing
+    cost: float                  # estimated steps, for comparing plans
     registers: int               # of the target
-    near: list[tuple[float, int, list[int]]]     # the cheapest tiles: estimated steps, vectors, rows along each loop
-    block: tuple[int, int] = (0, 0)      # tiles of M and panels of N in one task; 0: as many as suit the shape
+    near: list[tuple[float, int, list[int]]]     # the cheapest tiles: (estimated steps, vectors, rows along each loop)
+    block: tuple[int, int] = (0, 0)      # tiles of M and panels of N per task; 0: as many as suit the shape
 
     @staticmethod
     def cheapest(p: Product, target: Target) -> ImagePlan | None:
-        """The plan with either of the factors as the image; None for plain matrices, too."""
+        """The plan with either of the factors as the image; None for plain matrices, among others."""
         plans = [plan for each in (p, p.swapped()) if p.m and p.n and p.pair is None and not p.of_matrices
                  and (plan := ImagePlan.of(each, target)) is not None]
         return min(plans, key=lambda plan: plan.cost, default=None)
 
     @staticmethod
     def of(p: Product, target: Target) -> ImagePlan | None:
-        run_time = [r for r in p.batch if r in p.stops]             # rows or images; positions: those of M
+        run_time = [r for r in p.batch if r in p.stops]             # rows or images; positions are loops of M
         m = [*run_time, *p.m]
         depth, wide, tall, limits = p.depth, count(p.n), count(m), cpu.LIMITS["direct"]
         lanes = target.lanes(p.total.dtype.itemsize)
@@ -202,19 +202,19 @@ class ImagePlan:
         along = len(p.k) > 1 and steps[p.k[-1]] == 1 and wide <= cpu.FEW_WINDOW_PANELS * lanes
         near = len(m) > 1 and 2 * footprint(image, p.k + m[1:]) * image.dtype.itemsize <= target.l2_bytes
         if not (window or along or near):
-            return None                  # numbers far apart that are read but a few times are better packed
+            return None                  # elements far apart that are read only a few times are better packed
         line = p.m[-1]
         taps = [k for k in p.k if footprint(image, [k, line]) < count([k, line]) and k.arg.size < line.arg.size]
         touched = count([k for k in p.k if k not in taps]) * footprint(image, [*taps, line])
         if taps and 2 * touched * image.dtype.itemsize > target.l2_bytes:
-            return None                  # and a line too long to stay in the cache until its next tap reads it
+            return None                  # and so is a line too long to stay in the cache until its next tap
         p = replace(p, k=edges.taps_first(p.k, steps))
         flat, width, tall, full = flat_axis(p.m, p.epilogue, "m")[0].size, p.m[-1].arg.size, count(p.m), lanes
         if abs(steps[line]) > 1 and wide < lanes:
-            lanes = max(cpu.LEAST_LANES, 1 << (wide - 1).bit_length())     # lanes along the image would read apart
+            lanes = max(cpu.LEAST_LANES, 1 << (wide - 1).bit_length())  # lanes along the image would not be contiguous
         ideal = depth * tall * wide / (2 * lanes) * math.prod(edges.share(k) for k in edges.bound)
-        packed = ideal * lanes * -(-flat // full) / flat                        # lanes along the image, and its copy
-        packed += depth * tall * (cpu.APART_CYCLES if width < flat and width % full else cpu.PACK)
+        packed = ideal * lanes * -(-flat // full) / flat                        # lanes along the image, and copying it
+        packed += depth * tall * (cpu.STRIDED_STORE_CYCLES if width < flat and width % full else cpu.PACK_IMAGE_CYCLES)
         ways: list[tuple[float, int, list[int]]] = []
         repeats, load = max(1, count(run_time) // USUAL), cpu.tile_costs(target.arch).load
         step = abs(steps[line]) * image.dtype.itemsize
@@ -222,25 +222,25 @@ class ImagePlan:
         for vectors in range(1, min(cpu.MOST_VECTORS, -(-wide // lanes)) + 1):
             panels = -(-wide // (vectors * lanes))
             panel_bytes = min(depth, limits.long_k) * vectors * lanes * image.dtype.itemsize
-            again = cpu.AGAIN_CYCLES if (window or along) and panel_bytes > target.l1_bytes else 0.0
+            again = cpu.REREAD_CYCLES if (window or along) and panel_bytes > target.l1_bytes else 0.0
             most = (target.vector_registers - vectors - 1) // vectors
             for cut in all_cuts:
-                if vectors > 1 and cut.rows > most or cut.written * cut.rows * vectors > cpu.MOST_WRITTEN:
+                if vectors > 1 and cut.rows > most or cut.written * cut.rows * vectors > cpu.MOST_UNROLLED:
                     continue
                 cost = cut.cycles(depth, panels, vectors, lanes, load, again, repeats)
                 if not (window or along):
                     cost += panels * cut.count * depth * cut.lines(step) * cpu.LINE_CYCLES
                 ways.append((cost, vectors, cut.tiles))
         ways.sort(key=lambda tile: tile[0])
-        least_use = 0 if any(r in p.m for r in p.stops) else cpu.LEAST_USE       # else blocks, with masks
+        least_use = 0 if any(r in p.m for r in p.stops) else cpu.LEAST_USE       # otherwise blocks, with masks
         if not ways or ideal < least_use * ways[0][0] or not (window or along) and packed < ways[0][0]:
             return None
         cost, vectors, tiles = ways[0]
         return ImagePlan(p, edges, rows_of(p, edges, tiles), vectors, lanes, cost, target.vector_registers,
-                         ways[:cpu.MOST_NEAR])
+                         ways[:cpu.MOST_SEARCHED])
 
     def with_tile(self, vectors: int, tiles: list[int]) -> ImagePlan:
-        """The same with another register tile, and the blocks that suit it."""
+        """The same plan with another register tile, and the blocks that suit it."""
         return replace(self, rows=rows_of(self.p, self.edges, tiles), vectors=vectors, block=(0, 0))
 
     def others(self) -> list[Tiling]:
@@ -253,11 +253,11 @@ class ImagePlan:
                       k_parts=self.parts)
 
     def chosen(self, c: Tiling) -> ImagePlan:
-        """The same, tiled as chosen."""
+        """The same plan, tiled as chosen."""
         return replace(self.with_tile(c.vectors, [int(t) for t in c.along.split("_")]), block=(c.block_m, c.block_n))
 
     def refuses(self, c: Tiling) -> str | None:
-        """Why this product cannot be tiled like this; None where it can."""
+        """Why this product cannot be tiled like this; None if it can."""
         parts, sizes = c.along.split("_"), [r.loop.arg.size for r in self.rows]
         if len(parts) != len(sizes) or not all(t.isdigit() and 1 <= int(t) <= n for t, n in zip(parts, sizes)):
             return f"the rows are tiles of {' x '.join(map(str, sizes))}"
@@ -271,7 +271,7 @@ class ImagePlan:
         if other.parts > 1 and (c.block_m, c.block_n) != other.block:
             return "a task that sums a part of K has all of the result"
         held = c.block_m * c.block_n * other.strip * other.height * c.vectors * self.lanes
-        return "the sums of a block do not fit a cache" if c.k_block and held > cpu.MOST_RESTING else None
+        return "the sums of a block do not fit a cache" if c.k_block and held > cpu.MOST_WAITING_SUMS else None
 
     # -- sizes ---------------------------------------------------------------------------------------------------
     def __post_init__(self) -> None:
@@ -285,7 +285,8 @@ class ImagePlan:
         self.edged: list[tuple[CutLoop, Sequence[Piece | RunTimePiece]]] = [
             (r, r.pieces or self.edges.pieces(cut[r.loop], r.tile)) for r in self.rows
             if r.pieces or r.loop in cut and r.tile > 1]
-        self.strips = [r for r, pieces in self.edged if len(pieces) > 1]      # along these, edge tiles have own code
+        # along these, tiles at edges have code of their own
+        self.strips = [r for r, pieces in self.edged if len(pieces) > 1]
         self.flat = [r for r in self.rows if r not in self.strips]
         self.tiles = math.prod(r.count for r in self.flat)
         self.strip = math.prod(r.count for r in self.strips)
@@ -299,29 +300,29 @@ class ImagePlan:
         return max(1, cpu.LIMITS["direct"].tasks(self.p.work) // count(self.p.batch))
 
     def parts_of_k(self) -> int:
-        """How many parts K is split into, a task for each: where the result is small, the factors are then read only
-        once. Depends on the product's sizes alone, not on the tile, as it decides the order of the sums."""
+        """How many parts K is split into, each a task: if the result is small, the factors are then read only once.
+        Depends on the product's sizes alone, not on the tile, because it decides the order of the sums."""
         p = self.p
         if not self.k_chunk or p.batch:
             return 1
         rows, columns = count(p.m), count(p.n)
         image, weights, wanted = footprint(p.left, p.m + p.k), self.depth * columns, self.wanted()
-        apart = min(-(-wanted // n) * weights + n * image for n in range(1, -(-columns // self.lanes) + 1))
+        unsplit = min(-(-wanted // n) * weights + n * image for n in range(1, -(-columns // self.lanes) + 1))
         pieces = self.k_loops[0].arg.size
         pieces = -(-pieces // self.k_chunk) if len(self.k_loops) == 1 else pieces
         parts = -(-pieces // -(-pieces // max(1, min(wanted, pieces))))
         whole = rows * columns <= cpu.MOST_SPLIT and 2 * parts >= wanted
-        return parts if whole and weights + image + 2 * parts * rows * columns < apart else 1
+        return parts if whole and weights + image + 2 * parts * rows * columns < unsplit else 1
 
     def blocks(self) -> tuple[int, int]:
-        """Tiles of M and panels of N in one task: enough tasks, and as little as possible read more than once."""
+        """Tiles of M and panels of N per task: enough tasks, with as little as possible read more than once."""
         p, wanted = self.p, self.wanted()
         image, weights = footprint(p.left, p.m + p.k), self.depth * self.panels * self.columns
         return blocks(self.tiles, self.panels, wanted, lambda block_m, block_n:
                       -(-self.tiles // block_m) * weights + -(-self.panels // block_n) * image)
 
     def k_blocks(self) -> tuple[list[UOp], int]:
-        """The loops of K outside a block, and the chunk that the last of them is split into; 0: one block."""
+        """The loops of K outside a block, and the chunk into which the last of them is split; 0: one block."""
         limits = cpu.LIMITS["direct"]
         if self.depth <= limits.long_k:
             return [], 0

@@ -1,20 +1,20 @@
-"""Windows of an image, copied as boxes of the image. In: factors of a product. Out: `BoxFactor`s, or None.
+"""Copy windows of an image as boxes of the image. In: factors of a product. Out: `BoxFactor`s, or None.
 
-A convolution reads image[c, h + kh - 1, w + kw - 1], and its gradient by the image reads the result's gradient with
-the signs of taps reversed. For one tap (kh, kw) that is a shifted box of the image: some channels of some columns of
-some rows. A copy may begin at any row and column, but along the innermost axis only at multiples of 16 bytes. So the
-image is first stored with its channels innermost; its windows never are, nor is its padding, which copies fill in. With
-a stride s, rows h of each remainder h % s are stored one after another, and columns likewise, including the zeros: then
-what one tap reads is contiguous again.
+A convolution reads image[c, h + kh - 1, w + kw - 1], and its gradient by the image reads the result's gradient with the
+signs of taps reversed. For one tap (kh, kw), that is a shifted box of the image: some channels of some columns of some
+rows. A copy may begin at any row and column, but along the innermost axis only at multiples of 16 bytes. So the image
+is first stored with its channels innermost. Its windows are never stored, nor is its padding, which copies fill in.
+With a stride s, rows h of each remainder h % s are stored one after another, and columns likewise, including the zeros:
+then the elements that one tap reads are contiguous again.
 
-Where rows or images would leave much of a tile empty, zeros are stored after each row and image, and the positions of
-all images are one axis: each tap reads at an offset of some positions, and a tile is one box.
+If rows or images would leave much of a tile empty, zeros are stored after each row and image, and the positions of all
+images are one axis: each tap reads at an offset of some positions, and a tile is one box.
 
     forward, and by the image     a step of K is one tap and some channels; positions are rows and columns
     by the weights                a step of K is rows and columns; positions are channels, of one tap
 
-Proven from the index and its gates: each axis of the image has a coordinate that is linear in the loops, and the gates
-say exactly that it is inside the image.
+This is proven from the index and its gates: each axis of the image has a coordinate that is linear in the loops, and
+the gates say exactly that all coordinates are inside the image.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import (Terms, add, all_of, below_limit, both, build, divide, index, less,
                                                     linear, modulo, multiply, substitute_index)
 from glassgrad.compiler.lower.group_statements import Axis, Box
-from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, flat_index, load,
-                                            local, nested, one, register_over)
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, current,
+                                            flat_index, load, local, nested, register_over)
 from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.product.recognize import count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 
-MOST_PADDED = 1.6          # the most that padding may enlarge rows by
+MOST_PADDED = 1.6          # padding may enlarge rows by at most this factor
 ONE_AXIS = 0.85            # put all images on one axis if it has, with zeros, fewer than this share of the positions
-MOST_EMPTY = 2             # the most that padding to whole lines may enlarge channels by
-LEAST_COLUMNS = 8          # of a row in a box: lines of memory are swizzled in eights
-SQUARE = 64                # channels and columns of a block that a group transposes where it stores an image;
-MOST_CHANNELS = 256        # of short rows more channels
+MOST_EMPTY = 2             # padding to whole lines may enlarge channels by at most this factor
+LEAST_COLUMNS = 8          # columns of a row in a box: lines of memory are swizzled in eights
+SQUARE = 64                # channels and columns of a block that a group transposes to store an image;
+MOST_CHANNELS = 256        # more channels if rows are short
 
 
 @dataclass
 class BoxFactor:
     """A factor of a product as boxes of an image with its channels innermost."""
     image: StoredImage
-    axis: FlatAxis                         # of its own: rows and columns, padded; or taps, then channels
+    axis: FlatAxis                         # the factor's own axis: rows and columns, padded; or taps, then channels
     k: FlatAxis                            # taps, then channels; or rows and columns, padded
     in_two_lines: bool = False             # whether a copied line may straddle two cache lines
 
@@ -69,33 +69,33 @@ class BoxFactor:
         step = columns * rows if self.along_k else line
         found = []
         for i in range(0, size, step):
-            places = {**self.axis.apart(add(position, index(i))), **self.k.apart(k)}
+            places = {**self.axis.loop_indices(add(position, index(i))), **self.k.loop_indices(k)}
             found.append(self.box(places, line, columns, rows, add(to, index(i * line))))
         return found
 
     def box(self, places: dict[UOp, UOp], line: int, columns: int, rows: int, to: UOp) -> Box:
-        """The box of `columns` x `rows` lines, from the position that `places`, the indices of all loops, give."""
+        """The box of `columns` x `rows` lines, from the position given by `places`, the indices of all loops."""
         return self.image.box(places, line, columns, rows, to)
 
 
 @dataclass
 class StoredImage:
-    """An image that a factor reads, stored with its channels innermost: all coordinates from the least to the greatest
-    that is read; along axes with a step, with zeros outside the image."""
+    """An image that a factor reads, stored with its channels innermost. Along each axis, the coordinates that are read
+    are stored, from the least to the greatest; along axes with a step, including zeros outside the image."""
     name: str
     memory: UOp                            # of the original image,
-    axes: list[Axis]                       # its axes but the channels', outermost first,
+    axes: list[Axis]                       # its axes except the channels', outermost first,
     coordinates: list[Coordinate]          # and the coordinates along them
     channel: UOp
     channels: Axis
-    steps: list[int]                       # along each axis, from one position of what is read to the next
-    group: Terms                           # the first channel, where there are groups of them
+    steps: list[int]                       # along each axis, from one position that is read to the next
+    group: Terms                           # the first channel, if there are groups of channels
     one_axis: tuple[int, ...] = ()         # the padded sizes of axes that are flattened to one
 
     @staticmethod
     def of(name: str, value: UOp, loops: Sequence[UOp], rows: UOp, columns: UOp) -> StoredImage | None:
-        """The image of a factor that is an element of it, or 0 outside: one of these loops is its channel, and `rows`
-        and `columns` go along its two innermost axes and no others; None for anything else."""
+        """Recognize a factor that is an element of an image, or 0 outside: one of these loops is its channel, and
+        `rows` and `columns` go along its two innermost axes and no others. None for others."""
         gates: list[UOp] = []
         if value.op is o.WHERE and value.src[2].op is o.CONST and value.src[2].arg == 0:
             gates, value = all_of(value.src[0]), value.src[1]
@@ -145,7 +145,7 @@ class StoredImage:
 
     @property
     def remainders(self) -> list[int]:
-        """How many remainders of coordinates by the step are read along each axis: each is stored separately."""
+        """How many remainders of coordinates by the step are read along each axis; each is stored separately."""
         found = []
         for (constant, terms), (least, _), step in zip(self.coordinates, self.ends, self.steps):
             if step == 1:
@@ -157,7 +157,7 @@ class StoredImage:
 
     @property
     def sizes(self) -> list[int]:
-        """The sizes of the stored axes but the channels': remainders, then the positions of each along all axes."""
+        """The sizes of the stored axes, except the channels': remainders, then the positions of each."""
         return [math.prod(self.remainders), *[(last - least) // step + 1
                                               for (least, last), step in zip(self.ends, self.steps)]]
 
@@ -169,8 +169,8 @@ class StoredImage:
         return local(f"{self.name}_image", self.memory.dtype, math.prod(self.sizes) * self.channels.size, "shared")
 
     def taps(self, loops: Sequence[UOp], line: int) -> FlatAxis | None:
-        """The axis of these loops, the channels last and padded to whole lines of `line` elements; refuses (None) lines
-        that would be mostly empty, or whose padding would be channels of the next group."""
+        """The axis of these loops, with channels last and padded to whole lines of `line` elements. Refuses (None)
+        lines that would be mostly empty, or whose padding would be channels of the next group."""
         channels, taps = self.channel.arg.size, [r for r in loops if r is not self.channel]
         lines = -(-channels // line) * line
         if lines > MOST_EMPTY * channels or lines > channels and self.group or \
@@ -180,12 +180,12 @@ class StoredImage:
         return FlatAxis([*taps, self.channel], size, lines if lines > channels else 0)
 
     def ends_with(self, rows: UOp, columns: UOp) -> bool:
-        """Whether it has exactly these rows and columns: copies then fill in zeros past them."""
+        """Whether it has exactly these rows and columns, so that copies fill in zeros past them."""
         whole = not self.in_place or [axis.size for axis in self.axes[-2:]] == [rows.arg.size, columns.arg.size]
         return whole and self.coordinates[-2:] == [(0, {rows: 1}), (0, {columns: 1})]
 
     def box(self, places: dict[UOp, UOp], channels: int, columns: int, rows: int, to: UOp) -> Box:
-        """The box of `channels` x `columns` x `rows`, from the position that `places`, indices of all loops, give."""
+        """The box of `channels` x `columns` x `rows`, from the position given by `places`, the indices of all loops."""
         channel = substitute_index(build(0, {self.channel: 1, **self.group}), places, {})
         if self.one_axis:
             position = index(0)
@@ -214,7 +214,7 @@ class StoredImage:
         return self.in_squares() if across is None else across.blocks()
 
     def transposed(self) -> list[Statement]:
-        """for all axes: for channels: store one element      (rows and columns are one loop where contiguous)"""
+        """for all axes: for channels: store one element      (rows and columns are one loop if they are contiguous)"""
         *outer, rows, columns = [Axis(size, axis.stride) for size, axis in zip(self.sizes[1:], self.axes)]
         whole = columns.size == self.axes[-1].size and rows.stride == columns.size * columns.stride
         pixels = [Axis(rows.size * columns.size, columns.stride)] if whole else [rows, columns]
@@ -232,9 +232,9 @@ class StoredImage:
         tall = min(SQUARE * SQUARE // wide, MOST_CHANNELS, max(SQUARE, 1 << (channels - 1).bit_length()))
         block_c, block_x = counter("cb", -(-channels // tall)), counter("xb", -(-columns // wide))
         lane, times = counter("l", gpu.PACK_LANES), counter("u", -(-tall * wide // gpu.PACK_LANES))
-        element = add(multiply(one(times), gpu.PACK_LANES), lane)
+        element = add(multiply(current(times), gpu.PACK_LANES), lane)
         square = local(f"{self.name}_square", self.memory.dtype, tall * (wide + 2))
-        first_c, first_x = multiply(one(block_c), tall), multiply(one(block_x), wide)
+        first_c, first_x = multiply(current(block_c), tall), multiply(current(block_x), wide)
 
         def for_all(*body: Statement) -> list[Statement]:
             return nested([times], [For(lane, LANE, list(body))], TILE)
@@ -242,11 +242,11 @@ class StoredImage:
         at_c, at_x = add(first_c, c), add(first_x, x)
         gate, at = both(below(at_c, channels), below(at_x, columns)), multiply(at_c, self.channels.stride)
         apart: list[UOp] = []
-        remainder = one(outer[0])
+        remainder = current(outer[0])
         for kinds in reversed(self.remainders):
             apart.insert(0, modulo(remainder, kinds))
             remainder = divide(remainder, kinds)
-        places = [*[one(r) for r in outer[1:]], at_x]
+        places = [*[current(r) for r in outer[1:]], at_x]
         for size in reversed(self.one_axis[1:]):
             places[:1] = [divide(places[0], size), modulo(places[0], size)]
         for place, axis, (low, _), (_, last), step, other in zip(places, self.axes, self.ends, self.reads, self.steps,
@@ -261,7 +261,7 @@ class StoredImage:
         at_c, at_x = add(first_c, c), add(first_x, x)
         row = index(0)
         for r in outer:
-            row = add(multiply(row, r.arg.size), one(r))
+            row = add(multiply(row, r.arg.size), current(r))
         to = add(multiply(add(multiply(row, columns), at_x), channels), at_c)
         gate = both(below(at_c, channels), below(at_x, columns))
         write = for_all(Store(self.to, to, load(square, add(multiply(c, wide + 2), x)), None, gate))
@@ -270,7 +270,7 @@ class StoredImage:
 
 def window_factors(name: str, value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int) -> list[BoxFactor]:
     """A factor as windows of an image, whose rows and columns are positions, with lines of `line` elements: with each
-    image separate, and with all on one axis. Empty where it is anything else, or would be mostly padding."""
+    image separate, and with all on one axis. Empty for other factors, or those that would be mostly padding."""
     image = StoredImage.of(name, value, k, n[-2], n[-1]) if len(n) >= 2 else None
     order = None if image is None else image.taps(k, line)
     if image is None or order is None:
@@ -283,8 +283,8 @@ def window_factors(name: str, value: UOp, n: Sequence[UOp], k: Sequence[UOp], li
 
 def row_factors(left: UOp, right: UOp, m: Sequence[UOp], n: Sequence[UOp], k: Sequence[UOp], line: int) \
         -> tuple[BoxFactor, BoxFactor] | None:
-    """Both factors as images whose rows and columns are those of K, such as the gradient of a convolution by its
-    weights; refuses (None) anything else. Past the last row and column one of them must have zeros."""
+    """Both factors as images whose rows and columns are those of K, as in the gradient of a convolution by its weights.
+    Refuses (None) others. Past the last row and column, one of them must have zeros."""
     if len(k) < 2:
         return None
     rows, columns = k[-2:]
@@ -309,9 +309,9 @@ def row_factors(left: UOp, right: UOp, m: Sequence[UOp], n: Sequence[UOp], k: Se
 
 def _one_axis(images: list[StoredImage], loops: Sequence[UOp], whole: int = 1) \
         -> tuple[FlatAxis | None, list[StoredImage]]:
-    """Images, rows and columns as one axis: each row is followed by the zeros that windows read past its end or before
-    the next one, and so is the last row of each image. Then each tap reads at a constant offset, and any range of
-    positions is one box. Rows begin at multiples of `whole`. Refuses (None) steps, more axes, much padding."""
+    """Put images, rows and columns on one axis: each row is followed by the zeros that windows read past its end or
+    before the next one, and so is the last row of each image. Then each tap reads at a constant offset, and any range
+    of positions is one box. Rows begin at multiples of `whole`. Refuses (None) steps, more axes, much padding."""
     parts = [*loops[-len(images[0].axes):]]
     for image in images:
         simple = [terms.get(r) == 1 for (_, terms), r in zip(image.coordinates, parts)]
@@ -331,7 +331,7 @@ def _one_axis(images: list[StoredImage], loops: Sequence[UOp], whole: int = 1) \
 
 
 def _row_pitch(columns: int) -> int:
-    """Positions of a row in a tile: a power of two, so that a tile is whole rows; of long rows, a multiple of 16."""
+    """Positions of a row in a tile: a power of two, so that a tile is whole rows; for long rows, a multiple of 16."""
     if columns > SQUARE:
         return -(-columns // 16) * 16
     return int(max(LEAST_COLUMNS, 1 << (columns - 1).bit_length()))
@@ -341,7 +341,7 @@ Coordinate = tuple[int, Terms]
 
 
 def _coordinates(at: UOp, strides: Sequence[int]) -> list[Coordinate] | None:
-    """An index as one linear expression for each axis; None where a loop goes along none of them."""
+    """An index as one linear expression for each axis; None if a loop goes along none of them."""
     constant, terms = linear(at)
     out: list[Coordinate] = []
     left = {r: step for r, step in terms.items() if r.op is o.RANGE}
@@ -363,7 +363,7 @@ def _goes_along(coordinate: Coordinate, r: UOp, size: int) -> bool:
 
 
 def _gated_inside(coordinates: list[Coordinate], shape: Sequence[int], gates: list[UOp]) -> bool:
-    """Whether gates hold where all coordinates are inside their axis, and only there."""
+    """Whether the gates hold exactly where all coordinates are inside their axes."""
     wanted = set()
     for (constant, terms), size in zip(coordinates, shape):
         ends = [k * (r.arg.size - 1) for r, k in terms.items()]

@@ -1,7 +1,7 @@
-"""Windows: an image and one row of weights. In: a product without loops of N. Out: one phase, or None.
+"""Tile windows with one row of weights. In: a product without loops of N. Out: one phase, or None.
 
-A depthwise convolution, a blur, the gradient of a first layer by its only channel: every element of the image is
-multiplied by few weights, so there are no channels for the lanes (conv_tile.py) and packing does not pay. The lanes run
+In a depthwise convolution, a blur, or the gradient of a first layer by its only channel, every element of the image is
+multiplied by few weights, so there are no channels for the lanes (conv_tile.py), and packing does not pay. Lanes run
 along the image, and registers share the image's rows: a vector that is loaded once is a tap for several rows of the
 result.
 
@@ -9,7 +9,7 @@ result.
     ->  TASK: for i by 4: for j by 32:  TILE i in 4: TILE 2: LANE j in 16:  r = 0
               for c: every tap x: every tap y: r[i, j] += image[c, i + y, j + x] * w[c, y, x]        S[r]
 
-Taps are unrolled, so the load of row i + y is shared by all (i, y) of the same sum. Rows outside a padded image are
+Taps are unrolled, so the load of row i + y is shared by all (i, y) with the same sum. Rows outside a padded image are
 skipped (moves/padding_bounds.py); columns are masked.
 """
 
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.graph import UOp, identity, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, operation
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, counter, load,
-                                            loops_around, nested, one, register_over)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, counter, current,
+                                            load, loops_around, nested, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.gates import below
-from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, Run, between, read_in_place
+from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, Run, in_interval, read_in_place
 from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
@@ -32,7 +32,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 
 def depthwise_tiles(p: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """The phase; refuses (None) what is no window over rows that are contiguous along the lanes."""
+    """The phase; refuses (None) products that are not windows over rows that are contiguous along the lanes."""
     plan = WindowPlan.of(p, target)
     if plan is None:
         return None
@@ -43,14 +43,14 @@ def depthwise_tiles(p: Product, target: Target, decisions: Decisions) -> list[li
 @dataclass
 class WindowPlan:
     """A window, and the register tiles of rows x vectors possible for it."""
-    p: Product                   # its left factor is the image
+    p: Product                   # the product; its left factor is the image
     edges: Edges
-    down: UOp                    # the loop over rows of the result
-    along: UOp                   # and over their elements
+    down: UOp                    # the loop over rows of the result,
+    along: UOp                   # and over the elements of a row
     taps: UOp                    # the loop of K that goes down the image
-    across: list[UOp]            # the loops of K that go along it
-    outer: list[UOp]             # the loops around
-    sums: list[UOp]              # the rest of K, outermost first
+    across: list[UOp]            # the loops of K that go along its rows
+    outer: list[UOp]             # the loops around the window
+    sums: list[UOp]              # the other loops of K, outermost first
     lanes: int
     registers: int
 
@@ -81,14 +81,14 @@ class WindowPlan:
         return min(2, -(-self.along.arg.size // self.lanes))
 
     def rows_for(self, vectors: int) -> int:
-        """The rows with the fewest loads, of those whose sums, elements and weights fit the registers; 0: none fit."""
+        """The number of rows with the fewest loads, whose sums, elements and weights fit the registers; 0: none."""
         taps, size = self.taps.arg.size, self.down.arg.size
-        fits = [r for r in range(1, min(size, self.registers) + 1) if self.written(r, vectors) <= cpu.MOST_WRITTEN
+        fits = [r for r in range(1, min(size, self.registers) + 1) if self.written(r, vectors) <= cpu.MOST_UNROLLED
                 and (2 * r + taps - 1) * vectors + taps + 1 <= self.registers]
         return min(fits, key=lambda r: (-(-size // r) * (r * taps + r + taps - 1), -r), default=0)
 
     def written(self, rows: int, vectors: int) -> int:
-        """Unrolled multiply-adds for tiles of this size."""
+        """The number of unrolled multiply-adds for tiles of this size."""
         return len(self.pieces(rows)) * rows * vectors * self.taps.arg.size * count(self.across)
 
     def own(self) -> Tiling:
@@ -96,15 +96,15 @@ class WindowPlan:
         return Tiling("window", self.rows_for(vectors), vectors, self.lanes, left="in_place", right="in_place")
 
     def refuses(self, c: Tiling) -> str | None:
-        """Why the window cannot be tiled like this; None where it can."""
+        """Why the window cannot be tiled like this; None if it can."""
         if c.rows > self.down.arg.size or c.vectors > -(-self.along.arg.size // self.lanes):
             return "the tile is larger than the image"
         if c.rows * c.vectors >= self.registers:
             return f"the tile takes {c.rows * c.vectors} of {self.registers} registers"
-        return "too much would be written out" if self.written(c.rows, c.vectors) > 2 * cpu.MOST_WRITTEN else None
+        return "too much would be written out" if self.written(c.rows, c.vectors) > 2 * cpu.MOST_UNROLLED else None
 
     def pieces(self, rows: int) -> list[Piece]:
-        """The tiles of rows, identical ones grouped."""
+        """The tiles of rows, grouped if they have the same code."""
         if self.taps in self.edges.bound:
             return self.edges.pieces(self.taps, rows)
         size = self.down.arg.size
@@ -116,41 +116,41 @@ class WindowPlan:
         p = self.p
         self.row, self.over, self.lane = counter("ri", rows), counter("vi", vectors), counter("l", self.lanes)
         columns = counter("vo", -(-self.along.arg.size // (vectors * self.lanes)))
-        self.column = add(multiply(one(columns), vectors * self.lanes), add(
-            multiply(one(self.over), self.lanes), self.lane))
+        self.column = add(multiply(current(columns), vectors * self.lanes), add(
+            multiply(current(self.over), self.lanes), self.lane))
         self.total = register_over(p.total.arg, p.total.dtype, (self.row, self.over, self.lane))
         body: list[Statement] = []
         for piece in self.pieces(rows):
             number = counter("ro", piece.count)
-            first = multiply(add(index(piece.start), one(number)), rows)
+            first = multiply(add(index(piece.start), current(number)), rows)
             ragged = (piece.start + piece.count) * rows > self.down.arg.size
             begin = operation(o.MIN, first, index(self.down.arg.size - rows)) if ragged else first
-            fresh = less(first, add(add(begin, one(self.row)), index(1))) if ragged else None
+            fresh = less(first, add(add(begin, current(self.row)), index(1))) if ragged else None
             tile = self.tile(begin, fresh, piece.runs)
             body += [For(number, LOOP, tile)] if piece.count > 1 else tile
         body = [For(columns, LOOP, body)] if columns.arg.size > 1 else body
-        return moves.share_out(self.outer, body, cpu.LIMITS["window"].tasks(self.p.work), {**self.p.stops})
+        return moves.loops_as_tasks(self.outer, body, cpu.LIMITS["window"].tasks(self.p.work), {**self.p.stops})
 
     def tile(self, begin: UOp, fresh: UOp | None, runs: tuple[Run, ...]) -> list[Statement]:
-        """One tile of the result, from row `begin` on; rows that the tile before has stored are not stored again."""
+        """One tile of the result, from row `begin` on; rows that the previous tile has stored are not stored again."""
         p = self.p
-        place = {self.down: add(begin, one(self.row)), self.along: self.column}
+        place = {self.down: add(begin, current(self.row)), self.along: self.column}
         inside = below(self.column, self.along.arg.size)
         body = [*self.summed(self.taps_of(place, inside, runs)), *p.stores(self.total, place, both(fresh, inside))]
         return nested([self.row, self.over], nested([self.lane], body, LANE), TILE)
 
     def taps_of(self, place: dict[UOp, UOp], inside: UOp | None, runs: tuple[Run, ...]) -> list[Statement]:
-        """Every tap, unrolled: those along the rows outside, so that the ones down the image share their loads."""
+        """Every tap, unrolled: taps along rows outside, so that taps down the image share their loads."""
         p = self.p
         mask = inside
-        for half in self.edges.halves:
+        for half in self.edges.conditions:
             if half.k is not self.taps:
                 mask = both(mask, half.holds(half.k))
         memory, at, *_ = p.left.src
         image = load(memory, at, mask)
         body: list[Statement] = []
         for run in runs:
-            wanted = between(index(run.first), one(self.row), index(run.last))
+            wanted = in_interval(index(run.first), current(self.row), index(run.last))
             for tap in range(run.low, run.high):
                 step: Statement = Accumulate(self.total, o.ADD, image * p.right)
                 step = If(wanted, [step]) if wanted is not None else step

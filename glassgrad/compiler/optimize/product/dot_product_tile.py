@@ -1,9 +1,9 @@
-"""Contractions with lanes along the sum. In: a product. Out: phases, or None.
+"""Tile contractions with lanes along the sum. In: a product. Out: phases, or None.
 
-Where results are few and sums long, and both factors are contiguous along the innermost summed loop, the lanes run
-along it and are folded at the end: gradients of a convolution by its weight, where it is depthwise or has few
-channels. The results are taps, and those of one image are summed together: the image and the incoming gradient are
-read once for each pair of channels.
+If results are few, sums are long, and both factors are contiguous along the innermost summed loop, the lanes run along
+it and are folded at the end: gradients of a convolution by its weight, if it is depthwise or has few channels. The
+results are taps, and those of one image are summed together, so that the image and the incoming gradient are read once
+for each pair of channels.
 
     for y: for x: r = 0; for n: for i: for j: r += image[n, i + y, j + x] * g[n, i, j]; S
     ->  TASK: TILE y: TILE x: LANE l:  r = 0; for n: p = 0; for i: for j by 16: p[y, x, l] += ..; r += p;  S[fold r]
@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import UOp, identity, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, around, counter,
-                                            fold, load, one, register_over)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, counter, current,
+                                            fold, in_loops, load, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below
-from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Region, bounded, read_in_place
+from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Region, loop_over_interval, read_in_place
 from glassgrad.compiler.optimize.product.recognize import Product, count, footprint, innermost
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
@@ -30,7 +30,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 
 def dot_tiles(p: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """The phase; refuses (None) what `TapsPlan.of` or, for a product with loops of N, `TapsPlan.of_channels` does."""
+    """The phase; refuses (None) what `TapsPlan.of` refuses, or `TapsPlan.of_channels` for a product with loops of N."""
     plan = TapsPlan.of_channels(p, target) if p.n else TapsPlan.of(p, target)
     if plan is None:
         return None
@@ -45,27 +45,27 @@ def few_at_once(p: Product, target: Target) -> Product:
     inside = innermost(p.m, most)
     rows = next(r for r in range(most // count(inside), 0, -1) if last.arg.size % r == 0)
     outer, row = counter(last.arg.name + "o", last.arg.size // rows), counter(last.arg.name, rows)
-    place = {last: add(multiply(one(outer), rows), one(row))}
+    place = {last: add(multiply(current(outer), rows), current(row))}
     return replace(p, right=substitute_index(p.right, place, {}), epilogue=moves.rebuild(p.epilogue, place), n=[],
                    m=[*[r for r in p.m if r not in inside], row, *inside], batch=[*p.batch, *p.n[:-1], outer])
 
 
 def most_taps(target: Target) -> int:
-    """How many sums fit the registers: each takes two."""
+    """How many sums fit the registers; each takes two."""
     return (target.vector_registers - 4) // 2
 
 
 @dataclass
 class TapsPlan:
     """A window whose results are taps, and the taps that are summed together."""
-    p: Product                   # its left factor is the image, whose loops of M are taps
+    p: Product                   # the product; its left factor is the image, whose loops of M are taps
     edges: Edges
     inside: list[UOp]            # taps that are summed together
     lanes: int
 
     @staticmethod
     def of(p: Product, target: Target) -> TapsPlan | None:
-        """The plan; None where a factor is not contiguous along the innermost summed loop."""
+        """The plan; None if a factor is not contiguous along the innermost summed loop."""
         left, right = (read_in_place(f, p.total.dtype, p.m, p.k) for f in (p.left, p.right))
         if left is None or right is None or len(p.right.src) == 3 or len(p.k) < 2:
             return None
@@ -81,8 +81,8 @@ class TapsPlan:
 
     @staticmethod
     def of_channels(product: Product, target: Target) -> TapsPlan | None:
-        """The same for every channel of an image and a few of a gradient; None for what is no window, and windows
-        whose sums are along the taps: there the line is longer, and its elements are the results."""
+        """The plan for every channel of an image and a few of a gradient. None for products that are not windows, and
+        for windows with sums along the taps: there the line is longer, and its elements are the results."""
         for p in (product, product.swapped()):
             if p.left.op is o.LOAD and 2 * footprint(p.left, p.m + p.k) <= count(p.m + p.k) and \
                     p.m[-1].arg.size <= p.k[-1].arg.size:
@@ -108,15 +108,16 @@ class TapsPlan:
             body = self.joined(body)
         for k in reversed(around):
             body = [For(k, LOOP, body, p.stops[k])] if k in p.stops else [
-                s for low, high, part in self.regions(k) for s in bounded(k, low, high, self.wanted(part, body))]
+                s for low, high, part in self.regions(k)
+                for s in loop_over_interval(k, low, high, self.wanted(part, body))]
         tile = self.tiled([Assign(self.total, zero), *body], [*self.inside, self.lane])
         ends = moves.rebuild(p.epilogue, {p.total: fold(self.total, o.ADD, (self.lane,))})
         outer = [*p.batch, *[m for m in p.m if m not in self.inside]]
-        return moves.share_out(outer, [*tile, *self.tiled(ends, self.inside)], cpu.LIMITS["taps"].tasks(p.work),
-                               {**p.stops})
+        return moves.loops_as_tasks(outer, [*tile, *self.tiled(ends, self.inside)], cpu.LIMITS["taps"].tasks(p.work),
+                                    {**p.stops})
 
     def joined(self, body: list[Statement]) -> list[Statement]:
-        """The body into separate partial sums, which are then added to the total."""
+        """Accumulate the body into separate partial sums, which are then added to the total."""
         return [Assign(self.part, identity(o.ADD, self.part.dtype)), *body, Accumulate(self.total, o.ADD, self.part)]
 
     def loop(self, rows: UOp, wanted: UOp | None, by_row: bool) -> list[Statement]:
@@ -124,22 +125,22 @@ class TapsPlan:
         out: list[Statement] = []
         for low, high, part in self.regions(rows):
             row = self.wanted(both(wanted, part), self.vectors())
-            out += bounded(rows, low, high, self.joined(row) if by_row else row)
+            out += loop_over_interval(rows, low, high, self.joined(row) if by_row else row)
         return out
 
     def regions(self, k: UOp) -> list[Region]:
-        """A loop of K split into regions by the taps that use them."""
+        """Split a loop of K into regions, by the taps that use them."""
         m = self.edges.bound.get(k)
         if m is None or m not in self.inside:
             return self.edges.regions(k, index(0) if m is None else m)
         runs = [run for piece in self.edges.pieces(k, m.arg.size) for run in piece.runs]
-        return self.edges.regions(k, index(0), one(m), tuple(runs))
+        return self.edges.regions(k, index(0), current(m), tuple(runs))
 
     def wanted(self, condition: UOp | None, body: list[Statement]) -> list[Statement]:
         return body if condition is None else [If(condition, body)]
 
     def vectors(self) -> list[Statement]:
-        """A row: vectors at an edge of the image or of the row unrolled, those between them in a loop."""
+        """One row: vectors at an edge of the image or of the row are unrolled, those between them are a loop."""
         size = self.along.arg.size
         vectors = -(-size // self.lanes)
         whole = [number for number in range(vectors) if (number + 1) * self.lanes <= size and self.unmasked(number)]
@@ -150,23 +151,23 @@ class TapsPlan:
             elif number == whole[0]:
                 v = counter("v", len(whole))
                 start = index(number * self.lanes)
-                steps = self.step(add(start, multiply(one(v), self.lanes)))
+                steps = self.step(add(start, multiply(current(v), self.lanes)))
                 out += [For(v, LOOP, steps)] if len(whole) > 1 else steps
         return out
 
     def unmasked(self, number: int) -> bool:
         """Whether no tap of this vector lies outside the image."""
         places = (number * self.lanes, (number + 1) * self.lanes - 1)
-        return all(h.m_step * m + h.k_step * at < h.limit.arg for h in self.edges.halves if h.k is self.along
+        return all(h.m_step * m + h.k_step * at < h.limit.arg for h in self.edges.conditions if h.k is self.along
                    for m in ((0, h.m.arg.size - 1) if h.m is not None else (0,)) for at in places)
 
     def step(self, start: UOp) -> list[Statement]:
-        """One vector of the gradient times one for each tap."""
+        """One vector of the gradient times one vector for each tap."""
         p = self.p
         at = add(start, self.lane)
         inside = below(at, self.along.arg.size)
         mask = inside
-        for h in self.edges.halves:
+        for h in self.edges.conditions:
             if h.k is self.along:
                 mask = both(mask, h.holds(at))
         (memory, place, *_), (other, there) = p.left.src, p.right.src
@@ -174,4 +175,4 @@ class TapsPlan:
         return moves.rebuild([Accumulate(self.part, o.ADD, product)], {self.along: at})
 
     def tiled(self, body: list[Statement], ranges: list[UOp]) -> list[Statement]:
-        return around([For(r, LANE if r is self.lane else TILE, []) for r in ranges], body)
+        return in_loops([For(r, LANE if r is self.lane else TILE, []) for r in ranges], body)

@@ -1,8 +1,8 @@
 """Flatten the loops of a product's M and N into one axis each. In: a `Product`. Out: `FlatAxis`, `FlatProduct`.
 
-Tiles are cut from one axis. Several loops become one where the output is linear in them; a position on it gives the
-loops' indices again (`apart`). A `FlatProduct` also says which factor lies along which axis, so that tiles may read it
-where it is. The target and its thresholds are read only to say how many tasks are wanted, and what stays in a cache.
+Tiles are cut from a single axis. Several loops become one axis if the output is linear in it; a position on it gives
+the loops' indices (`loop_indices`). A `FlatProduct` also knows along which axis a factor is contiguous, so that tiles
+may read it in place. The target and its thresholds are used only for the number of tasks, and for what fits a cache.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThreshol
 
 @dataclass
 class FlatAxis:
-    """Several loops flattened into one of `size` positions; division and modulo recover the loop indices (`apart`).
+    """Several loops flattened into one axis of `size` positions; `loop_indices` recovers the loop indices.
 
     With a pitch, each row of the last loop (columns of an image) takes `pitch` positions: those past its last column
     are padding, which `gate` masks off. With a height, the loop before it is padded to that many rows, likewise.
@@ -33,9 +33,9 @@ class FlatAxis:
     size: int
     pitch: int = 0
     height: int = 0
-    stop: UOp | None = None       # its run-time bound, if it has one:
-    most: int = 0                 # at most this; `size` is a typical value then
-    any_length: bool = False      # whether the same code serves all lengths: there are no versions by it
+    stop: UOp | None = None       # its run-time bound, if it has one
+    most: int = 0                 # the upper bound of that; `size` is then a typical value
+    any_length: bool = False      # whether one code serves all lengths, instead of versions for ranges
 
     @staticmethod
     def of(loops: list[UOp]) -> FlatAxis:
@@ -48,27 +48,27 @@ class FlatAxis:
             replace(self, stop=multiply(stops[first], self.size // first.arg.size))
 
     def inside(self, at: UOp) -> UOp | None:
-        """The condition that a position is below the end; None where it always is."""
+        """The condition that a position is before the end; None if it always is."""
         return below(at, self.size) if self.stop is None else less(at, self.stop)
 
     def pieces(self, size: int) -> UOp | None:
-        """How many pieces of `size` it has at run time; None where it has no run-time bound."""
+        """How many pieces of `size` positions it has at run time; None without a run-time bound."""
         return None if self.stop is None else divide_up(self.stop, size)
 
     @property
     def balanced(self) -> bool:
-        """Whether it is split into pieces whose lengths differ by at most one: where it is short, with a run-time
+        """Whether it is split into pieces whose lengths differ by at most one: if it is short, with a run-time
         bound."""
-        return self.stop is not None and self.most <= cpu.EVEN_ROWS and not self.any_length
+        return self.stop is not None and self.most <= cpu.BALANCED_ROWS and not self.any_length
 
     @property
     def row(self) -> int:
-        """The length of a run of positions without padding: the last loop's where there is a pitch, else all."""
+        """The length of a run of positions without padding: the last loop's size if there is a pitch, else `size`."""
         return int(self.parts[-1].arg.size) if self.pitch else self.size
 
     def gate(self, at: UOp) -> UOp | None:
-        """The condition that a position is not padding; None where there is no padding."""
-        places, gate = self.apart(at), None
+        """The condition that a position is not padding; None if there is no padding."""
+        places, gate = self.loop_indices(at), None
         for r, size in reversed(self.sizes.items()):
             gate = both(gate, below(places[r], r.arg.size)) if size > r.arg.size else gate
         return gate
@@ -88,7 +88,7 @@ class FlatAxis:
             at = add(multiply(at, size), r)
         return at
 
-    def apart(self, at: UOp) -> dict[UOp, UOp]:
+    def loop_indices(self, at: UOp) -> dict[UOp, UOp]:
         """The index of each loop at a flat position."""
         out, step = {}, 1
         for r, size in reversed(self.sizes.items()):
@@ -96,47 +96,47 @@ class FlatAxis:
             out[r] = whole if r is self.parts[0] else modulo(whole, size)
             step *= size
             if self.pitch and r is self.parts[-1] or self.height and r is self.parts[-2]:
-                at, step = divide(at, step), 1                   # the loops around it are unpadded
+                at, step = divide(at, step), 1                   # the loops around it are not padded
         return out
 
 
 @dataclass
 class FlatProduct:
-    """A product and its flat axes."""
+    """A product with its flat axes."""
     product: Product
     target: Target
     m: FlatAxis
     n: FlatAxis
-    outer: list[UOp]              # loops around everything: batch, and loops of M and N that do not flatten
+    outer: list[UOp]              # loops around everything: the batch, and loops of M and N that do not flatten
 
     @cached_property
     def depth(self) -> int:
-        """How many products one sum adds up: the size of K."""
+        """The size of K: how many products one sum has."""
         return self.product.depth
 
     @cached_property
     def work(self) -> int:
-        """Multiply-adds in total."""
+        """The total number of multiply-adds."""
         return self.product.work // count(self.m.parts) * self.m.size
 
     @property
     def any_rows(self) -> bool:
-        """Whether the number of rows is known only at run time, without versions of the code by it: N or K has a
-        run-time bound, too."""
+        """Whether the number of rows is known only at run time and one code serves all numbers, since N or K has a
+        run-time bound too."""
         return self.m.any_length
 
     @cached_property
-    def around(self) -> int:
-        """How many times the outer loops repeat the product."""
+    def repetitions(self) -> int:
+        """How often the outer loops repeat the product."""
         return count(self.outer)
 
     def tasks_wanted(self, limits: TilingThresholds) -> int:
         """How many tasks each repetition should be split into."""
         most = min(limits.most_tasks, self.target.most_tasks)
-        return max(1, min(most, self.work // limits.task_work) // max(1, self.around))
+        return max(1, min(most, self.work // limits.task_work) // max(1, self.repetitions))
 
     def why_left_not_along_k(self, rows: int) -> str | None:
-        """Why the left factor must be packed; None where its rows are contiguous along k and can be read in place."""
+        """Why the left factor must be packed; None if its rows are contiguous along k and can be read in place."""
         left = self.product.left
         if left.op is not o.LOAD or len(left.src) != 2:
             return "the left factor is computed, not read"
@@ -148,8 +148,8 @@ class FlatProduct:
 
     @cached_property
     def left_along_m(self) -> bool:
-        """Whether the left factor is contiguous along M, and the cache lines and pages that a tile reads along k stay
-        in the first-level cache and the TLB."""
+        """Whether the left factor is contiguous along M, and the cache lines and pages that a tile reads along k fit
+        the first-level cache and the TLB."""
         left = self.product.left
         if left.op is not o.LOAD or len(left.src) != 2 or len(self.product.k) != 1 or len(self.m.parts) != 1:
             return False
@@ -162,7 +162,7 @@ class FlatProduct:
 
     @cached_property
     def why_right_not_along_n(self) -> str | None:
-        """Why the right factor must be packed; None where it is contiguous along N and can be read in place."""
+        """Why the right factor must be packed; None if it is contiguous along N and can be read in place."""
         right = self.product.right
         if right.op is not o.LOAD or len(right.src) != 2 or right.dtype is not self.product.total.dtype:
             return "the right factor is computed, not read"
@@ -174,8 +174,8 @@ class FlatProduct:
 
     @cached_property
     def reads_windows(self) -> bool:
-        """Whether vectors read the right factor in place, tap by tap, masked past its edges: an image with some
-        run-time length, whose elements several taps read; or every other element of a signal."""
+        """Whether vectors read the right factor in place, tap by tap, masked past its edges: an image with a run-time
+        length whose elements several taps read, or every other element of a signal."""
         p, (_, right), longest = self.product, masked(self.product.right), cpu.LIMITS["contract"].long_k
         if not p.stops or not self.target.has_masks or self.depth > longest or p.k_stop is not None or \
                 p.pair is not None or right.op is not o.LOAD or right.dtype is not p.total.dtype:
@@ -187,19 +187,19 @@ class FlatProduct:
         return not others and is_window and (along == [1, 1] and len(steps) > 1 or along == [2, 1] and len(steps) == 2)
 
     def lines_apart(self, rows: int, ways: int) -> bool:
-        """Whether a line of each of `rows` rows of the left factor fits a first-level cache without set conflicts."""
+        """Whether one line from each of `rows` rows of the left factor fits a first-level cache without conflicts."""
         left = self.product.left
         step = stride_along(left.src[1], self.m.parts[0]) or 0
         return cpu.fit_sets(rows, step * left.dtype.itemsize, ways)
 
 
 def flat_axis(loops: list[UOp], epilogue: list[Statement], name: str) -> tuple[FlatAxis, list[UOp]]:
-    """The innermost loops as one flat axis in which the output index is linear, and the loops left outside."""
+    """Flatten the innermost loops into one axis in which the output index is linear; also return the other loops."""
     best = FlatAxis.of(loops[-1:])
     for start in range(len(loops) - 2, -1, -1):
         axis = FlatAxis.of(loops[start:])
         whole = counter(name, axis.size)
-        split = axis.apart(whole)
+        split = axis.loop_indices(whole)
         stores = [substitute_index(s.index, split, {}) for s in epilogue if isinstance(s, Store)]
         if any(n.op in (o.IDIV, o.MOD) for n in toposort(stores)):
             break
@@ -210,9 +210,9 @@ def flat_axis(loops: list[UOp], epilogue: list[Statement], name: str) -> tuple[F
 
 
 def image_axis(p: Product, lanes: int = 1) -> tuple[FlatAxis, list[UOp]] | None:
-    """The last two loops of N as one axis with the pitch of the image they go over: then each tap of a window is one
-    contiguous read at a constant offset. Or with a pitch of whole vectors of `lanes`, where more padding costs less
-    than stores of vectors that are in two rows. For images that are read many times; refuses (None) anything else."""
+    """Flatten the last two loops of N into one axis with the row pitch of the image that they go over, so that each tap
+    of a window is a contiguous read at a constant offset. The pitch is whole vectors of `lanes` if the extra padding
+    costs less than stores of vectors that span two rows. For images that are read many times; refuses (None) others."""
     if len(p.n) < 2 or p.right.op is not o.LOAD or len(p.right.src) != 2:
         return None
     rows, columns = p.n[-2:]
@@ -223,20 +223,20 @@ def image_axis(p: Product, lanes: int = 1) -> tuple[FlatAxis, list[UOp]] | None:
     pitch = steps[0]
     if pitch is None or not columns.arg.size <= pitch <= 2 * columns.arg.size:
         return None
-    image = [*p.k, rows, columns]                    # one image: in a batch, other channel groups lie in between
+    image = [*p.k, rows, columns]  # the loops within one image: in a batch, other channel groups are between images
     if 2 * footprint(p.right, image) > count(image):
         return None
     aligned = -(-columns.arg.size // lanes) * lanes
     stored = cpu.SCATTER_CYCLES * lanes if pitch % lanes else 0
-    in_memory = aligned <= pitch + columns.arg.size              # what is read past the row before last
-    if lanes > 1 and in_memory and aligned * p.depth < pitch * (p.depth + 2 * stored):     # two multiply-adds a cycle
+    in_memory = aligned <= pitch + columns.arg.size  # whether reads past the row before the last stay in memory
+    if lanes > 1 and in_memory and aligned * p.depth < pitch * (p.depth + 2 * stored):     # two multiply-adds per cycle
         pitch = aligned
     return FlatAxis([rows, columns], (rows.arg.size - 1) * pitch + columns.arg.size, pitch), p.n[:-2]
 
 
 def taps_first(p: Product) -> list[UOp]:
-    """The loops of K with the taps outside that decide which rows of the image are inside its edges, and those along a
-    row inside: the loops between them repeat with the same masks."""
+    """Order the loops of K: outside, the taps that decide which rows of the image are inside its edges; inside, the
+    taps along a row. The loops between them then repeat with the same masks."""
     gate, image = masked(p.right)
     gates = ranges_of(gate or (image.src[2] if len(image.src) == 3 else index(0)))
     along = min(p.k, key=lambda r: abs(usual_stride(image.src[1], r) or 0))

@@ -1,16 +1,16 @@
-"""A contraction on a GPU. In: a product. Out: a loop tree whose groups of threads share tiles of both factors.
+"""Tile a contraction for groups of GPU threads. In: a product. Out: loops whose groups share tiles of both factors.
 
-    TASK blocks of M and N (and parts of K, where blocks are few):
-        read the first tile of each factor into registers     any view, mask, cast or prologue is absorbed here
+    TASK blocks of M and N (and parts of K, if there are few blocks):
+        read the first tile of each factor into registers     any view, mask, cast or prologue is applied here
         for steps of K:
             store both tiles to LOCAL memory                  [k][position]
             start to load the next tiles, and meanwhile
             for k of the step: every thread multiplies its rows by its columns, in registers
         the epilogue
 
-A group's threads form a rectangle (16 x 16; 4 x 56 for few rows), and each has `rows` x `vectors` results of the
+The threads of a group form a rectangle (16 x 16; 4 x 56 for few rows), and each has `rows` x `vectors` results of the
 block: in pieces of four, interleaved with those of other threads, so that threads read different banks. Edges are
-copied as zeros and not stored. With two stages (double buffering), a step needs one barrier, not two.
+copied as zeros and not stored. With two stages (double buffering), a step needs one barrier instead of two.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import NamedTuple
 from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, linear, modulo, multiply,
                                                     operation, substitute_index, times)
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, around, counter,
-                                            flat_index, load, nested, one, ranges_of, register_over)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, counter,
+                                            current, flat_index, in_loops, load, nested, ranges_of, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis, lies_along_k
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import Factor, packed
@@ -36,8 +36,8 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 def group_tiles(product: Product, target: Target, decisions: Decisions) \
         -> tuple[list[list[Statement]], list[Statement]] | None:
-    """The phases as tiles of thread groups, and the loops that add up parts of K; refuses (None) what is not of floats,
-    and what is so thin that plain loops, which read both factors for each product, are as fast."""
+    """The phases as tiles of thread groups, and the loops that add up parts of K. Refuses (None) types other than
+    floats, and products so thin that plain loops, which read both factors for each product, are as fast."""
     if not product.n or product.pair is not None and not product.pair.adds_nothing_past_the_end:
         return None
     choice = GroupTileChoice(product.with_lanes_right(), target)
@@ -60,16 +60,16 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
 
 
 class GroupTileWay(NamedTuple):
-    """One way to tile a product by groups of threads."""
+    """One way to tile a product for groups of threads."""
     n: FlatAxis
     outer: list[UOp]       # the loops around the tiles
-    factor: float          # on the time
+    factor: float          # factor on the time
     tile: gpu.Tile
-    parts: int             # of K
+    parts: int             # parts of K
 
 
 class GroupTileChoice:
-    """The ways to tile a product by groups of threads, and the estimated time of each."""
+    """The ways to tile a product for groups of threads, and the estimated time of each."""
 
     def __init__(self, product: Product, target: Target):
         self.product, self.target = product, target
@@ -78,13 +78,14 @@ class GroupTileChoice:
         self.m, in_order, self.k = (axis.with_run_time_bound(product.stops)
                                     for axis in (m, in_order, FlatAxis.of(product.k)))
         self.bounded = {*product.stops} - {*product.k, *m.parts}
-        # tiles over columns of one image, stored in order; or over those of all images, if one leaves much of a tile
-        # empty
+        # tiles over the columns of one image, stored in order; or over those of all images, if one image leaves much of
+        # a tile empty
         self.columns = [(in_order, [*product.batch, *outside_m, *outside_n], 1.0)]
         if outside_n:
             self.columns.append((FlatAxis.of(product.n), [*product.batch, *outside_m], gpu.OUT_OF_ORDER))
         self.short, self.long = sorted((m.size, self.columns[-1][0].size))
-        self.rows = [m.size] if self.m.stop is None else gpu.typical_rows(m.size, gpu.ROWS)     # to be fast for
+        # numbers of rows to be fast for
+        self.rows = [m.size] if self.m.stop is None else gpu.typical_rows(m.size, gpu.ROWS)
         self.processors = max(1, target.few_tasks // 2)
         self.copied = copy_cost(product.left, self.m, self.k), copy_cost(product.right, in_order, self.k)
 
@@ -104,7 +105,7 @@ class GroupTileChoice:
         return gpu.part_counts(m.size, n.size, self.typical(self.k, m.size), count(outer), tile, self.processors)
 
     def typical(self, axis: FlatAxis, rows: int) -> int:
-        """The size of an axis where M has this many rows."""
+        """The size of an axis if M has this many rows."""
         if axis.stop is None:
             return axis.size
         return rows if axis.stop is self.m.stop else -(-axis.size // gpu.TYPICAL)
@@ -129,7 +130,7 @@ class GroupTileChoice:
         return bool(self.bounded) or cycles * gpu.PLAIN_PRODUCTS > self.product.work
 
     def tiling(self, way: GroupTileWay) -> Tiling:
-        """The way as a decision; the next step of K is copied during this one where there are enough of them."""
+        """The way as a decision; with enough steps of K, the next one is copied during the current one."""
         tile, usual = way.tile, self.rows[len(self.rows) // 3]
         tiles_bytes = tile.step * (tile.height + tile.width + 2 * gpu.PAD) * self.product.total.dtype.itemsize
         two = 2 * tiles_bytes <= self.target.group_bytes and \
@@ -140,9 +141,9 @@ class GroupTileChoice:
 
 
 def _steps_of_one_loop(p: Product, n: FlatAxis) -> list[UOp] | None:
-    """The loops of K reordered so that a step only spans the last one: channels last, after the taps of a window. Then
-    index divisions and bounds checks are the same for all of a step. Refuses (None): no loop is a multiple of a step;
-    or the left factor is too large to be stored in that order first."""
+    """Reorder the loops of K so that a step covers iterations of the last one only: channels last, after the taps of a
+    window. Then index divisions and bounds checks are the same for a whole step. Refuses (None) if no loop is a
+    multiple of a step, or if the left factor, which is stored in that order first, is too large."""
     reads = {node.src[0]: node.src[1] for node in toposort([p.right]) if node.op is o.LOAD}
     if len(p.k) < 2 or p.k_stop is not None or \
             any(stride_along(at, n.parts[-1]) not in gpu.NEAR_STRIDES for at in reads.values()):
@@ -170,7 +171,7 @@ def _refuses(c: Tiling) -> str | None:
 
 
 class GroupTile:
-    """A product tiled as chosen: a block of M and N for each group, rows x vectors of it in each thread's registers."""
+    """A product tiled as chosen: each group has a block of M and N, each thread rows x vectors of it in registers."""
 
     def __init__(self, product: Product, m: FlatAxis, n: FlatAxis, k: FlatAxis, outer: list[UOp], c: Tiling):
         self.product, self.m, self.n, self.k, self.outer, self.c = product, m, n, k, outer, c
@@ -178,15 +179,15 @@ class GroupTile:
         self.row, self.column = counter("mi", c.rows), counter("ni", c.vectors)
         self.height, self.width = c.block_m * c.rows, c.block_n * c.vectors
         self.task_n = counter("nb", -(-n.size // self.width))
-        self.block_n = one(self.task_n)
-        self.round = c.stages * c.k_block                                      # steps of K in one round of the loop
+        self.block_n = current(self.task_n)
+        self.round = c.stages * c.k_block                                      # steps of K per round of the loop
         self.rounds = -(-k.size // self.round)
         self.step = counter("ks", -(-self.rounds // c.k_parts))
         self.parts: RunTimeParts | None = None
         rounds = k.pieces(self.round)
         if m.stop is None:
             part, block = counter("kp", c.k_parts), counter("mb", -(-m.size // self.height))
-            self.part, self.block = one(part), one(block)
+            self.part, self.block = current(part), current(block)
             self.tasks = [*[For(r, TASK, []) for r in (*outer, part, block)],
                           For(self.task_n, TASK, [], n.pieces(self.width))]
             each = index(self.step.arg.size) if rounds is None else divide_up(rounds, c.k_parts)
@@ -199,11 +200,11 @@ class GroupTile:
         if rounds is None:
             whole = self.rounds % self.step.arg.size == 0
             self.stop = None if whole else add(index(self.rounds), multiply(self.first_round, -1))
-        else:                                                                  # parts are equal at run time
+        else:                                                                  # parts are of equal length at run time
             self.stop = operation(o.MIN, each, add(rounds, multiply(self.first_round, -1)))
         thread_m, thread_n = self.thread()
-        self.in_m = self.position(one(self.row), c.rows, thread_m, c.block_m)
-        self.in_n = self.position(one(self.column), c.vectors, thread_n, c.block_n)
+        self.in_m = self.position(current(self.row), c.rows, thread_m, c.block_m)
+        self.in_n = self.position(current(self.column), c.vectors, thread_n, c.block_n)
         self.at_m = add(multiply(self.block, self.height), self.in_m)
         self.at_n = add(multiply(self.block_n, self.width), self.in_n)
         self.first_k = multiply(self.first_round, self.round)
@@ -215,30 +216,30 @@ class GroupTile:
 
             TASK g below parts * blocks: S[g // blocks, g % blocks]
 
-        `k_parts` is the number of groups for each column of tiles: what the blocks of rows leave of it goes to further
-        parts. So few rows have many parts, and many rows one, which is stored as parts are. Where N has such a bound
+        `k_parts` is the number of groups per column of tiles. Groups that the blocks of rows do not need do further
+        parts of K: few rows have many parts, and many rows one, which is stored as parts are. If N has such a bound
         too, K is not split, and columns of tiles take the place of parts."""
         blocks = operation(o.MAX, divide_up(rows, self.height), index(1))
         most, parts = -(-self.m.size // self.height), self.c.k_parts
         columns = self.n.pieces(self.width)
         if columns is not None:
             group = counter("g", most * self.task_n.arg.size)
-            self.block_n = operation(o.IDIV, one(group), blocks)
+            self.block_n = operation(o.IDIV, current(group), blocks)
             loop = For(group, TASK, [], times(columns, blocks))
-            return index(0), operation(o.MOD, one(group), blocks), [loop, *[For(r, TASK, []) for r in self.outer]]
+            return index(0), operation(o.MOD, current(group), blocks), [loop, *[For(r, TASK, []) for r in self.outer]]
         if parts == 1:
             block = counter("mb", most)
-            return index(0), one(block), [For(block, TASK, [], blocks), *self.around()]
+            return index(0), current(block), [For(block, TASK, [], blocks), *self.outer_tasks()]
         group, self.step = counter("g", max(parts, most)), counter("ks", self.rounds)
         most_parts = index(self.k.size // gpu.PART) if self.k.stop is None else divide(self.k.stop, gpu.PART)
         each = operation(o.MIN, operation(o.IDIV, index(parts), blocks), most_parts)
         self.parts = RunTimeParts(operation(o.MAX, each, index(1)), multiply(blocks, self.height),
                                   group.arg.size * self.height)
         loop = For(group, TASK, [], times(self.parts.number, blocks))
-        return operation(o.IDIV, group, blocks), operation(o.MOD, group, blocks), [loop, *self.around()]
+        return operation(o.IDIV, group, blocks), operation(o.MOD, group, blocks), [loop, *self.outer_tasks()]
 
-    def around(self) -> list[For]:
-        """The loops over tasks besides those of rows and parts."""
+    def outer_tasks(self) -> list[For]:
+        """The loops over tasks, except those of rows and parts."""
         return [For(r, TASK, []) for r in (*self.outer, self.task_n)]
 
     def thread(self) -> tuple[UOp, UOp]:
@@ -249,12 +250,12 @@ class GroupTile:
         high = gpu.WARP // wide
         warp, inside, across = divide(self.lane, gpu.WARP), modulo(self.lane, gpu.WARP), self.c.block_n // wide
         row = add(modulo(inside, 2), multiply(divide(inside, 2 * wide), 2))       # in pairs of rows: 8 threads, whose
-        column = modulo(divide(inside, 2), wide)                                  # loads are joined, touch 2 x 4 pieces
+        column = modulo(divide(inside, 2), wide)  # loads are coalesced, touch 2 x 4 pieces
         return (add(multiply(divide(warp, across), high), row), add(multiply(modulo(warp, across), wide), column))
 
     @staticmethod
     def position(own: UOp, of: int, thread: UOp, threads: int) -> UOp:
-        """The position in the block of number `own` of a thread's `of` positions."""
+        """The position in the block of position number `own` of a thread, which has `of` positions."""
         piece = min(of, gpu.PIECE)
         return add(multiply(divide(own, piece), threads * piece), add(multiply(thread, piece), modulo(own, piece)))
 
@@ -275,35 +276,35 @@ class GroupTile:
         tasks = [loop for loop in self.tasks if loop.range.arg.size > 1]
         tasks.sort(key=lambda loop: loop.stop is None)            # the outermost one bounds the number of tasks
         if self.c.k_parts == 1:
-            finish = p.stores(self.total, {**self.m.apart(self.at_m), **self.n.apart(self.at_n)}, gate)
-            return [around(tasks, [*start, *loop, *self.for_all(finish)])], []
+            finish = p.stores(self.total, {**self.m.loop_indices(self.at_m), **self.n.loop_indices(self.at_n)}, gate)
+            return [in_loops(tasks, [*start, *loop, *self.for_all(finish)])], []
         parts = Parts(self.total.dtype, self.c.k_parts, self.outer, self.m, self.n, p, self.parts)
         kept = self.for_all([parts.store(self.part, self.at_m, self.at_n, self.total, gate)])
-        return [around(tasks, [*start, *loop, *kept])], parts.joined()
+        return [in_loops(tasks, [*start, *loop, *kept])], parts.joined()
 
     def shared(self, name: str, value: UOp, axis: FlatAxis, task: UOp, size: int) -> CopiedLines:
         """One factor's tile of a step, in shared memory: [k][position]."""
-        each = size * self.c.k_block // self.c.lanes                             # elements of a thread,
-        piece = min(each, gpu.PIECE) if is_matrix(value, axis, self.k) else 1    # and how many are contiguous
+        each = size * self.c.k_block // self.c.lanes                             # elements per thread,
+        piece = min(each, gpu.PIECE) if is_matrix(value, axis, self.k) else 1    # and how many of them are contiguous
         return CopiedLines(name, value, axis, self.k, (size, self.c.k_block), self.c.lanes, ("", "1")[:self.c.stages],
                            multiply(task, size), along_k=False, piece=piece, pad=gpu.PAD)
 
     def for_all(self, body: list[Statement]) -> list[Statement]:
-        """The body for every position of the block: in all threads, for each thread's rows and columns."""
+        """Do the body for every position of the block: in all threads, for each thread's rows and columns."""
         return nested([self.row, self.column], nested([self.lane], body, LANE), TILE)
 
 
 def is_matrix(value: UOp, axis: FlatAxis, k: FlatAxis) -> bool:
-    """Whether a factor's index is linear in its position and k. That of a window is not: a thread that copies several
+    """Whether a factor's index is linear in its position and k. A window's is not: a thread that copies several
     elements would compute an index for each."""
     if value.op is not o.LOAD or len(value.src) != 2:
         return False
     position, step = counter("position", axis.size), counter("step", k.size)
-    _, terms = linear(substitute_index(value.src[1], {**axis.apart(position), **k.apart(step)}, {}))
+    _, terms = linear(substitute_index(value.src[1], {**axis.loop_indices(position), **k.loop_indices(step)}, {}))
     return all(atom.op is o.RANGE for atom in terms)
 
 
 def copy_cost(value: UOp, axis: FlatAxis, k: FlatAxis) -> int:
-    """Cycles a thread takes to copy one element of a factor."""
+    """How many cycles a thread takes to copy one element of a factor."""
     straight = is_matrix(value, axis, k) and not lies_along_k(value, axis, k)
     return gpu.COPIED if straight else gpu.COPIED_ACROSS

@@ -1,13 +1,13 @@
-"""A contraction on a unit that multiplies out of registers. In: a product, a `Target` with such a unit. Out: phases.
+"""Tile a contraction for a unit that reads factors from registers. In: a product, a `Target` with one. Out: phases.
 
     TASK blocks of M and N:
-        read the first tile of each factor into registers     any view, mask, cast or prologue is absorbed here
+        read the first tile of each factor into registers     any view, mask, cast or prologue is applied here
         for steps of K:
             start to load the next tiles; meanwhile every warp multiplies its rows by all columns of the block
             store them to the other stage of shared memory
         store the sums to shared memory, line by line; the epilogue reads them there
 
-For chips whose units do not read shared memory by themselves, and where copies go through threads. A tile is stored in
+For chips whose units do not read shared memory themselves, and where copies go through threads. A tile is stored in
 lines, along k or across it, as the factor is in memory; the left one always along k. Lines are padded, so that
 consecutive ones begin in different banks. Does not know which unit it is.
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, Statement, Store,
-                                            around, counter, load, local, nested, one, register, register_over)
+                                            counter, current, in_loops, load, local, nested, register, register_over)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves.gates import below, zero_outside
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis, flat_axis, lies_along_k
@@ -31,14 +31,14 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
 
-PIECE = 8                # elements of 16 bits that a thread copies at once
-STAGES = ("0", "1")      # of memory, by name
+PIECE = 8                # 16-bit elements that a thread copies at once
+STAGES = ("0", "1")      # names of the stages of shared memory
 
 
 def on_warps(product: Product, target: Target, decisions: Decisions) \
         -> tuple[list[list[Statement]], list[Statement]] | None:
-    """The phases, and an empty list (no sums of parts of K); refuses (None) types without such a unit, and products too
-    small to gain from one."""
+    """The phases, and an empty list (K is not split); refuses (None) types without such a unit, and products too small
+    to gain from one."""
     if product.k_stop is not None or not product.n:
         return None
     p = product.with_lanes_right()
@@ -50,7 +50,7 @@ def on_warps(product: Product, target: Target, decisions: Decisions) \
     n, outside_n = flat_axis(p.n, p.epilogue, "n")
     m, n = (axis.with_run_time_bound(p.stops) for axis in (m, n))
     outer = [*p.batch, *outside_m, *outside_n]
-    limits, few = gpu.UNIT_LIMITS, m.stop is not None and m.size == gpu.THIN_SIDE       # at most so many: mostly fewer
+    limits, few = gpu.UNIT_LIMITS, m.stop is not None and m.size == gpu.THIN_SIDE       # mostly fewer rows than that
     if few or min(m.size, n.size) < gpu.THIN_SIDE or p.depth < limits.least_k or p.work < limits.least_work:
         return None
 
@@ -70,7 +70,7 @@ def _refuses(c: Tiling) -> str | None:
 
 
 class WarpTile:
-    """A product tiled as chosen: a block for each group, with `rows` warps along M, each with all its columns."""
+    """A product tiled as chosen: a block for each group, with `rows` warps along M, each of which has all columns."""
 
     def __init__(self, product: Product, unit: MatrixUnit, factors: tuple[UOp, UOp], m: FlatAxis, n: FlatAxis,
                  k: FlatAxis, outer: list[UOp], c: Tiling):
@@ -78,7 +78,8 @@ class WarpTile:
         self.height, self.width, self.depth = c.rows * unit.rows, c.vectors * unit.columns, c.k_block
         self.threads = c.rows * unit.threads
         self.task_m, self.task_n = counter("mb", -(-m.size // self.height)), counter("nb", -(-n.size // self.width))
-        self.first_m, self.first_n = (multiply(one(self.task_m), self.height), multiply(one(self.task_n), self.width))
+        self.first_m = multiply(current(self.task_m), self.height)
+        self.first_n = multiply(current(self.task_n), self.width)
         self.row, self.column = counter("r", self.height), counter("c", self.width)
         self.total = register(product.total.arg, unit.total, (self.row, self.column))
         self.step = counter("ks", -(-k.size // (2 * self.depth)))
@@ -97,7 +98,7 @@ class WarpTile:
         stops = {self.task_m: self.m.pieces(self.height), self.task_n: self.n.pieces(self.width)}
         loops = [For(r, TASK, [], stops.get(r)) for r in (*self.outer, self.task_m, self.task_n) if r.arg.size > 1]
         loops.sort(key=lambda loop: loop.stop is None)            # the outermost one bounds the number of tasks
-        return [around(loops, body)]
+        return [in_loops(loops, body)]
 
     def multiplied(self, stage: int) -> list[Statement]:
         k = counter("k", self.depth)
@@ -108,8 +109,8 @@ class WarpTile:
 
 class CopiedLines:
     """One factor's tile of a step, in shared memory. Its lines go along k if `along_k`, across it if False, and as the
-    factor is in memory if None. `size` are its positions and its k, in whole pieces, each copied by one thread; of
-    several stages, one is read while another is filled."""
+    factor is in memory if None. `size` is its number of positions and of k, in whole pieces, each copied by one thread.
+    Of several stages, one is read while another is filled."""
 
     def __init__(self, name: str, value: UOp, axis: FlatAxis, k: FlatAxis, size: tuple[int, int], threads: int,
                  stages: Sequence[str] = ("",), first: UOp | None = None, along_k: bool | None = None,
@@ -125,7 +126,7 @@ class CopiedLines:
         pieces = positions * self.depth // piece
         self.times, self.each = counter("u", -(-pieces // threads)), counter("e", piece)
         self.lane = counter("l", threads)
-        number = add(multiply(one(self.times), threads), self.lane)
+        number = add(multiply(current(self.times), threads), self.lane)
         self.inside = below(number, pieces)
         self.line, self.begin = divide(number, across), multiply(modulo(number, across), piece)
         self.next = register_over(f"{name}_next", value.dtype, (self.times, self.each, self.lane))
@@ -139,23 +140,23 @@ class CopiedLines:
         return add(multiply(line, self.pitch), inner)
 
     def element(self, each: UOp) -> tuple[UOp, UOp]:
-        """The position and the k of number `each` of a thread's elements."""
+        """The position and the k of a thread's element number `each`."""
         inner = add(self.begin, each)
         return (self.line, inner) if self.reads_along_k else (inner, self.line)
 
     def number(self, begin_k: UOp, replace: dict[UOp, UOp]) -> UOp:
-        """The value a thread copies: zero past the edges."""
-        position, k = self.element(one(self.each))
+        """The value that a thread copies: zero past the edges."""
+        position, k = self.element(current(self.each))
         at, at_k = add(self.first, position), add(begin_k, k)
         along = self.k if self.reads_along_k else self.axis
         whole = along.stop is None and along.size % self.each.arg.size == 0
-        edge, edge_k = self.element(index(0)) if whole else (position, k)         # one test per piece where possible
+        edge, edge_k = self.element(index(0)) if whole else (position, k)         # one test per piece if possible
         gate = both(self.axis.inside(add(self.first, edge)), self.k.inside(add(begin_k, edge_k)))
-        value = substitute_index(self.value, {**replace, **self.axis.apart(at), **self.k.apart(at_k)}, {})
+        value = substitute_index(self.value, {**replace, **self.axis.loop_indices(at), **self.k.loop_indices(at_k)}, {})
         return zero_outside(value, both(self.inside, gate))
 
     def read(self, begin_k: UOp, replace: dict[UOp, UOp] | None = None) -> list[Statement]:
-        """Read the elements of a step into registers."""
+        """Load the elements of a step into registers."""
         return self.for_all(Assign(self.next, self.number(begin_k, replace or {})))
 
     def kept(self, stage: int = 0) -> list[Statement]:
@@ -163,11 +164,11 @@ class CopiedLines:
         return self.for_all(self.store(self.next, stage))
 
     def copied(self) -> list[Statement]:
-        """Read and store the elements of the only step."""
+        """Load and store the elements of the only step."""
         return self.for_all(self.store(self.number(index(0), {})))
 
     def store(self, value: UOp, stage: int = 0) -> Store:
-        return Store(self.memories[stage], self.index_of(*self.element(one(self.each))), value, None, self.inside)
+        return Store(self.memories[stage], self.index_of(*self.element(current(self.each))), value, None, self.inside)
 
     def for_all(self, statement: Statement) -> list[Statement]:
         return nested([self.times, self.each], [For(self.lane, LANE, [statement])], TILE)
@@ -175,8 +176,8 @@ class CopiedLines:
 
 def copied_steps(left: CopiedLines, right: CopiedLines, first_k: UOp, begin_k: UOp,
                  multiplied: Callable[[int], list[Statement]]) -> tuple[list[Statement], list[Statement]]:
-    """The statements before a loop over K, and one round of it: a step for each stage, `multiplied(stage)`, while the
-    elements of the next step are loaded."""
+    """The statements before a loop over K, and one round of the loop: a step for each stage, `multiplied(stage)`,
+    during which the elements of the next step are loaded."""
     def read(at: UOp) -> list[Statement]:
         return [*left.read(at), *right.read(at)]
 

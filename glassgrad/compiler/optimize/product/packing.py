@@ -1,8 +1,8 @@
 """Pack the factors of a contraction. In: a factor and its axes. Out: the loops that copy it into panels.
 
-A panel holds one tile's width of positions for all of K: [panel][k][position]. The pack loop absorbs any view, padding
-mask, cast or fused prologue; past a ragged edge, it stores zeros. Does not know the tile that reads a panel. (For a
-matrix unit: matrix_unit/unit_panels.py.)
+A panel has one tile's width of positions, for all of K: [panel][k][position]. The packing loop applies any view,
+padding mask, cast or fused prologue; past a ragged edge, it stores zeros. Does not know the tile that reads a panel.
+(For a matrix unit: matrix_unit/unit_panels.py.)
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import math
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, divide, divide_up, index, multiply, substitute_index, times
-from glassgrad.compiler.graph.symbolic import most
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, For, Prefetch, Statement, Store, around, counter,
-                                            flat_index, left_of, local, nested, one, ranges_of)
+from glassgrad.compiler.graph.symbolic import upper_bound
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, For, Prefetch, Statement, Store, counter, current,
+                                            flat_index, in_loops, local, nested, piece_bound, ranges_of)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import zero_outside
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
@@ -21,17 +21,17 @@ from glassgrad.compiler.optimize.product.recognize import Product, count, evenly
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 
 READ_AT_ONCE = 1024        # bytes of a row that are worth reading together
-NEAR_STEP = 4              # elements from position to position that a few vectors and shuffles read
-LEAST_BLOCK = 4            # rows and columns of a block that is worth to be transposed in registers
+NEAR_STEP = 4              # distance of positions, in elements, up to which a few vector loads and shuffles read them
+LEAST_BLOCK = 4            # rows and columns of a block that is worth transposing in registers
 PACKED_AT_ONCE = 8         # steps of k that are packed together: whole cache lines of a panel
 
 
 class PackedFactor:
     """One factor, packed as [outer loops it depends on][panel][k][position in the panel].
 
-    Where a `task` counter is given, each task packs only the `panels` it uses, into private memory. Of a sum with a
-    run-time bound (of one loop, in `stops`), only the steps below it are packed. `far`: it is not in the caches of a
-    core, so that the next rows are prefetched.
+    With a `task` counter, each task packs only the `panels` that it uses, into private memory. If the sum has a
+    run-time bound (on one loop, in `stops`), only the steps below it are packed. `far`: the factor is not in the caches
+    of a core, so its next rows are prefetched.
     """
 
     def __init__(self, name: str, value: UOp, axis: FlatAxis, outer: list[UOp], k: list[UOp], width: int, vectors: int,
@@ -51,7 +51,7 @@ class PackedFactor:
         return add(multiply(at, self.width), position)
 
     def step(self) -> UOp:
-        """The step of K that the current loop indices are: consecutive below a run-time bound, too."""
+        """The step of K of the current loop indices; below a run-time bound, steps are consecutive too."""
         at = index(0)
         for r in self.k:
             at = add(times(at, self.stops.get(r, index(r.arg.size))), r)
@@ -60,18 +60,18 @@ class PackedFactor:
     def pack(self, lanes: int, most: int = moves.PHASE_TASKS) -> list[Statement]:
         """The loops that fill the panels, with lanes along the axis that is contiguous in memory."""
         panel, spot = counter("p", self.panels), counter("q", self.width)
-        first = index(0) if self.task is None else multiply(one(self.task), self.panels)
-        at = add(multiply(add(first, one(panel)), self.width), one(spot))
+        first = index(0) if self.task is None else multiply(current(self.task), self.panels)
+        at = add(multiply(add(first, current(panel)), self.width), current(spot))
         end = self.axis.pieces(self.width)
         gate = self.axis.inside(at)
-        value = substitute_index(self.value, self.axis.apart(at), {})
+        value = substitute_index(self.value, self.axis.loop_indices(at), {})
         reads, long = [n for n in toposort([value]) if n.op is o.LOAD], self.k[-1].arg.size >= 4 * lanes
         steps = [stride_along(n.src[1], spot) for n in reads]
         near = self.k[-1].arg.size < lanes and all(step and abs(step) <= NEAR_STEP for step in steps)
         along_k = bool(reads) and 1 not in steps and not near and \
             all(stride_along(n.src[1], self.k[-1]) == 1 and (long or evenly_along(n.src[1], spot)) for n in reads)
         value = zero_outside(value, gate)
-        store: list[Statement] = [Store(self.memory, self.index_of(one(panel), self.step(), one(spot)), value)]
+        store: list[Statement] = [Store(self.memory, self.index_of(current(panel), self.step(), current(spot)), value)]
         if along_k:
             body, loops = self.across(spot, store, lanes), self.loops(self.k[:-1])
         else:
@@ -79,8 +79,8 @@ class PackedFactor:
             body = [*(self.rows_ahead(reads, spot) if self.far else []), *body]
             loops = self.loops(self.k)
         if self.task is not None:
-            body = around(loops, body)
-            stop = left_of(-(-self.axis.size // self.width) if end is None else end, self.panels, self.task)
+            body = in_loops(loops, body)
+            stop = piece_bound(-(-self.axis.size // self.width) if end is None else end, self.panels, self.task)
             return [For(panel, LOOP, body, stop)] if self.panels > 1 else body
         if not along_k and end is None:
             panel, loops, body = self.side_by_side(panel, body)
@@ -90,15 +90,15 @@ class PackedFactor:
         for loop in reversed(loops):
             body = [moves.tasks(For(loop.range, LOOP, body, loop.stop), more if loop is loops[0] else 1)]
         if not loops and len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP:
-            body = [moves.tasks(body[0], more)]          # few panels, transposed: chunks of k are tasks
+            body = [moves.tasks(body[0], more)]          # few panels, transposed: chunks of k become tasks
         if end is not None:
-            return [moves.tasks(For(panel, LOOP, moves.share_out(self.outer, body, most), end), most)]
+            return [moves.tasks(For(panel, LOOP, moves.loops_as_tasks(self.outer, body, most), end), most)]
         if work >= cpu.PACK_WORK:
-            return moves.share_out([*self.outer, panel], body, most)
+            return moves.loops_as_tasks([*self.outer, panel], body, most)
         return nested([*self.outer, panel], body)
 
     def rows_ahead(self, reads: list[UOp], spot: UOp) -> list[Statement]:
-        """The prefetches of a later row: a panel reads little of each, at distances that no hardware foresees."""
+        """Prefetch a later row: a panel reads little of each row, at distances that no hardware predicts."""
         found = list[Statement]()
         for read in reads:
             later = substitute_index(read.src[1], {self.k[-1]: add(self.k[-1], index(cpu.ROWS_AHEAD))}, {})
@@ -108,12 +108,12 @@ class PackedFactor:
         return found
 
     def loops(self, k: list[UOp]) -> list[For]:
-        """The loops over counters of K, with nothing in them."""
+        """Empty loops over the counters of K."""
         return [For(r, LOOP, [], self.stops.get(r)) for r in k]
 
     def side_by_side(self, panel: UOp, body: list[Statement]) -> tuple[UOp, list[For], list[Statement]]:
-        """Narrow panels in groups: for chunks of k: for the panels of a group: for k of a chunk. So whole cache lines
-        are both read and written. Returns the loop over the groups, the loops inside it, and their body."""
+        """Pack narrow panels in groups: for chunks of k: for the panels of a group: for k of a chunk. So whole cache
+        lines are both read and written. Returns the loop over groups, the loops inside it, and their body."""
         k, row = self.k[-1], self.panels * self.width * self.value.dtype.itemsize
         together = -(-self.panels // -(-row // READ_AT_ONCE))
         if together == 1:
@@ -121,19 +121,19 @@ class PackedFactor:
         size = min(PACKED_AT_ONCE, k.arg.size)
         group, inside = counter("pg", -(-self.panels // together)), counter("p", together)
         piece, step = counter("kp", -(-k.arg.size // size)), counter("k", size)
-        body = moves.rebuild(body, {panel: add(multiply(one(group), together), inside),
-                                    k: add(multiply(one(piece), size), one(step))})
-        left = left_of(k.arg.size if self.stop is None else self.stop, size, piece)
+        body = moves.rebuild(body, {panel: add(multiply(current(group), together), inside),
+                                    k: add(multiply(current(piece), size), current(step))})
+        left = piece_bound(k.arg.size if self.stop is None else self.stop, size, piece)
         body = [For(step, LOOP, body, left)] if size > 1 else body
-        body = [For(inside, LOOP, body, left_of(self.panels, together, group))]
+        body = [For(inside, LOOP, body, piece_bound(self.panels, together, group))]
         loops = [For(piece, LOOP, [], self.stop and divide_up(self.stop, size))] if piece.arg.size > 1 else []
         return group, [*loops, *self.loops(self.k[:-1])], body
 
     def across(self, spot: UOp, store: list[Statement], lanes: int) -> list[Statement]:
-        """Pack a factor that is contiguous along k: for chunks of k: read a vector of every row, store it transposed.
+        """Pack a factor contiguous along k: for chunks of k: load a vector of every row, store the block transposed.
 
-        A renderer transposes such a block in registers; the remainder of k in blocks of half as many lanes, and so on.
-        Narrow panels, and the last steps of k, are stored element by element from a few cache lines at a time: a
+        A renderer transposes such a block in registers; the remainder of k uses blocks of half as many lanes, and so
+        on. Narrow panels, and the last steps of k, are stored element by element from a few cache lines at a time: a
         scatter instruction costs more than the scalar stores.
         """
         k, in_registers = self.k[-1], 2 * self.width > lanes
@@ -143,7 +143,7 @@ class PackedFactor:
 
         def copied(start: int, times: int, piece: int, stop: UOp | None = None) -> list[Statement]:
             outer, inner = counter("kb", times), counter("kq", piece)
-            at = add(index(start), add(multiply(one(outer), piece), inner))
+            at = add(index(start), add(multiply(current(outer), piece), inner))
             body = moves.rebuild(store, {k: at})
             if in_registers and piece in blocks:
                 body = [For(spot, TILE, [For(inner, LANE, body)])]
@@ -159,17 +159,17 @@ class PackedFactor:
                 out += copied(start, times, piece) if times else []
                 start += times * piece
             return out
-        whole, rest = divide(self.stop, chunk), counter("kr", chunk)     # not the lanes' counter
+        whole, rest = divide(self.stop, chunk), counter("kr", chunk)     # a counter other than that of the lanes
         last = moves.rebuild(store, {k: add(multiply(whole, chunk), rest)})
         last = [For(rest, LOOP, last, add(self.stop, multiply(whole, -chunk)))]
         last = [For(spot, LOOP, last)] if self.width > 1 else last
         return [*copied(0, -(-k.arg.size // chunk), chunk, whole), *last]
 
 
-# -- where packing does not pay ---------------------------------------------------------------------------------
+# -- cases in which packing does not pay ------------------------------------------------------------------------
 def few_rows(p: Product) -> bool:
-    """Whether a factor has so few rows that packing the other one would cost more than it saves: both are contiguous
-    along k, and plain loops read them in place."""
+    """Whether a factor has so few rows that packing the other one costs more than it saves: both are contiguous along
+    k, and plain loops read them in place."""
     if len(p.k) != 1 or p.k_stop is not None or p.k[0].arg.size < cpu.LEAST_ROW or not all(
             f.op is o.LOAD and len(f.src) == 2 and stride_along(f.src[1], p.k[0]) == 1 for f in (p.left, p.right)):
         return False
@@ -180,4 +180,4 @@ def swells(factor: UOp, loops: list[UOp]) -> bool:
     """Whether a packed factor would be huge and much larger than the memory it reads: a window, or an expanded view."""
     packed = count(dict.fromkeys([*loops, *ranges_of(factor)]))
     read = {n.src[0] for n in toposort([factor]) if n.op is o.LOAD and n.src[0].op is o.PARAM}
-    return packed > max(cpu.MOST_PACKED, 4 * sum(math.prod(map(most, m.arg.shape)) for m in read))
+    return packed > max(cpu.MOST_PACKED, 4 * sum(math.prod(map(upper_bound, m.arg.shape)) for m in read))

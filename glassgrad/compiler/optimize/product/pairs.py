@@ -1,7 +1,7 @@
-"""Sums over pairs that are no products. In: what a sum adds up. Out: an element of each side, and what joins the two.
+"""Recognize sums over pairs that are not products. In: the summed value. Out: an element of each side, how they join.
 
-A sum of f(left[m, k], right[n, k]) reads its sides as a sum of products does, whatever f is, so the same tiles serve
-it: distances between all points of two sets, for example.
+A sum of f(left[m, k], right[n, k]) reads its sides like a sum of products, whatever f is, so the same tiles serve it:
+for example, distances between all points of two sets.
 
     for m: for n: r = 0; for k: r += (x[m, k] - y[n, k]) * (x[m, k] - y[n, k])
     left = x[m, k], right = y[n, k], joined = (left - right) * (left - right)
@@ -17,18 +17,18 @@ from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.lower.loops import ranges_of, register
 
-MOST_OPS = 16         # that join two elements: tiles gain by reading less, and more than this takes longer than to read
+MOST_OPS = 16         # ops that join two elements: tiles gain by reading less, and more ops take longer than reading
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What a sum adds up, as an expression of two registers that stand for an element of each side."""
+    """The summed value, as an expression of two registers that stand for an element of each side."""
     joined: UOp
     left: UOp
     right: UOp
 
     def of(self, left: UOp, right: UOp) -> UOp:
-        """What is added for these two elements."""
+        """The value that is added for these two elements."""
         return substitute_index(self.joined, {self.left: left, self.right: right}, {})
 
     def swapped(self) -> Pair:
@@ -37,14 +37,14 @@ class Pair:
 
     @property
     def adds_nothing_past_the_end(self) -> bool:
-        """Whether two zeros add zero, so that sides may be filled with them to the end of a tile."""
+        """Whether two zeros add zero, so that sides may be padded with zeros to the end of a tile."""
         [found] = rewrite([self.of(const(0, self.left.dtype), const(0, self.right.dtype))], ALGEBRA)
         return found.op is o.CONST and found.arg == 0
 
 
 def pair_of(value: UOp, loops: list[UOp]) -> tuple[UOp, UOp, Pair] | None:
-    """The two sides of what a sum adds up in these loops, and how they are joined; None where there are not two, or
-    where anything but them varies."""
+    """Find the two sides of the value that is summed in these loops, and how they join. None if there are not exactly
+    two, or if anything else in it varies."""
     outer = frozenset(loops)
     read = [ranges_of(n) & outer for n in toposort([value]) if n.op is o.LOAD]
     common = frozenset.intersection(*read) if read else frozenset()

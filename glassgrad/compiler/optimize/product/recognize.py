@@ -1,7 +1,7 @@
 """Recognize contractions (sums of products). In: a plain loop tree. Out: `Product`, or None.
 
-Of the loops around the sum, those that only the left factor reads are M, those that only the right one reads are N, and
-the others are the batch; the summed loops are K. Knows no target and chooses no tiling.
+Loops around the sum are classified by their use: those that only the left factor reads are M, those that only the right
+one reads are N, the others are the batch. The summed loops are K. Knows no target and chooses no tiling.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, linear, multiply, substitute_index, times
-from glassgrad.compiler.lower.loops import (TASK, Accumulate, Assign, For, Statement, Store, around, counter,
+from glassgrad.compiler.lower.loops import (TASK, Accumulate, Assign, For, Statement, Store, counter, in_loops,
                                             loops_around, nodes_in, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import edge_gate
 from glassgrad.compiler.optimize.product.pairs import Pair, pair_of
 
-REREAD = 2           # times that each element is read, for a factor to be a window
-USUAL = 4            # the part of its greatest value that a run-time size is taken for
+REREAD = 2           # how often each element is read, at least, for a factor to be a window
+USUAL = 4            # a run-time size is assumed to be this part of its greatest value
 
 
 @dataclass
 class Product:
-    """out[batch, m, n] = epilogue(sum over k of left[m, k] * right[k, n]). Without loops of N it is a depthwise window:
-    `left` is an image, `right` its few weights. With a `pair`, anything else of the two is added up (pairs.py)."""
+    """out[batch, m, n] = epilogue(sum over k of left[m, k] * right[k, n]). Without loops of N, it is a depthwise
+    window: `left` is an image, `right` its few weights. With a `pair`, another expression is summed (pairs.py)."""
     left: UOp
     right: UOp
     m: list[UOp]
     n: list[UOp]
     batch: list[UOp]
     k: list[UOp]
-    total: UOp                    # the register that is summed into
+    total: UOp                    # the register that accumulates the sum
     epilogue: list[Statement]
-    stops: dict[UOp, UOp] = field(default_factory=dict)   # run-time bounds of loops of the batch or of K; of M and N
-                                                          # only from `recognize_with_run_time_bounds`
+    # run-time bounds of loops of the batch or of K; those of M and N only from `recognize_with_run_time_bounds`
+    stops: dict[UOp, UOp] = field(default_factory=dict)
     pair: Pair | None = None
 
     def added(self, left: UOp, right: UOp) -> UOp:
-        """What the sum adds for an element of each factor."""
+        """The value that the sum adds for an element of each factor."""
         return left * right if self.pair is None else self.pair.of(left, right)
 
     @property
     def k_stop(self) -> UOp | None:
-        """How many products a sum adds up at run time, if some of its loops have a run-time bound."""
+        """How many products a sum has at run time, if one of its loops has a run-time bound; otherwise None."""
         stops = [self.stops[r] for r in self.k if r in self.stops]
         return reduce(times, stops, index(count([r for r in self.k if r not in self.stops]))) if stops else None
 
     def set_run_time_bounds(self, phases: list[list[Statement]]) -> list[list[Statement]]:
-        """Set the product's run-time bounds on the loops of a tiling's phases, which are returned."""
+        """Set the product's run-time bounds on the loops of a tiling's phases, and return the phases."""
         for loop in [s for phase in phases for s in walk(phase) if isinstance(s, For) and s.range in self.stops]:
             loop.stop = self.stops[loop.range]
         return phases
@@ -65,40 +65,40 @@ class Product:
 
     @property
     def depth(self) -> int:
-        """How many products one sum adds up: the size of K."""
+        """The size of K: how many products one sum has."""
         return count(self.k)
 
     @property
     def work(self) -> int:
-        """Multiply-adds in total."""
+        """The total number of multiply-adds."""
         return count((*self.k, *self.m, *self.n, *self.batch))
 
     @property
     def of_matrices(self) -> bool:
-        """Whether both factors are plain matrices in memory: neither is a window over an image."""
+        """Whether both factors are plain matrices in memory, not windows of an image."""
         return all(factor.op is o.LOAD and len(factor.src) == 2 and len(own) == len(self.k) == 1
                    and REREAD * footprint(factor, own + self.k) > count(own + self.k)
                    for factor, own in ((self.left, self.m), (self.right, self.n)))
 
     def swapped(self) -> Product:
-        """The same with the factors exchanged."""
+        """The same product with its factors exchanged."""
         return replace(self, left=self.right, right=self.left, m=self.n, n=self.m,
                        pair=None if self.pair is None else self.pair.swapped())
 
     def with_lanes_right(self) -> Product:
-        """The same, or with the factors exchanged where the output's smallest stride is along a loop of the left one.
-        It need not be 1: positions of one remainder are strided."""
+        """The same product, with its factors exchanged if the output's smallest stride is along a loop of the left one.
+        That stride need not be 1: positions of one remainder are strided."""
         strides = {r: abs(stride) for r, stride in linear(self.store.index)[1].items() if r in (*self.m, *self.n)}
         return self.swapped() if min(strides, key=lambda r: strides[r], default=None) in self.m else self
 
     def rounded(self, dtype: DType) -> Product:
-        """The same with sums of the narrower `dtype`, to which the epilogue casts them before anything else."""
+        """The same product with sums of the narrower `dtype`, to which its epilogue casts them first."""
         total = register(self.total.arg, dtype)
         return replace(self, total=total, epilogue=moves.rebuild(self.epilogue, {self.total.cast(dtype): total}))
 
     def stores(self, result: UOp, places: dict[UOp, UOp], gate: UOp | None) -> list[Statement]:
-        """The epilogue for the sum `result` at the loop indices `places`. Where the gate is false nothing is stored,
-        and nothing is read but the result itself, which may lie in memory."""
+        """The epilogue for the sum `result` at the loop indices `places`. Where the gate is false, nothing is stored,
+        and nothing is read except the result, which may be in memory."""
         out: list[Statement] = []
         for s in moves.rebuild(self.epilogue, {self.total: result, **places}):
             assert isinstance(s, Store)
@@ -114,7 +114,7 @@ def _gated(value: UOp, gate: UOp | None, result: UOp) -> UOp:
 
 
 def masked(factor: UOp) -> tuple[UOp | None, UOp]:
-    """A factor as the condition where it is wanted, and a load that reads memory elsewhere, too."""
+    """Split a factor into the condition under which it is nonzero, and a load that reads memory elsewhere too."""
     if factor.op is o.WHERE and factor.src[1].op is o.LOAD and factor.src[2].op is o.CONST and factor.src[2].arg == 0:
         return factor.src[0], factor.src[1]
     return None, factor
@@ -136,8 +136,8 @@ def innermost(loops: list[UOp], most: int) -> list[UOp]:
 
 
 def recognize(body: list[Statement]) -> Product | None:
-    """The body as a contraction, or None. A loop over all members of all groups is split into two loops where the
-    members then belong to one factor alone."""
+    """Recognize the body as a contraction, or return None. A loop over all members of all groups is split into two
+    loops if the members then belong to one factor alone."""
     found, split = _recognize(body), _groups_apart(body)
     grouped = None if split is None else _recognize(split)
     if grouped is not None and grouped.m and grouped.n and \
@@ -149,7 +149,7 @@ def recognize(body: list[Statement]) -> Product | None:
 
 
 def recognize_pairs(body: list[Statement]) -> Product | None:
-    """The body as a sum over pairs that is no contraction, or None."""
+    """Recognize the body as a sum over pairs that is not a contraction, or return None."""
     found = _sum_in(body)
     sides = None if found is None or len(found.loops) < 2 else pair_of(found.step.value, found.loops)
     if found is None or sides is None:
@@ -159,10 +159,10 @@ def recognize_pairs(body: list[Statement]) -> Product | None:
 
 
 def recognize_with_run_time_bounds(body: list[Statement]) -> Product | None:
-    """As `recognize`, but loops with run-time bounds may belong to M and N; `stops` has the bounds."""
+    """As `recognize`, but loops with run-time bounds may belong to M and N; `stops` has these bounds."""
     loops, inner = task_loops(body)
     ends = {f.range: f.stop for f in loops if f.stop is not None}
-    product = recognize(around([For(f.range, f.kind, []) for f in loops], inner))
+    product = recognize(in_loops([For(f.range, f.kind, []) for f in loops], inner))
     counters = [f.range for f in loops]
     if product is None or not {*ends} <= {*product.m, *product.n} or any(
             not ranges_of(stop).isdisjoint(counters) for stop in ends.values()):
@@ -195,7 +195,7 @@ def _recognize(body: list[Statement]) -> Product | None:
 
 
 class _SumNest(NamedTuple):
-    """A nest that only adds up: r = 0; for k: r += step; epilogue."""
+    """A nest that only computes a sum: r = 0; for k: r += step; epilogue."""
     loops: list[UOp]
     stops: dict[UOp, UOp]
     k: list[UOp]
@@ -203,7 +203,7 @@ class _SumNest(NamedTuple):
     epilogue: list[Statement]
 
     def of(self, left: UOp, right: UOp) -> Product | None:
-        """The sum with these factors; None where K is not in both."""
+        """The sum as a product of these factors; None if not all of K is in both."""
         in_left, in_right = ranges_of(left), ranges_of(right)
         if not all(r in in_left and r in in_right for r in self.k):
             return None
@@ -248,7 +248,7 @@ def stride_along(at: UOp, along: UOp) -> int | None:
 
 
 def usual_stride(at: UOp, along: UOp) -> int | None:
-    """The same; of a stride that is known at run time, a quarter of its greatest value."""
+    """As `stride_along`; for a run-time stride, a quarter of its greatest value."""
     terms = linear(at)[1]
     mixed = [atom for atom in terms if along in ranges_of(atom) and atom is not along]
     if not mixed or not evenly_along(at, along):
@@ -261,13 +261,13 @@ def usual_stride(at: UOp, along: UOp) -> int | None:
 
 
 def to_neighbour(at: UOp, along: UOp) -> int | None:
-    """The distance of an address between a counter's values 0 and 1; None where it is not a constant."""
+    """The distance of the addresses at a counter's values 0 and 1; None if it is not a constant."""
     first, second = (linear(substitute_index(at, {along: index(n)}, {})) for n in (0, 1))
     return second[0] - first[0] if first[1] == second[1] else None
 
 
 def evenly_along(at: UOp, along: UOp) -> bool:
-    """Whether an address has one stride along a counter: a constant, or a value known at run time."""
+    """Whether an address has one stride along a counter: a constant, or a run-time value."""
     for atom in linear(at)[1]:
         if atom is along or along not in ranges_of(atom):
             continue
@@ -278,5 +278,5 @@ def evenly_along(at: UOp, along: UOp) -> bool:
 
 
 def footprint(factor: UOp, loops: list[UOp]) -> int:
-    """An upper bound on the elements of memory that a factor reads while these loops run."""
+    """An upper bound of the elements of memory that a factor reads while these loops run."""
     return 1 + sum([abs(usual_stride(factor.src[1], r) or 0) * (r.arg.size - 1) for r in loops])

@@ -2,7 +2,7 @@
 
     TASK parts: sum of a part; parts[part, outer, m, n] = sum      then      for all results: add up the parts; epilogue
 
-Parts are added in order: the same bits on every run.
+Parts are added in order, so every run gives the same bits.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, identity, ops as o
 from glassgrad.compiler.graph.index_algebra import add, linear, multiply, times
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, flat_index,
-                                            load, local, nested, one, register)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, current,
+                                            flat_index, load, local, nested, register)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
 
 
 class RunTimeParts(NamedTuple):
-    """Parts whose number follows from that of the rows."""
+    """Parts whose number follows from the run-time number of rows."""
     number: UOp
-    rows: UOp                     # of one part, in whole tiles
-    most_rows: int                # of all parts
+    rows: UOp                     # rows of one part, in whole tiles
+    most_rows: int                # the most rows of all parts together
 
 
 class Parts:
-    """The partial sums of all parts of K, in memory that all tasks see. There may be one part only, where the sums are
-    stored in a better order than the result's, and copied."""
+    """The partial sums of all parts of K, in memory shared by all tasks. There may be one part only, if the sums are
+    stored in a better order than the result's, and then copied."""
 
     def __init__(self, dtype: DType, parts: int, outer: list[UOp], m: FlatAxis, n: FlatAxis, product: Product,
                  at_run_time: RunTimeParts | None = None):
@@ -35,7 +35,7 @@ class Parts:
         self.at_run_time = at_run_time
         self.product = product if dtype is product.total.dtype else product.rounded(dtype)
         self.stored_at = product.store.index
-        begin, _ = linear(self.stored_at)                    # in the name: each product of a kernel has its own memory
+        begin, _ = linear(self.stored_at)  # part of the name: each product of a kernel has its own memory
         rows = parts * m.size if at_run_time is None else at_run_time.most_rows
         self.memory = local(f"parts{begin or ''}", dtype, rows * count(outer) * n.size, "shared")
 
@@ -51,10 +51,10 @@ class Parts:
         return Store(self.memory, self.at(part, m, n), total, None, gate)
 
     def joined(self) -> list[Statement]:
-        """The sums of the parts, as plain loops: for all results: for the parts: add."""
+        """Add up the parts by plain loops: for all results: for the parts: add."""
         product = self.product
         total = register(product.total.arg, product.total.dtype)
-        at = load(self.memory, self.at(one(self.part), self.m.position(), self.n.position()))
+        at = load(self.memory, self.at(current(self.part), self.m.position(), self.n.position()))
         loops = [*self.outer, *self.m.parts, *self.n.parts]
         loops.sort(key=lambda r: -abs(stride_along(self.stored_at, r) or 0))
         if self.at_run_time is not None:                 # outermost, so that it bounds the number of tasks

@@ -1,7 +1,7 @@
 """`Tiling`: how a contraction is tiled, as one decision for every family and target; and how blocks become tasks.
 
-In: panels, and what a block of them reads. Out: blocks, the counters inside one, and the loops around its body. A task
-takes a block: some panels of M and some of N. Does not know what a tile computes.
+In: panels, and how much a block of them reads. Out: blocks, the counters inside one, and the loops around its body. A
+task takes a block: some panels of M and some of N. Does not know what a tile computes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, divide_up, index, multiply, operation, times
-from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter, left_of, nested, one
+from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter, current, nested, piece_bound
 from glassgrad.compiler.optimize.decisions import Choice, one_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.tiling_families import FAMILIES
@@ -20,29 +20,29 @@ from glassgrad.compiler.optimize.tiling_families import FAMILIES
 
 @dataclass(frozen=True)
 class Tiling(Choice, names=FAMILIES):
-    """How a contraction is tiled. Its text begins with the family, and leaves out fields with their default value.
+    """How a contraction is tiled. Its text begins with the family, and omits fields that have their default value.
 
     >>> print(Tiling("contract", rows=6, vectors=2, lanes=8, block_m=64, block_n=1, left="in_place", right="near"))
     contract(rows=6, vectors=2, lanes=8, block_m=64, block_n=1, left=in_place, right=near)
     """
     family: str
-    rows: int                 # of a tile: results along M; matrices of a unit; results of each thread of a group
-    vectors: int              # of a tile along N; matrices of a unit; results of each thread; taps of a window
-    lanes: int = 0            # of a vector, or threads of a group
-    along: str = ""           # the rows' extent along each loop of M, as in 1_2_7
-    unit: str = ""            # the instruction of a matrix unit
-    block_m: int = 0          # panels of M in one task, or threads of a group along M
-    block_n: int = 0          # panels of N, likewise
+    rows: int                 # per tile: results along M; or matrices of a unit; or results of each GPU thread
+    vectors: int  # per tile along N: vectors; or matrices of a unit; or results of each GPU thread; or taps of a window
+    lanes: int = 0            # lanes per vector, or threads per group
+    along: str = ""           # the extent of the rows along each loop of M, as in 1_2_7
+    unit: str = ""            # the instruction of the matrix unit
+    block_m: int = 0          # panels of M per task, or threads of a group along M
+    block_n: int = 0          # panels of N per task, or threads of a group along N
     left: str = one_of("packed", "in_place", "shared")
     right: str = one_of("packed", "in_place", "near", "shared")
-    ahead: bool = True        # whether what is read next is prefetched
-    k_blocks: int = 1         # consecutive blocks of K done by one tile before the next tile
-    k_block: int = 0          # products added in a register before they are added to memory, or copied at once; 0: all
-    unroll: int = 1           # steps of K in one iteration of their loop
-    k_parts: int = 1          # parts of K, each summed by a separate task; times blocks of rows with a run-time bound
-    pitch: int = 0            # between rows of an image; 0: none
+    ahead: bool = True        # whether upcoming reads are prefetched
+    k_blocks: int = 1         # consecutive blocks of K that one tile does before the next tile
+    k_block: int = 0          # products that a register adds up before they go to memory, or copied at once; 0: all
+    unroll: int = 1           # steps of K per iteration of their loop
+    k_parts: int = 1          # parts of K, each summed by a separate task; with run-time rows, times the blocks of rows
+    pitch: int = 0            # positions between rows of an image; 0: not an image
     stages: int = 0           # steps of K whose copies are in memory or in flight
-    cluster: int = 1          # groups of a cluster, with consecutive tiles of M, that share copies of the right factor
+    cluster: int = 1          # groups of a cluster, with consecutive tiles of M, which share copies of the right factor
     stay: bool = False        # persistent groups: each does tile after tile, with copies for the next one in flight
 
     def is_fixed(self, field_: Field[Any]) -> bool:
@@ -52,10 +52,10 @@ class Tiling(Choice, names=FAMILIES):
 # -- work split ------------------------------------------------------------------------------------------------------
 def blocks(panels_m: int, panels_n: int, wanted: int, reads: Callable[[int, int], float],
            fits: Callable[[int], int] | None = None) -> tuple[int, int]:
-    """Panels of M and N in one task: as many tasks as are wanted, or as close to that as possible; of the ways to do
-    so, the one that `reads` least. `fits` gives the most panels of N in a block with m panels of M; 0: m is too many.
+    """Choose how many panels of M and N a task has: so that there are as many tasks as wanted, or nearly; and of these
+    ways, the one that `reads` least. `fits` gives the most panels of N in a block with m panels of M; 0: m is too many.
 
-    >>> blocks(16, 16, 4, reads=lambda m, n: 1 / m + 1 / n)                                   # as square as can be
+    >>> blocks(16, 16, 4, reads=lambda m, n: 1 / m + 1 / n)                                   # as square as possible
     (8, 8)
     >>> blocks(16, 16, 4, reads=lambda m, n: 1 / m + 1 / n, fits=lambda m: 16 // m)           # a block of 16 fits
     (4, 4)
@@ -79,13 +79,13 @@ def blocks(panels_m: int, panels_n: int, wanted: int, reads: Callable[[int, int]
 
 
 def square(rows: int, columns: int) -> Callable[[int, int], float]:
-    """What a block reads per product: the less, the closer to square it is."""
+    """How much a block reads per product: the less, the closer it is to a square."""
     return lambda block_m, block_n: 1 / (block_m * rows) + 1 / (block_n * columns)
 
 
 class PanelBlocks:
-    """The counters of panels in blocks: `task_m`, `task_n` number the blocks, `in_m`, `in_n` the panels of one. `end_m`
-    and `end_n` are the numbers of panels of M and N, where they are known only at run time."""
+    """The counters of panels in blocks: `task_m` and `task_n` number the blocks, `in_m` and `in_n` the panels of one
+    block. `end_m` and `end_n` are the numbers of panels of M and N if these are known only at run time."""
 
     def __init__(self, panels_m: int, panels_n: int, block_m: int, block_n: int, end_m: UOp | None = None,
                  end_n: UOp | None = None):
@@ -93,8 +93,8 @@ class PanelBlocks:
         self.block_m, self.block_n = block_m, block_n
         self.task_m, self.in_m = counter("mb", -(-panels_m // block_m)), counter("mo", block_m)
         self.task_n, self.in_n = counter("nb", -(-panels_n // block_n)), counter("no", block_n)
-        self.panel_m = add(multiply(one(self.task_m), block_m), one(self.in_m))
-        self.panel_n = add(multiply(one(self.task_n), block_n), one(self.in_n))
+        self.panel_m = add(multiply(current(self.task_m), block_m), current(self.in_m))
+        self.panel_n = add(multiply(current(self.task_n), block_n), current(self.in_n))
 
     def over_m(self, body: list[Statement]) -> list[Statement]:
         """for the panels of M of one task: body      (the last task may have fewer)"""
@@ -106,26 +106,26 @@ class PanelBlocks:
 
     def as_tasks(self, outer: list[UOp], body: list[Statement], worth: bool,
                  most: int = moves.PHASE_TASKS) -> list[Statement]:
-        """for outer loops: TASK blocks: body      (the outer loops are tasks too if `worth`: there is enough work)"""
+        """for outer loops: TASK blocks: body      (the outer loops become tasks too if `worth` it)"""
         if self.end_n is not None:
             tasks_m = index(self.task_m.arg.size) if self.end_m is None else \
                 operation(o.MAX, divide_up(self.end_m, self.block_m), index(1))
             number = counter("t", self.task_m.arg.size * self.task_n.arg.size)
             body = moves.rebuild(nested([] if worth else outer, body), {
                 self.task_n: operation(o.IDIV, number, tasks_m), self.task_m: operation(o.MOD, number, tasks_m)})
-            rest = moves.share_out(outer if worth else [], body, most)
+            rest = moves.loops_as_tasks(outer if worth else [], body, most)
             return [moves.tasks(For(number, LOOP, rest, times(divide_up(self.end_n, self.block_n), tasks_m)), most)]
         if self.end_m is not None:
             stop = divide_up(self.end_m, self.block_m)
             body = nested([] if worth else outer, body)
-            rest = moves.share_out([*(outer if worth else []), self.task_n], body, most)
+            rest = moves.loops_as_tasks([*(outer if worth else []), self.task_n], body, most)
             return [moves.tasks(For(self.task_m, LOOP, rest, stop), most)]
         blocks = [self.task_m, self.task_n]
         if worth:
-            return moves.share_out([*outer, *blocks], body, most)
-        return nested(outer, moves.share_out(blocks, body, most))
+            return moves.loops_as_tasks([*outer, *blocks], body, most)
+        return nested(outer, moves.loops_as_tasks(blocks, body, most))
 
 
 def _over(panel: UOp, task: UOp, panels: int | UOp, body: list[Statement]) -> list[Statement]:
     size = panel.arg.size
-    return [For(panel, LOOP, body, left_of(panels, size, task))] if size > 1 else body
+    return [For(panel, LOOP, body, piece_bound(panels, size, task))] if size > 1 else body

@@ -1,8 +1,8 @@
 """Arithmetic in C with vector extensions. In: operands as `CValue`s. Out: expressions, and the helpers they call.
 
-`C_OPS`, at the end, has one line for each op. Written for GCC 12, Clang and their `vector_size` types, with -fwrapv. A
-vector of n lanes is held in one of the next power of two. Booleans are 0 and 1; of vectors, 0 and -1 in 32 bits. Floats
-of less than 32 bits are the integers that hold their bits.
+`C_OPS`, at the end, has one line for each op. For GCC 12, Clang and their `vector_size` types, with -fwrapv. A vector
+of n lanes is held in one of the next power of two. Booleans are 0 and 1; in vectors, 0 and -1 in 32 bits. Floats of
+less than 32 bits are held as integers with their bits.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ MASK = dtypes.int32
 
 
 class CValue(NamedTuple):
-    """An expression: its text, its element type and lanes (0 for a scalar), and what is known of it."""
+    """An expression: its text, its element type and lanes (0 for a scalar), and facts about it."""
     text: str
     dtype: DType
     lanes: int = 0
-    simple: bool = True                            # it needs no parentheses as an operand
-    constant: float | int | bool | None = None     # its value, where the text is a literal
-    low: int | None = None                         # the least value it can have, where that is known
+    simple: bool = True                            # needs no parentheses as an operand
+    constant: float | int | bool | None = None     # the value, if the text is a literal
+    low: int | None = None                         # a lower bound of the value, if one is known
 
     @property
     def inside(self) -> str:
-        """The text as an operand of something else."""
+        """The text as an operand of another expression."""
         return self.text if self.simple else f"({self.text})"
 
 
 @dataclass
 class Definitions:
-    """What comes before the functions: types, then helpers, each by name in the order of their first use."""
+    """The text before the functions: types, then helpers, each by name, in the order of their first use."""
     types: dict[str, str] = field(default_factory=dict)
     helpers: dict[str, str] = field(default_factory=dict)
 
@@ -56,20 +56,20 @@ class Definitions:
 
 @dataclass(frozen=True)
 class Spelling:
-    """How a language spells literals, functions and variables; the defaults are C's."""
+    """The spelling of literals, functions and variables in a language; the defaults are C's."""
     function: str = "__builtin_{name}{end}"                         # {end}: "f" for float32
-    nan: tuple[str, str] = ('__builtin_nanf("")', '__builtin_nan("")')      # of float32, of float64
+    nan: tuple[str, str] = ('__builtin_nanf("")', '__builtin_nan("")')      # for float32, for float64
     inf: tuple[str, str] = ("__builtin_inff()", "__builtin_inf()")
-    ends: Mapping[DType, str] = field(default_factory=lambda: literal_ends("ll"))       # of literals
+    ends: Mapping[DType, str] = field(default_factory=lambda: literal_ends("ll"))       # suffixes of literals
     bools: tuple[str, str] = ("0", "1")
-    head: str = "{inline} {result} {name}({parameters})"            # of a function
+    head: str = "{inline} {result} {name}({parameters})"            # of a function definition
     parameter: str = "{kind} {name}"
-    value: str = "{kind} {name} = {value};"                         # a variable that keeps its value
-    cut: str = "({kind})({text})"                                   # truncates 32 bits to a smaller type
+    value: str = "{kind} {name} = {value};"                         # a variable that is not reassigned
+    cut: str = "({kind})({text})"                                   # truncates a 32-bit integer to a smaller type
     distance: str = "{y}"                                           # the distance of a shift
-    differ: str = "{x} != {y}"                                      # of floats: a NaN differs from all
-    absolute: str = "fabs"                                          # of floats
-    nearest: str = "rint"                                           # integer to a float, halves to the even one
+    differ: str = "{x} != {y}"                                      # of floats: true if either is NaN
+    absolute: str = "fabs"                                          # of a float
+    nearest: str = "rint"                                           # rounds a float to an integral value, ties to even
 
 
 def literal_ends(long: str) -> dict[DType, str]:
@@ -98,7 +98,7 @@ def number(value: float | int | bool, dtype: DType, spelling: Spelling = BUILTIN
     if math.isinf(value):
         return f"{'-' if value < 0 else ''}{spelling.inf[dtype is dtypes.float64]}"
     text = repr(value)
-    if dtype is dtypes.float32:       # the shortest that is the same float32
+    if dtype is dtypes.float32:       # the shortest text with the same float32 value
         text = next(t for p in range(1, 10) if bits_of(float(t := f"{value:.{p}g}"), dtype) == bits_of(value, dtype))
     text = text if any(c in text for c in ".en") else text + ".0"
     return f"({text}{end})" if text[0] == "-" else text + end
@@ -109,7 +109,7 @@ class CArithmetic:
     definitions: Definitions
     spelled: dict[str, str] = SPELLED
     spelling: Spelling = BUILTIN
-    inline: str = "static inline"          # what comes before a helper
+    inline: str = "static inline"          # the words before a helper
     language: str = "C"
 
     @property
@@ -118,7 +118,7 @@ class CArithmetic:
         return C_OPS
 
     def apply(self, op: o.Op, dtype: DType, *values: CValue) -> CValue:
-        """An op on values of `dtype`, by its line in the table."""
+        """Apply an op to values of `dtype`, by its line in the table."""
         result: CValue = line_of(self.ops, op, dtype, self.language)(self, dtype, *values)
         return result
 
@@ -128,13 +128,13 @@ class CArithmetic:
 
     # -- types ---------------------------------------------------------------------------------------------------
     def type(self, dtype: DType, lanes: int = 0) -> str:
-        """The C name of a type, defined when first used."""
+        """The C name of a type; the type is defined at its first use."""
         if lanes and dtype is dtypes.bool:
             dtype = MASK
         base, types = NAMES[held(dtype)], self.definitions.types
         if base not in types:
             spelled = self.spelled[base]
-            text = "#define bool _Bool" if base == "bool" else f"typedef {spelled} {base};"      # a keyword of C23
+            text = "#define bool _Bool" if base == "bool" else f"typedef {spelled} {base};"      # a keyword in C23
             types[base] = text if spelled != base else ""
         if not lanes:
             return base
@@ -145,7 +145,7 @@ class CArithmetic:
         return name
 
     def define(self, name: str, result: str, arguments: str, *body: str) -> str:
-        """A helper function, written once."""
+        """Define a helper function, once."""
         if name not in self.definitions.helpers:
             head = self.spelling.head.format(inline=self.inline, result=result, name=name, parameters=arguments)
             lines = "\n".join(f"  {line}" for line in body)
@@ -156,25 +156,25 @@ class CArithmetic:
         """Parameters of one type."""
         return ", ".join([self.spelling.parameter.format(kind=kind, name=name) for name in names])
 
-    # -- what languages spell differently: of scalars --------------------------------------------------------------
+    # -- spelling of scalar operations that differs between languages ---------------------------------------------
     def choice(self, dtype: DType, test: str, yes: str, no: str) -> CValue:
-        """One of two values, by a test."""
+        """Choose between two values, by a test."""
         return CValue(f"{test} ? {yes} : {no}", dtype, 0, False)
 
     def cut(self, dtype: DType, text: str) -> str:
-        """An integer result truncated to its type: types below 32 bits are computed in 32."""
+        """Truncate an integer result to its type: types below 32 bits are computed in 32."""
         smaller = dtype.bits < 32 and dtype.kind in "iu"
         return self.spelling.cut.format(kind=self.type(dtype), text=text, bits=dtype.bits) if smaller else text
 
     def converted(self, x: CValue, dtype: DType) -> str:
-        """A value converted to another type; a float to an integer, where it fits."""
+        """Convert a value to another type; from float to integer only if it fits."""
         return f"({self.type(dtype)}){x.inside}"
 
     def call(self, name: str, dtype: DType, lanes: int, *arguments: CValue) -> CValue:
         return CValue(f"{name}({', '.join([a.text for a in arguments])})", dtype, lanes)
 
     def wide(self, x: CValue, lanes: int) -> CValue:
-        """A value broadcast to all lanes, unused ones included: C divides there, too."""
+        """Broadcast a value to all lanes, unused ones included, since C also divides there."""
         if x.lanes == lanes:
             return x
         if x.lanes:
@@ -202,14 +202,14 @@ class CArithmetic:
         return self.call(name, dtype, lanes, self.mask(condition, held(dtype).itemsize), yes, no)
 
     def mask(self, condition: CValue, itemsize: int) -> CValue:
-        """A vector of booleans in lanes of another size."""
+        """A vector of booleans with lanes of another size."""
         if itemsize == MASK.itemsize:
             return condition
         full = self.type(SIGNED[itemsize], condition.lanes)
         return CValue(f"__builtin_convertvector({condition.text}, {full})", SIGNED[itemsize], condition.lanes)
 
     def lanewise(self, name: str, dtype: DType, expression: str, *arguments: CValue) -> CValue:
-        """A helper that computes lane by lane what `expression` says of x and y; compilers vectorize it."""
+        """A helper that applies `expression`, over x and y, lane by lane; compilers vectorize it."""
         lanes = arguments[0].lanes
         full = self.type(dtype, lanes)
         names = "xyz"[:len(arguments)]
@@ -221,7 +221,7 @@ class CArithmetic:
         return self.call(f"{name}_{full}", dtype, lanes, *arguments)
 
     def per_lane(self, name: str, function: str, dtype: DType, *arguments: CValue) -> CValue:
-        """A scalar function, applied lane by lane; `name` is the prefix of its helper for vectors."""
+        """Apply a scalar function lane by lane; `name` is the prefix of its helper for vectors."""
         if not arguments[0].lanes:
             return self.call(function, dtype, 0, *arguments)
         names = ", ".join(f"${n}" for n in "xyz"[:len(arguments)])
@@ -229,7 +229,7 @@ class CArithmetic:
 
     # -- ops -----------------------------------------------------------------------------------------------------
     def infix(self, sign: str, x: CValue, y: CValue, dtype: DType) -> CValue:
-        """x sign y. The compiler broadcasts a scalar operand of a vector, unless C would promote it first."""
+        """x sign y. The compiler broadcasts a scalar operand of a vector, except where C would promote it first."""
         lanes = max(x.lanes, y.lanes)
         if lanes and (x.dtype.bits < 32 or x.dtype is dtypes.bool):
             x, y = self.wide(x, lanes), self.wide(y, lanes)
@@ -277,11 +277,11 @@ class CArithmetic:
         return CValue(f"__builtin_convertvector({result.text}, {self.type(dtypes.bool, lanes)})", dtypes.bool, lanes)
 
     def extreme(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
-        """max or min of numbers; a NaN wins."""
+        """max or min of numbers; NaN wins."""
         lanes = max(x.lanes, y.lanes)
         x, y = self.wide(x, lanes), self.wide(y, lanes)
         full = self.type(dtype, lanes)
-        if not lanes:        # a NaN in y is the result because no comparison with it holds
+        if not lanes:        # if y is NaN, no comparison holds, and the result is y
             test = f"x {sign} y || !(x == x)" if dtype.kind == "f" else f"x {sign} y"
             self.define(f"{name}_{full}", full, self.parameters(full, "xy"),
                         f"return {self.choice(dtype, test, 'x', 'y').text};")
@@ -293,7 +293,7 @@ class CArithmetic:
         return self.call(f"{name}_{full}", dtype, x.lanes, x, y)
 
     def shift(self, sign: str, dtype: DType, x: CValue, y: CValue) -> CValue:
-        """x shifted by y, which is less than the number of bits."""
+        """x shifted by y, which must be less than the number of bits."""
         lanes = max(x.lanes, y.lanes)
         whole = self.converted(x, dtype) if x.constant is not None and not lanes else self.wide(x, lanes).inside
         by = self.spelling.distance.format(y=self.wide(y, lanes).inside) if y.constant is None else y.constant
@@ -301,14 +301,14 @@ class CArithmetic:
         return CValue(shifted if lanes else self.cut(dtype, shifted), dtype, lanes, False)
 
     def divide(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
-        """x // y or x % y of integers, rounding down; 0 where y is 0."""
+        """x // y or x % y of integers, rounding down; 0 if y is 0."""
         scalar, lanes = self.type(dtype), max(x.lanes, y.lanes)
         if y.constant is not None and y.constant > 0 and (dtype.kind == "u" or x.low is not None and x.low >= 0):
             return self.infix(sign, x, y if dtype.bits >= 32 else self.wide(y, lanes), dtype)
         x, y = self.wide(x, lanes), self.wide(y, lanes)
         by_zero = self.choice(dtype, "y == 0", "0", f"x {sign} y" if dtype.kind == "u" else "-x").text
         body = [f"return {by_zero};"]
-        if dtype.kind == "i":       # rounds down; by 0 is 0, and by -1 never overflows
+        if dtype.kind == "i":       # rounds down; division by 0 gives 0, and by -1 never overflows
             exact, below = ("x / y", "x / y - 1") if sign == "/" else ("r", "r + y")
             rounded = self.choice(dtype, "r != 0 && (r ^ y) < 0", below, exact).text
             body = [f"if (y == 0 || y == -1) {{ return {self.cut(dtype, by_zero) if sign == '/' else 0}; }}",
@@ -317,7 +317,7 @@ class CArithmetic:
         return self.per_lane(name, helper, dtype, x, y)
 
     def fold(self, combine: o.Op, dtype: DType, x: CValue) -> CValue:
-        """All lanes combined: upper half with lower half, repeatedly; an odd lane joins at the end."""
+        """Combine all lanes: upper half with lower half, repeatedly; an odd lane is added at the end."""
         scalar, full = self.type(dtype), self.type(dtype, x.lanes)
         name = f"fold_{combine.name.lower()}_{'bool_' if dtype is dtypes.bool else ''}{full}"
         body = [f"{scalar} {', '.join(f't{i} = v[{i}]' for i in range(x.lanes))};"]
@@ -340,7 +340,7 @@ class CArithmetic:
 
     # -- conversions ---------------------------------------------------------------------------------------------
     def cast(self, x: CValue, dtype: DType) -> CValue:
-        """The value in another type. float -> int32 or int64 as x86 does it: the least integer if it cannot fit."""
+        """Convert a value to another type. float -> int32 or int64 as on x86: the least integer if it does not fit."""
         source, lanes = x.dtype, x.lanes
         if source is dtype:
             return x
@@ -361,7 +361,7 @@ class CArithmetic:
         return CValue(f"__builtin_convertvector({x.text}, {full})", dtype, lanes)
 
     def _to_integer(self, x: CValue, dtype: DType) -> CValue:
-        """A float as int32 or int64."""
+        """Convert a float to int32 or int64."""
         result, scalar = self.type(dtype), self.type(x.dtype)
         limit, least = self.constant(2.0 ** (dtype.bits - 1), x.dtype).text, number(dtype.min, dtype, self.spelling)
         body = self.choice(dtype, f"x >= -{limit} && x < {limit}", self.converted(x._replace(text="x"), dtype), least)
@@ -380,7 +380,7 @@ class CArithmetic:
 
 
 def width(lanes: int) -> int:
-    """The lanes of the vector type that holds `lanes`: the next power of two."""
+    """The number of lanes of the vector type that holds `lanes`: the next power of two."""
     return 1 << (lanes - 1).bit_length()
 
 

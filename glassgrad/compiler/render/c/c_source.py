@@ -1,11 +1,11 @@
-"""C of a kernel. In: a `Kernel`, a `Target`. Out: C source for GCC or Clang, written to be read as well.
+"""Render a kernel as C. In: a `Kernel`, a `Target`. Out: C source for GCC or Clang, which people can read too.
 
-Loops are loops, registers are variables, an expression used once is written in place; one used again has a name, in the
-scope that `Walker` chose for it. Spelling of arithmetic is in `c_ops`. What `Walker` (value_placement.py) promises:
+Loops are loops, registers are variables. An expression used once is written in place; one used several times gets a
+name in the scope that `Walker` chooses for it. `c_ops` spells arithmetic. `Walker` (value_placement.py) promises:
 
     run(body)        calls loop, branch, assign, accumulate, store or prefetch for each statement, in order
-    value(node)      a node's value: what make(node) returned, called once while nothing that the node reads changes
-    scope.lines      where text goes now; during make(node), those of the outermost scope where the value is valid
+    value(node)      a node's value: the result of make(node), called once while nothing that the node reads changes
+    scope.lines      where text goes now; during make(node), the lines of the outermost scope where the value is valid
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from glassgrad.compiler.render.launch_info import LaunchInfo, LocalLayout, funct
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_placement import HAS_LOAD, SUMS, Flow, Walker
 
-LONGEST = 72       # characters of an expression before it gets a name
+LONGEST = 72       # characters of an expression above which it gets a name
 
 
 def render_c(kernel: Kernel, target: Target, phases: list[Jammed], linkage: str = "") -> str:
-    """A kernel as C, with one function per phase; `linkage` is a word before each of them ("static")."""
+    """Render a kernel as C, with one function per phase; `linkage` is a word before each of them ("static")."""
     definitions = Definitions()
     functions = [CFunction(LocalLayout(kernel, p), target, jammed, function_name(kernel, p), definitions).text()
                  for p, jammed in enumerate(phases)]
@@ -42,7 +42,7 @@ class CFunction(CArithmetic, Walker):
         self.definitions, self.name, self.tasks, self.matrix_units = definitions, name, jammed.tasks, target.units
         self.offsets, self.slots = places.offsets, places.slots
         self.taken: set[str] = {"args", "task", "scratch", *_KEYWORDS}
-        self.names: dict[Any, str] = {}                  # of a loop, register or value
+        self.names: dict[Any, str] = {}                  # loop, register or value -> its name
         self.registers: dict[UOp, str] = {}
         self.values_named = 0
         self.pointers: list[str] = []
@@ -61,14 +61,14 @@ class CFunction(CArithmetic, Walker):
         return "\n".join([head, *["  " + line for line in lines], "}"])
 
     def declared(self) -> list[str]:
-        """Declarations of the registers."""
+        """The declarations of registers."""
         variables: dict[str, list[str]] = {}
         for register, name in self.registers.items():
             variables.setdefault(self.type(register.dtype, self.widths[register]), []).append(name)
         return [f"{kind} {', '.join(names)};" for kind, names in variables.items()]
 
     def take_apart_task(self) -> None:
-        """The counters of the TASK loops, from the number of the task."""
+        """Compute the counters of the TASK loops from the number of the task."""
         left = "task"
         for at, range_ in reversed(list(enumerate(self.tasks))):
             if range_.arg.size == 1:
@@ -80,7 +80,7 @@ class CFunction(CArithmetic, Walker):
 
     # -- names ---------------------------------------------------------------------------------------------------
     def named(self, key: Any, preferred: str) -> str:
-        """A name for a loop, register or value: the preferred one, or with a number behind it if that is taken."""
+        """A name for a loop, register or value: the preferred one, followed by a number if that is taken."""
         found = self.names.get(key)
         if found is None:
             preferred = "".join(c if c.isalnum() else "_" for c in preferred)
@@ -97,7 +97,7 @@ class CFunction(CArithmetic, Walker):
         self.scope.lines.append(text)
 
     def base(self, memory: UOp) -> str:
-        """The pointer to a param's or LOCAL's first element, declared on top."""
+        """The pointer to the first element of a param or LOCAL, declared at the top."""
         if ("base", memory) not in self.names:
             name = f"data{memory.arg.slot}" if memory.op is o.PARAM else memory.arg.name
             pointer = self.pointer(memory, self.named(("base", memory), name))
@@ -105,7 +105,7 @@ class CFunction(CArithmetic, Walker):
         return self.names["base", memory]
 
     def pointer(self, memory: UOp, name: str) -> str:
-        """The declaration of a pointer to a memory's first element; empty where it is a parameter."""
+        """The declaration of a pointer to a memory's first element; empty if it is a parameter."""
         kind = self.unit(memory) if memory in self.stored else f"const {self.unit(memory)}"
         if memory in self.offsets:
             return f"{kind} *{name} = ({kind} *)((char *)scratch + {self.offsets[memory]});"
@@ -158,7 +158,7 @@ class CFunction(CArithmetic, Walker):
         register, combine, value = statement.register, statement.combine, statement.value
         target, lanes = self.register(register), self.widths[register]
         if combine is o.ADD and value.op is o.MUL and register.dtype.kind == "f":
-            x, y = self.operand(value.src[0]), self.operand(value.src[1])      # one fused instruction
+            x, y = self.operand(value.src[0]), self.operand(value.src[1])      # a single fused instruction
             product = self.infix("*", x, y, register.dtype)
             product = product if lanes == product.lanes else self.wide(product, lanes)
             self.line(f"{target.text} += {product.text};")
@@ -170,7 +170,7 @@ class CFunction(CArithmetic, Walker):
             self.line(f"{target.text} = {self.apply(combine, register.dtype, operand, target).text};")
 
     def operand(self, node: UOp, lanes: int | None = None) -> CValue:
-        """The value of a node: a scalar or as wide as the node is, or with the given lanes."""
+        """The value of a node: scalar, or as wide as the node is, or with the given lanes."""
         if node.op is o.CONST:
             value = self.constant(node.arg, node.dtype)
         elif node.op is o.REGISTER:
@@ -186,7 +186,7 @@ class CFunction(CArithmetic, Walker):
         return CValue(f"({full}){{{', '.join(str(i) for i in range(node.arg.size))}}}", node.dtype, node.arg.size)
 
     def make(self, node: UOp) -> CValue:
-        """Write a node's value, with a name where it is used more than once; return how it is spelled."""
+        """Write a node's value, to a named variable if it is used more than once; return its spelling."""
         value = self._expression(node)
         name = self.name_for(node, value)
         if not name:
@@ -196,11 +196,11 @@ class CFunction(CArithmetic, Walker):
         return CValue(name, value.dtype, value.lanes)
 
     def value_type(self, node: UOp, lanes: int) -> str:
-        """The type that a value is kept in."""
+        """The type of the variable that keeps a value."""
         return self.type(node.dtype, lanes)
 
     def name_for(self, node: UOp, value: CValue) -> str:
-        """The name that a value gets; empty where it is written in place."""
+        """The name for a value; empty if it is written in place."""
         if node.op is o.PARAM:
             return self.named(node, f"scalar{node.arg.slot}")
         if self.uses.get(node, 1) > 1 and not _is_name(value.text) and not self._is_index(node) \
@@ -238,11 +238,11 @@ class CFunction(CArithmetic, Walker):
         return self.apply(op, src[-1].dtype, *values)
 
     def carried(self, x: CValue, dtype: DType) -> CValue:
-        """An int64 converted to `dtype`, in languages without implicit conversions."""
+        """Convert an int64 to `dtype`, in languages without implicit conversions."""
         return x
 
     def sum(self, constant: int, terms: ix.Terms, lanes: int, dtype: DType = dtypes.index) -> CValue:
-        """constant + sum of k * atom, as one would write it."""
+        """constant + sum of k * atom, as a person would write it."""
         total: CValue | None = None
         ranked = sorted(terms, key=lambda a: (self.widths[a], self.scope_of(a).depth, ix.order_key(a)))
         for atom, k in [(a, wrapped(terms[a], dtype)) for a in ranked]:
@@ -267,7 +267,7 @@ class CFunction(CArithmetic, Walker):
 
     # -- memory --------------------------------------------------------------------------------------------------
     def split(self, index: UOp) -> tuple[CValue, UOp, int | None]:
-        """An index as (its scalar part, what lanes add, the step from lane to lane or None)."""
+        """Split an index into (scalar part, terms of lanes, step from lane to lane or None)."""
         constant, same, wide, step = self.index_parts(index)
         return self.sum(constant, same, 0), ix.index(0) if wide is None else wide, step
 
@@ -279,7 +279,7 @@ class CFunction(CArithmetic, Walker):
         return self.split(index)[0].text
 
     def takes_part(self, index: UOp) -> str:
-        """The condition under which an access happens at all, where threads are lanes; empty: it always does."""
+        """The condition under which a thread takes part in an access, if threads are lanes; empty: always."""
         return ""
 
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> CValue:
@@ -339,7 +339,7 @@ class CFunction(CArithmetic, Walker):
             self.line(f"{name}({pointer}, {self.operand(wide).text if step is None else step}, {value.text}{mask});")
 
     def _lane_index(self, step: int | None, lanes: int) -> tuple[str, str]:
-        """A helper's parameter for the lanes' positions, and the index of lane i: by a stride or an index per lane."""
+        """A helper's parameter for the lanes' positions, and the index of lane i: by a stride, or an index per lane."""
         return (f"{self.type(dtypes.index, lanes)} at", "at[i]") if step is None else ("i64 step", "i * step")
 
     @staticmethod
@@ -367,24 +367,24 @@ def _is_name(text: str) -> bool:
     return text.replace("_", "a").isalnum()
 
 
-# -- one plain function, for users' own devices: no vectors, no tasks, no table of arguments -------------------
-PLAIN = Target("plain", 8, 16)      # a processor of which nothing is known: scalar registers
+# -- one plain function, for users' own devices: without vectors, tasks or a table of arguments ------------------
+PLAIN = Target("plain", 8, 16)      # a processor without known features: scalar registers
 
 
 def plain_launch(kernel: Kernel) -> LaunchInfo:
-    """What a launch must provide: memory shared by the phases, and scratch, each as one more pointer."""
+    """What a launch must provide: memory shared by the phases, and scratch memory, each as one more pointer."""
     info = launch_info(kernel)
     scratch = (info.scratch_bytes,) if info.scratch_bytes else ()
     return LaunchInfo(info.phases, (*info.shared, *scratch), 0)
 
 
 def plain_function(kernel: Kernel, phases: str, prefix: str = "", qualifier: str = "") -> str:
-    """A kernel as one function with ordinary pointers, which any C compiler takes:
+    """Render a kernel as one function with ordinary pointers, which any C compiler accepts:
 
         void name(float *data0, const float *data1, char *scratch)
 
-    It calls the phases ("plain c" for the target PLAIN: static functions), one after another. `prefix` comes before
-    everything, `qualifier` before the kernel (`extern "C"`, for example)."""
+    It calls the phases ("plain c" for the target PLAIN: static functions) in order. `prefix` comes before everything,
+    `qualifier` before the kernel (for example `extern "C"`)."""
     info = launch_info(kernel)
     slots = sorted(kernel.params, key=lambda p: p.arg.slot)
     parameters = [f"{'' if p.arg.slot in kernel.written else 'const '}{_type(p.dtype)} *data{p.arg.slot}"
@@ -407,5 +407,5 @@ def plain_function(kernel: Kernel, phases: str, prefix: str = "", qualifier: str
 
 
 def _type(dtype: DType) -> str:
-    """What a pointer to elements points to: reduced-precision floats are passed as bits, booleans as bytes."""
+    """The element type of pointers: reduced-precision floats are passed as bits, booleans as bytes."""
     return SPELLED[NAMES[in_memory(dtype)]]

@@ -1,8 +1,8 @@
-"""Asynchronous copies and matrix-unit steps, as CUDA. In: the statements of a group. Out: lines with inline PTX.
+"""Asynchronous copies and matrix-unit steps in CUDA. In: the statements of a group. Out: lines with inline PTX.
 
-A round of copies is counted by a barrier in shared memory, one for each stage: the first thread says how many bytes it
-expects and starts the copies; every thread waits for the phase of that round. Boxes are described by tensor maps,
-which the launch makes on the host (`box_maps`). The names of a unit's instructions are its own data.
+Each round of copies is counted by a barrier in shared memory, one barrier per stage: the first thread says how many
+bytes it expects and starts the copies; every thread waits for the barrier's phase of that round. Boxes are described by
+tensor maps, which the launch creates on the host (`box_maps`). The names of a unit's instructions are the unit's data.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def has_copies(kernel: Kernel) -> bool:
 
 
 def box_maps(kernel: Kernel, slots: dict[UOp, int]) -> list[BoxMap]:
-    """The tensor maps of a kernel, each once."""
+    """The tensor maps of a kernel, without repetitions."""
     boxes = [share_of(box, s.cluster) for phase in kernel.phases for s in walk(phase.body) if isinstance(s, CopyBoxes)
              for box in s.boxes]
     values = _values(kernel)
@@ -101,7 +101,7 @@ def _values(kernel: Kernel) -> dict[Symbol, UOp]:
 
 
 def share_of(box: Box, cluster: UOp | None) -> Box:
-    """The part of a box that one group loads: all of it, or some lines, where all groups of a cluster need the box."""
+    """The part of a box that one group loads: all of it; some lines, if all groups of a cluster need it."""
     if cluster is None or cluster in frozenset().union(*[ranges_of(e) for e in box.first]):
         return box
     size, lines = cluster.arg.size, box.counts[1]
@@ -123,7 +123,7 @@ def _box_map(box: Box, slots: dict[UOp, int], values: dict[Symbol, UOp]) -> BoxM
 
 
 def _length(expression: UOp) -> Any:
-    """A length as an int, or as a formula of run-time values."""
+    """Convert a length to an int, or to a formula over run-time values."""
     if expression.op is o.CONST:
         return int(expression.arg)
     if not values_in(expression):
@@ -135,10 +135,10 @@ def _length(expression: UOp) -> Any:
 class SharedMatrix:
     """A factor in group-shared memory: lines of equal length, along k or across it."""
     memory: UOp
-    begin: UOp              # where its first element lies
+    begin: UOp              # the index of its first element
     across: bool
-    next_line: int          # bytes from a line of positions to the next one, where lines lie across k
-    index: UOp              # of its elements at the first position
+    next_line: int          # bytes from one line of positions to the next, if lines go across k
+    index: UOp              # the index of its elements at the first position
     depth: UOp
 
     @staticmethod
@@ -148,7 +148,7 @@ class SharedMatrix:
         first = substitute_index(at, {position: index(0)}, {})
         begin = substitute_index(first, {depth: index(0)}, {})
         step = _distance(first, depth, 1, begin)
-        further = depth.arg.size * line                # not used where there is one line of positions
+        further = depth.arg.size * line                # not used if there is only one line of positions
         if position.arg.size > line:
             further = _distance(at, position, line, begin, {depth: index(0)})
         if step not in (1, line):
@@ -156,7 +156,7 @@ class SharedMatrix:
         return SharedMatrix(memory, begin, step != 1, further * size, first, depth)
 
     def bytes_to(self, k: int) -> int:
-        """The distance from the first k to another one."""
+        """The distance in bytes from the first k to another one."""
         return _distance(self.index, self.depth, k, self.begin) * self.memory.dtype.itemsize
 
 
@@ -177,14 +177,14 @@ class Asynchronous:
         self.values = _values(kernel)
         self.warps = threads // WARP
         self.several = len({s.register for s in walk(function.body) if isinstance(s, Accumulate)
-                            and function.is_matrix(s.register)}) > 1          # sums of the unit
+                            and function.is_matrix(s.register)}) > 1          # matrices of sums of the unit
         self.stages = max([s.stages for s in walk(function.body) if isinstance(s, AwaitCopies)], default=0)
         self.copied = {s.memory for s in walk(function.body) if isinstance(s, CopyBoxes)}
         self.permuted = self.copied - {s.memory for s in walk(function.body) if isinstance(s, Store)}
         shared = [s.cluster for s in walk(function.body) if isinstance(s, CopyBoxes) and s.cluster is not None]
         self.cluster = int(shared[0].arg.size) if shared else 1
 
-    # -- what a function begins with ---------------------------------------------------------------------------
+    # -- beginning and end of a function -----------------------------------------------------------------------
     def parameters(self) -> list[str]:
         return [f"const __grid_constant__ TensorMap map{i}" for i in range(len(self.maps))]
 
@@ -202,13 +202,13 @@ class Asynchronous:
                 "const unsigned warps = __shfl_sync(0xffffffffu, (unsigned)thread / 128, 0);", *self.first_turn()]
 
     def first_turn(self) -> list[str]:
-        """The last threads of the ring end a turn, so that the first ones begin."""
+        """The last threads of the ring end a turn, so that the first ones can begin."""
         count = self.warps * WARP // TURN
         turns = any(isinstance(s, Turn) for s in walk(self.f.body))
         return [f"if (warps == {count - 1}) turn_ends(warps, {count});"] if turns else []
 
     def end(self) -> list[str]:
-        """What a function ends with: no group of a cluster leaves while others may write to its memory."""
+        """The end of a function: no group of a cluster exits while others may still write to its memory."""
         return ["cluster_wait();"] if self.cluster > 1 else []
 
     # -- statements ----------------------------------------------------------------------------------------------
@@ -265,8 +265,8 @@ class Asynchronous:
             f'{to_all} [%0], [%1, {{{places}}}], [%2]{mask};" :: "r"(to), "l"(map), "r"(round), {given} : "memory");')
 
     def await_steps(self, s: AwaitSteps) -> None:
-        """Write the wait. Registers that are computed before it, or used only after it, are operands of inline assembly
-        there, so that the compiler moves none of that across it."""
+        """Write the wait. Registers that are computed before it, or used only after it, become operands of inline
+        assembly there, so that the compiler does not move these computations across it."""
         steps = [a for a in walk(self.f.body) if isinstance(a, Accumulate) and self.f.is_matrix(a.register)]
         unit = self.unit_of(steps[0])
         assert unit.text is not None
@@ -285,7 +285,7 @@ class Asynchronous:
         return unit_of(s, self.f.units, units_here(self.f.body, self.f.matrix_units))
 
     def step(self, s: Accumulate) -> None:
-        """One step: as many instructions as its part of k takes, closed by a commit."""
+        """Write one step: as many instructions as its part of k takes, closed by a commit."""
         unit = self.unit_of(s)
         if unit.loads is not None:
             RegisterSteps(self.f, unit).write(s)
@@ -307,7 +307,7 @@ class Asynchronous:
         if not by_words:
             above = f" + warps * {unit.rows * lines.line_bytes}"
             described.append(f"  u64 left = {self.descriptor(left_matrix, lines, above)};")
-            if self.several:                        # or a loop keeps one for each of its steps, in registers
+            if self.several:                        # otherwise a loop keeps one for each of its steps, in registers
                 described.append('  asm volatile("" : "+l"(left));')
         self.f.line("{")
         for line in described:
@@ -331,7 +331,7 @@ class Asynchronous:
         self.f.line("}")
 
     def read_words(self, read: UOp, row: UOp, depth: UOp, unit: MatrixUnit) -> list[str]:
-        """Load the elements of a left factor whose lines are across k, a word each, from group-shared memory."""
+        """Load the elements of a left factor whose lines go across k, one word each, from group-shared memory."""
         memory, kind, layout = read.src[0], self.f.type(WORD), layout_of(unit, row.arg.size)
         assert unit.left_words is not None
         words: list[str] = []
@@ -345,7 +345,7 @@ class Asynchronous:
         return words
 
     def held_words(self, matrix: UOp, unit: MatrixUnit) -> list[str]:
-        """Pack a left factor in registers into words of two elements. Where an innermost loop assigns to it, inline
+        """Pack a left factor in registers into words of two elements. If an innermost loop assigns to it, inline
         assembly makes the compiler pack them before the steps begin."""
         loops = [s for s in walk(self.f.body) if isinstance(s, For) and s.kind == LOOP]
         inner = [s for loop in loops if not any(other in loops for other in walk(loop.body)) for s in walk(loop.body)]
@@ -359,8 +359,8 @@ class Asynchronous:
         return words
 
     def descriptor(self, matrix: SharedMatrix, lines: Swizzled, further: str = "") -> str:
-        """The unit's descriptor of a matrix: its address and strides. A block is 8 lines, along k, or 8 values of k,
-        across it; only across k is the distance to the next line of positions used (16 else)."""
+        """The unit's descriptor of a matrix: its address and strides. A block is 8 lines along k, or 8 values of k
+        across lines; only in the latter case is the distance to the next line of positions used (otherwise 16)."""
         block = 8 * lines.line_bytes
         address = f"shared_at({self.f.base(matrix.memory)} + {self.value(matrix.begin)}){further}"
         return f"matrix_at({address}, {matrix.next_line if matrix.across else 16}, {block}, {lines.unit_code})"
@@ -371,7 +371,7 @@ class Asynchronous:
         return self.f.operand(node).inside
 
     def spot(self, memory: UOp, at: UOp) -> str:
-        """The index of an element that threads read themselves: copies have permuted the lines."""
+        """The index of an element that threads read themselves, in lines that copies have permuted."""
         lines, size = Swizzled(), memory.dtype.itemsize
         line = lines.line_bytes // size
         constant, terms = linear(at)
@@ -383,7 +383,7 @@ class Asynchronous:
         return f"{begin} + (({self.value(inside)}) ^ {piece})"
 
     def parity(self, round_: UOp) -> str:
-        """The parity of a round's phase of the barrier of its stage."""
+        """The parity of the barrier's phase for a round, in the round's stage."""
         return f"(unsigned)({self.value(round_)} / {self.stages}) & 1"
 
     def stage(self, round_: UOp) -> str:

@@ -1,10 +1,11 @@
-"""Where the threads of a group wait for each other. In: a phase without TILE loops. Out: statements to wait before.
+"""Find where the threads of a group must wait for each other. In: a phase without TILEs. Out: statements to wait
+before.
 
-A vector's lanes run in step, so what one lane stored the next statement can read. The threads of a group do not, so
-between a store and another thread's access to the same memory all of them must arrive at one point. Every loop and
-branch runs alike for all threads of a group, so any statement is such a point.
+The lanes of a vector run in lockstep, so the next statement can read what a lane has stored. The threads of a group do
+not: between a store and another thread's access to the same memory, all of them must arrive at a barrier. All threads
+of a group take the same loops and branches, so a barrier may come before any statement.
 
-A loop counts as one access to everything that it touches inside: a value that does not change in the loop may be read
+A loop counts as one access to everything that it touches inside: a value that does not change in the loop may be loaded
 before it.
 """
 
@@ -23,7 +24,7 @@ NONE: Memories = frozenset()
 
 
 def fences(body: list[Statement]) -> set[int]:
-    """The identities of the statements that all threads wait before."""
+    """The ids of the statements before which all threads wait."""
     found: set[int] = set()
     shared = {s.memory for s in walk(body) if isinstance(s, Store)}
     _Fences(shared - unshared_memories(body), found).straight(body, _Touched())
@@ -31,8 +32,8 @@ def fences(body: list[Statement]) -> set[int]:
 
 
 def unshared_memories(body: list[Statement]) -> set[UOp]:
-    """Memories in which no element is accessed by two threads: y[row * 768 + thread] += .., for any row. Known where a
-    memory is never loaded, and each index modulo one divisor is the thread plus a constant."""
+    """Memories of which no element is accessed by two threads: y[row * 768 + thread] += .., for any row. This is known
+    if the memory is never loaded, and each index modulo one divisor is the thread plus a constant."""
     read = {n.src[0] for n in loads_in(body)}
     stores: dict[UOp, list[tuple[int, int, int] | None]] = {}
     for lane, s in _stores(body):
@@ -42,7 +43,7 @@ def unshared_memories(body: list[Statement]) -> set[UOp]:
 
 
 def _stores(body: list[Statement], lane: UOp | None = None) -> Iterator[tuple[UOp | None, Store]]:
-    """All stores, each with the counter of the threads that do it."""
+    """Yield all stores, each with the counter of the threads that execute it."""
     for s in body:
         if isinstance(s, Store):
             yield lane, s
@@ -51,7 +52,7 @@ def _stores(body: list[Statement], lane: UOp | None = None) -> Iterator[tuple[UO
 
 
 def _remainder(at: UOp, lane: UOp) -> tuple[int, int, int] | None:
-    """(d, r, n) where an index % d is r + lane, for n lanes; None where it is not."""
+    """(d, r, n) if an index modulo d is r + lane, for n lanes; None otherwise."""
     constant, terms = linear(at)
     divisor = math.gcd(*[k for atom, k in terms.items() if atom is not lane])
     if terms.get(lane) != 1 or divisor < lane.arg.size:
@@ -60,7 +61,7 @@ def _remainder(at: UOp, lane: UOp) -> tuple[int, int, int] | None:
 
 
 def _apart(found: list[tuple[int, int, int]], stores: int) -> bool:
-    """Whether the ranges of remainders of all stores are equal or disjoint, so that an element has one thread."""
+    """Whether the remainder ranges of all stores are equal or disjoint, so that each element belongs to one thread."""
     if len(found) != stores or len({d for d, _, _ in found}) != 1:
         return False
     return all(r == q or r + n <= q or q + m <= r for _, r, n in found for _, q, m in found) and \
@@ -68,8 +69,8 @@ def _apart(found: list[tuple[int, int, int]], stores: int) -> bool:
 
 
 class _Touched(NamedTuple):
-    """The memories read and written since the threads last waited; `scattered` are those written at a loaded
-    index, where two threads may use one element. Other stores of one phase never do: each element has one thread."""
+    """The memories read and written since the threads last waited. `scattered` are those written at a loaded index,
+    where two threads may use the same element; in other stores of one phase, each element belongs to one thread."""
     read: Memories = NONE
     written: Memories = NONE
     scattered: Memories = NONE
@@ -84,15 +85,15 @@ class _Touched(NamedTuple):
 
 class _Fences:
     def __init__(self, shared: set[UOp], found: set[int]):
-        self.shared, self.found = shared, found         # memories that one thread stores to, and another may touch
-        self.known: dict[int, _Touched] = {}            # by statement: loops are gone through twice
+        self.shared, self.found = shared, found         # memories that one thread stores to and another may access
+        self.known: dict[int, _Touched] = {}            # statement -> its accesses: loops are traversed twice
 
     def reads(self, s: Statement) -> Memories:
-        """What a statement reads itself, apart from those inside it."""
+        """The memories that a statement reads itself, without the statements inside it."""
         return frozenset(n.src[0] for n in toposort(expressions(s)) if n.op is o.LOAD and n.src[0] in self.shared)
 
     def touches(self, s: Statement) -> _Touched:
-        """What a statement and all inside it read and write."""
+        """The memories that a statement and all statements inside it read and write."""
         if id(s) not in self.known:
             read = self.reads(s)
             touched = _Touched(read)
@@ -107,7 +108,7 @@ class _Fences:
     def straight(self, body: list[Statement], before: _Touched) -> _Touched:
         """Find the waits in a list of statements; takes and returns what was touched since the last wait."""
         for s in body:
-            if isinstance(s, For) and s.kind in (LANE, UNIT):          # the same statements, in all threads
+            if isinstance(s, For) and s.kind in (LANE, UNIT):          # the same statements in all threads
                 before = self.straight(s.body, before)
                 continue
             mine = self.touches(s)
@@ -117,7 +118,7 @@ class _Fences:
             if isinstance(s, If):
                 self.straight(s.body, before.and_then(_Touched(self.reads(s))))       # its condition
             elif isinstance(s, For):
-                # an iteration also follows what the one before touched since its last wait
+                # an iteration also comes after the accesses of the previous one since its last wait
                 self.straight(s.body, before.and_then(self.straight(s.body, before)))
             before = before.and_then(mine)
         return before

@@ -1,9 +1,9 @@
-"""Whether 32 bits hold every counter of a function, and every index computed from counters. In: a jammed phase.
+"""Decide whether 32 bits hold every counter of a function, and every index computed from counters. In: a jammed phase.
 
-GPUs compute in 32 bits: a 64-bit index is two registers and carries, and a division by a constant six times the work.
-Values of variables have bounds, as counters do, and are narrowed with them if all that is computed from them fits.
-Users' integers are never narrowed: an operation that indices do not have, or a result that is too large, leaves all
-counters as they are.
+GPUs compute in 32 bits: a 64-bit index takes two registers and carries, and a division by a constant six times the
+work. Values of variables have bounds, like counters, and are narrowed together with them if everything computed from
+them fits. Users' integers are never narrowed: if an operation occurs that indices do not have, or a result is too
+large, all counters stay as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OF_INDICES = (o.RANGE, o.CONST, o.ADD, o.SUB, o.MUL, o.IDIV, o.MOD, o.MAX, o.MI
 
 
 def of_counters(node: UOp, values: bool) -> bool:
-    """Whether an index depends on counters and constants alone, or on `values` of variables too."""
+    """Whether an index depends on counters and constants only; with `values`, also on values of variables."""
     return node.dtype is dtypes.index and all(n.op in _OF_INDICES or is_kept_counter(n) or values and is_value(n)
                                               for n in sources_of([node]))
 
@@ -29,7 +29,7 @@ def is_value(node: UOp) -> bool:
 
 
 def is_kept_counter(node: UOp) -> bool:
-    """Whether an index is a 32-bit register modulo a constant: it is as small as a counter."""
+    """Whether an index is a 32-bit register modulo a constant, and so as small as a counter."""
     if node.op is not o.MOD or node.src[0].op is not o.CAST or node.src[1].op is not o.CONST:
         return False
     kept = node.src[0].src[0]
@@ -37,14 +37,14 @@ def is_kept_counter(node: UOp) -> bool:
 
 
 def sources_of(nodes: list[UOp]) -> list[UOp]:
-    """The nodes that indices are computed from, down to counters."""
+    """The nodes from which indices are computed, down to counters."""
     return toposort(nodes, lambda n: () if is_kept_counter(n) else n.src)
 
 
 def fit_32_bits(body: list[Statement], values: bool) -> bool:
-    """Whether every index computed from counters fits, and every intermediate result; with `values`, also those
+    """Whether every index computed from counters fits 32 bits, with all intermediate results; with `values`, also those
     computed from values of variables."""
-    known: set[UOp] = set()                      # of counters alone
+    known: set[UOp] = set()                      # nodes computed from counters only
     for node in nodes_in(body):
         if is_kept_counter(node):
             known.add(node)

@@ -1,7 +1,7 @@
-"""How languages of GPUs spell things. In: nothing. Out: a `Dialect` for each.
+"""The spellings of GPU languages. In: nothing. Out: a `Dialect` for each.
 
-They are C with a few words of their own: where memory is, which thread this is, how threads wait for each other. All
-the rest of a kernel is written by gpu_source.py and c_source.py, alike for every language.
+These languages are C with a few words of their own: where memory is, which thread this is, how threads wait for each
+other. gpu_source.py and c_source.py write the rest of a kernel, the same for every language.
 """
 
 from __future__ import annotations
@@ -21,53 +21,53 @@ class Language:
     missing_types: tuple[str, ...] = ()
 
 
-WGSL = Language("wgsl", by_handle=True)         # not a dialect of C: render/wgsl/ writes it
+WGSL = Language("wgsl", by_handle=True)         # not a dialect of C: rendered by render/wgsl/
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """How a small float, carried as the integer x of its bits, converts to float32 and back: bodies of functions."""
-    widen: tuple[str, ...]       # of x, the bits
-    round: tuple[str, ...]       # of x, a float32; to nearest, ties to even
-    round_pair: tuple[str, ...] = ()         # of x and y as one word, y in its upper half
+    """How a small float, held as the integer x with its bits, converts to float32 and back: bodies of functions."""
+    widen: tuple[str, ...]       # from x, the bits
+    round: tuple[str, ...]       # from x, a float32; to nearest, ties to even
+    round_pair: tuple[str, ...] = ()         # from x and y, to one word with y in its upper half
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The words of one language."""
+    """The spellings of one language."""
     name: str
-    spelling: Spelling           # what C compilers have built in
-    kernel: str                  # before a kernel, with its number of {threads}, and groups {at_once} on a processor
+    spelling: Spelling           # built-in functions of C compilers
+    kernel: str                  # before a kernel with {threads} threads, and {at_once} groups on a processor
     helper: str                  # before any other function
-    pointer: str                 # before the type of a pointer to the device's memory
-    group_space: str             # before the type of a pointer to memory that a group shares
+    pointer: str                 # before the type of a pointer to device memory
+    group_space: str             # before the type of a pointer to group memory
     thread: str                  # the number of this thread in its group
     group: str                   # the number of this group
     groups: str                  # the number of groups
-    wait: str                    # all threads of a group arrive here before one goes on; what they stored can be read
-    types: tuple[tuple[str, str], ...]       # spelled otherwise than in C
-    thread_name: str = "thread"  # the variable that holds the number of this thread
-    warp: int = 0                # threads that can read each other's registers; 0: there is no way to
-    shuffle: str = ""            # x of the thread that is `step` further on in its warp
-    exchange: str = ""           # x of the thread whose number differs by the bit `step`
-    wide_access: bool = False    # up to 16 bytes are loaded and stored at once, through a pointer to words
-    wide_store: str = "*({words} *)p = all;"     # stores them; some compilers split an assignment up again
-    read_once: str = ""          # loads 16 bytes at p into v.all, not kept in the cache; empty: there is no way to
+    wait: str  # barrier: all threads of a group arrive before any continues, and can then read what others stored
+    types: tuple[tuple[str, str], ...]       # types that are not spelled as in C
+    thread_name: str = "thread"  # the variable with the number of this thread
+    warp: int = 0                # threads that can read each other's registers; 0: not possible
+    shuffle: str = ""            # x of the thread `step` further on in the warp
+    exchange: str = ""           # x of the thread whose number differs in the bit `step`
+    wide_access: bool = False    # whether a pointer to words loads and stores up to 16 bytes at once
+    wide_store: str = "*({words} *)p = all;"     # such a store; some compilers split an assignment into smaller ones
+    read_once: str = ""          # loads 16 bytes at p into v.all without caching them; empty: not possible
     by_handle: bool = False      # memory is a handle and an offset
-    group_argument: str = ""     # the parameter for memory that a group shares; empty: it is declared inside. A driver
-                                 # aligns that memory by the parameter's type: eight bytes, the most that is accessed
+    group_argument: str = ""     # the parameter for group memory; empty: it is declared inside. A driver aligns
+                                 # that memory by the parameter's type: eight bytes, the most that is accessed
     scalar: str = "u64 {name}"   # the parameter for a number's cell of eight bytes,
-    scalar_pointer: str = "const "           # and what comes before the type of a pointer to it
+    scalar_pointer: str = "const "           # and the words before the type of a pointer to it
     binding: str = ""            # after the parameter with this {number}
-    counters: tuple[str, ...] = ()           # parameters after all others: what `thread`, `group` and `groups` name
-    prelude: tuple[str, ...] = ()            # lines before everything
-    shuffle_prelude: str = ""                # what `shuffle` calls
-    small_floats: Mapping[DType, Conversion] = field(default_factory=dict)     # by a dedicated instruction
+    counters: tuple[str, ...] = ()           # parameters after all others, which `thread`, `group` and `groups` name
+    prelude: tuple[str, ...] = ()            # lines before everything else
+    shuffle_prelude: str = ""                # definitions that `shuffle` calls
+    small_floats: Mapping[DType, Conversion] = field(default_factory=dict)     # conversions by a dedicated instruction
     power_of_two: tuple[str, ...] = ()       # of x, a float32, by an instruction: the body of a function
-    reciprocal: tuple[str, ...] = ()         # likewise of x, within a unit of the last place,
-    ordinary_reciprocal: tuple[str, ...] = ()    # the same where neither x nor the result is a denormal number,
-    quotient: tuple[str, ...] = ()           # and of x and y, within two
-    extreme: tuple[str, ...] = ()            # likewise {name}, max or min, of x and y, where a NaN wins
+    reciprocal: tuple[str, ...] = ()         # likewise the reciprocal of x, within one unit of the last place,
+    ordinary_reciprocal: tuple[str, ...] = ()    # the same if neither x nor the result is denormal,
+    quotient: tuple[str, ...] = ()           # and the quotient of x and y, within two units
+    extreme: tuple[str, ...] = ()            # likewise {name}, max or min, of x and y, where NaN wins
     missing_types: tuple[str, ...] = ()
 
 
@@ -75,7 +75,7 @@ def _pair_of(letters: str) -> tuple[str, ...]:
     return "unsigned r;", f'asm("cvt.rn.{letters}x2.f32 %0, %1, %2;" : "=r"(r) : "f"(y), "f"(x));', "return r;"
 
 
-# AMD's waves are 64 threads (gfx9) or 32 (gfx10 and later). A shuffle of width 32 is the same in both.
+# AMD's waves have 64 threads (gfx9) or 32 (gfx10 and later). A shuffle of width 32 is the same in both.
 HIP = Dialect(
     name="hip",
     spelling=Spelling("{name}{end}", ("__int_as_float(0x7fc00000)", "__longlong_as_double(0x7ff8000000000000ll)"),
@@ -153,7 +153,7 @@ METAL = Dialect(
     groups="group_count",
     wait="threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);",
     types=(("bool", "bool"), ("i64", "long"), ("u64", "ulong")),
-    thread_name="t",             # `thread` is a word of the language: where variables of a thread lie
+    thread_name="t",             # `thread` is a keyword of the language: the address space of a thread's variables
     warp=32,
     shuffle="shuffle_down(x, step)",
     group_argument="threadgroup i64 *group_memory [[threadgroup(0)]]",

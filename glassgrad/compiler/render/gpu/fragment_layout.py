@@ -1,10 +1,10 @@
-"""Matrices in the registers of a group's threads. In: a phase with UNIT loops. Out: the same with one variable for each
-register of a thread.
+"""Lay matrices out in the registers of a group's threads. In: a phase with UNIT loops. Out: the same with one variable
+for each register of a thread.
 
-A unit says where an element of its sums lies (`Fragments`): a function from (thread, register) to (row, column). So a
-statement about a whole matrix is one statement for each register, in all threads; one about a value of each row, one
-for each row that a thread has a part of. What is combined along a row is combined in each thread first, then between
-the threads that share the row. Steps of the unit stay as they are.
+A unit says where elements of its sums are (`Fragments`): a function from (thread, register) to (row, column). So a
+statement about a whole matrix becomes one statement per register, in all threads; a statement about a value per row,
+one for each row of which a thread has a part. Combining along a row is done within each thread first, then between the
+threads that share the row. Steps of the unit stay as they are.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from glassgrad.compiler.render.unroll_and_jam import Jammed, is_step
 
 
 def units_here(body: list[Statement], known: Iterable[MatrixUnit]) -> list[MatrixUnit]:
-    """The units that a phase may use: asynchronous ones where it waits for steps, else synchronous ones."""
+    """The units that a phase may use: asynchronous ones if it waits for steps, otherwise synchronous ones."""
     waits = any(isinstance(s, AwaitSteps) for s in walk(body))
     return [u for u in known if u.text is not None and bool(u.text.wait) == waits]
 
 
 def unit_of(statement: Accumulate, ranges: frozenset[UOp], known: Iterable[MatrixUnit]) -> MatrixUnit:
-    """The unit for the types and sizes of a statement's product; a group of threads may have several of its matrices,
-    one below the other, and, where the unit loads its factors, side by side."""
+    """The unit for the types and sizes of a statement's product. A thread group may have several of its matrices, one
+    below the other, and, if the unit loads its factors, side by side."""
     row, column = matrix_axes(statement.register, ranges)
     factors = [s.src[0] if s.op is o.CAST else s for s in statement.value.src]
     for unit in known:
@@ -44,7 +44,7 @@ def unit_of(statement: Accumulate, ranges: frozenset[UOp], known: Iterable[Matri
 
 
 def spread(jammed: Jammed, known: Iterable[MatrixUnit]) -> Jammed:
-    """The phase with matrices as registers of threads. Nothing changes where there are none."""
+    """The phase with matrices as registers of threads; unchanged if there are none."""
     ranges = frozenset(jammed.units)
     steps = [s for s in walk(jammed.body) if isinstance(s, Accumulate) and is_step(s, ranges)]
     if not steps:
@@ -56,7 +56,7 @@ def spread(jammed: Jammed, known: Iterable[MatrixUnit]) -> Jammed:
 
 
 class FragmentLayout:
-    """Where the elements of matrices with `rows` rows are in the registers of a group's threads."""
+    """Where the elements of matrices with `rows` rows are, in the registers of a group's threads."""
 
     def __init__(self, unit: MatrixUnit, rows: int):
         assert unit.sums is not None
@@ -87,25 +87,25 @@ class FragmentLayout:
         return range(per_thread(columns, self.unit))
 
     def slot(self, number: int) -> int:
-        """Which of its rows a register of a thread belongs to."""
+        """Which of a thread's rows one of its registers belongs to."""
         return self.slots[number % self.sums.registers]
 
 
 @lru_cache(maxsize=64)
 def layout_of(unit: MatrixUnit, rows: int) -> FragmentLayout:
-    """The layout of matrices with `rows` rows, cached for all kernels."""
+    """The layout of matrices with `rows` rows; cached for all kernels."""
     return FragmentLayout(unit, rows)
 
 
 def registers_of(matrix: UOp, unit: MatrixUnit, ranges: frozenset[UOp]) -> list[UOp]:
-    """The variables of each thread that hold its part of a matrix, or of a value for each row."""
+    """The variables of each thread that hold its part of a matrix, or of a value per row."""
     row, *columns = [r for r in matrix.src if r in ranges]
     count = per_thread(columns[0].arg.size, unit) if columns else len(layout_of(unit, row.arg.size).row_numbers)
     return [register(matrix.arg, matrix.dtype, (index(r),)) for r in range(count)]
 
 
 def per_thread(columns: int, unit: MatrixUnit) -> int:
-    """The elements per thread of a matrix with `columns` columns: units that differ in columns alone have the same
+    """The elements per thread of a matrix with `columns` columns: units that differ only in columns have the same
     layout of sums."""
     return unit.rows * columns // unit.threads
 
@@ -133,7 +133,7 @@ class _Spread:
         return out
 
     def elements(self, s: Assign | Accumulate | Store) -> list[Statement]:
-        """A statement about elements of matrices and rows, for the registers of a thread."""
+        """A statement about elements of matrices and rows, as statements about the registers of a thread."""
         involved = [*expressions(s), *([] if isinstance(s, Store) else [s.register])]
         wide = frozenset().union(*[ranges_of(e) for e in involved]) & self.ranges
         if not wide:
@@ -144,7 +144,7 @@ class _Spread:
             first = less(modulo(self.layout.thread, self.layout.sharing), index(1)) if column is None else None
             gates = [both(first, None if s.gate is None else self.at(s.gate, row, column, n)) for n in numbers]
             return [Store(s.memory, self.at(s.index, row, column, n), self.at(s.value, row, column, n), s.combine, gate)
-                    for n, gate in zip(numbers, gates)]      # of threads that share a row, the first stores its value
+                    for n, gate in zip(numbers, gates)]  # the first of the threads that share a row stores its value
         if isinstance(s, Assign):
             return [Assign(self.at(s.register, row, column, n), self.at(s.value, row, column, n)) for n in numbers]
         if column is None or column in s.register.src:
@@ -153,7 +153,7 @@ class _Spread:
         return self.along_rows(s, row, column, numbers)
 
     def axes(self, involved: list[UOp], wide: frozenset[UOp]) -> tuple[UOp, UOp | None]:
-        """The ranges of a statement that count rows and columns: rows are the first range of every register."""
+        """The ranges of a statement that count rows and columns; rows are the first range of every register."""
         found = [n.src for e in involved for n in toposort([e]) if n.op is o.REGISTER and n.src and n.src[0] in wide]
         row = found[0][0]
         others = [r for r in wide if r is not row]
@@ -162,7 +162,7 @@ class _Spread:
         return row, others[0] if others else None
 
     def along_rows(self, s: Accumulate, row: UOp, column: UOp, numbers: list[int]) -> list[Statement]:
-        """Combine the elements of a row: those of a thread, those of its neighbours, then the register itself."""
+        """Combine the elements of a row: those of a thread, then those of its neighbours, then the register itself."""
         parts = [register(f"{s.register.arg}_part", s.register.dtype, (index(i),))
                  for i in range(len(self.layout.row_numbers))]
         seen: set[int] = set()

@@ -1,7 +1,7 @@
-"""How a kernel's functions are launched on a GPU. In: a `Kernel`. Out: groups, threads and bytes of each phase.
+"""How the functions of a kernel are launched on a GPU. In: a `Kernel`. Out: groups, threads and bytes of each phase.
 
-A phase has as many threads in a group as its widest vector has lanes. Memory of a group that exceeds a processor's
-shared memory is in global memory: then few groups run, and each does several tasks. Does not know the text of a kernel.
+In a phase, a group has as many threads as the widest vector has lanes. If the memory of a group exceeds a processor's
+shared memory, it is in global memory: then few groups run, and each does several tasks. Does not know a kernel's text.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from glassgrad.compiler.render.gpu.async_copies_and_mma import box_maps, has_cop
 from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo, LocalLayout, launch_info, shared_slots
 
 WARP = 32                   # groups are whole multiples of it
-GROUPS = 1056               # that run at once where each has global memory: 8 for each of 132 processors
+GROUPS = 1056               # groups that run at once if each has global memory: 8 for each of 132 processors
 
 
 @dataclass(frozen=True)
 class GpuLaunch:
-    """How a kernel's functions are launched, one after another."""
-    phases: tuple[tuple[str, int, int, int], ...]    # function, groups, threads of each, bytes that a group shares
+    """How a kernel's functions are launched, in order."""
+    phases: tuple[tuple[str, int, int, int], ...]    # (function, groups, threads per group, bytes that a group shares)
     info: LaunchInfo                             # device memory that a launch must provide
-    maps: tuple[BoxMap, ...] = ()                # further arguments: how boxes of others are copied
+    maps: tuple[BoxMap, ...] = ()                # further arguments: how boxes of the others are copied
 
 
 def gpu_launch(kernel: Kernel, group_bytes: int = GPU.group_bytes) -> GpuLaunch:
-    """How to launch a kernel on a device with `group_bytes` of shared memory for each group."""
+    """How to launch a kernel on a device with `group_bytes` of shared memory per group."""
     info = launch_info(kernel, replayed=True)
     threads = [group_threads([s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE])
                for phase in kernel.phases]
@@ -42,7 +42,7 @@ def gpu_launch(kernel: Kernel, group_bytes: int = GPU.group_bytes) -> GpuLaunch:
 
 
 def scratch_is_global(kernel: Kernel, scratch_bytes: int, group_bytes: int) -> bool:
-    """Whether the memory of a group is in global memory, because it is too large; never where copies write to it or a
+    """Whether the memory of a group is in global memory, because it is too large; never if copies write to it or a
     matrix unit reads it."""
     units = any(isinstance(s, For) and s.kind == UNIT for phase in kernel.phases for s in walk(phase.body))
     return scratch_bytes > group_bytes and not has_copies(kernel) and not units

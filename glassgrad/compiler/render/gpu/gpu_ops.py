@@ -1,7 +1,7 @@
-"""How values are computed on a GPU, where that differs from C. In: an op and values. Out: `CValue`s.
+"""Arithmetic on a GPU, where it differs from C. In: an op and values. Out: `CValue`s.
 
-Integers wrap around, as unsigned ones: signed overflow is undefined in these languages. Products that are added to
-something are rounded once. Small floats are rounded and widened by what the dialect has for it.
+Integers wrap around via unsigned types: signed overflow is undefined in these languages. Products that are added to a
+value are rounded once. Small floats are rounded and widened by the dialect's conversions.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from glassgrad.compiler.render.gpu.skipped_rounding import is_ordinary
 
 
 class GpuArithmetic(CArithmetic):
-    """Part of a function that every thread of a group runs: its arithmetic."""
+    """The arithmetic of a function that every thread of a group runs."""
     dialect: Dialect
-    native_floats: frozenset[DType]        # small types for which the chip has instructions
-    operand: Any                           # the function's method: the value of a node
+    native_floats: frozenset[DType]        # small floats for which the chip has instructions
+    operand: Any                           # the function's method that gives the value of a node
 
     def wrapping(self, dtype: DType, sign: str, x: CValue, y: CValue) -> CValue:
-        """x sign y by way of unsigned numbers."""
+        """x sign y, computed on unsigned integers."""
         kind, bits = self.type(dtype), self.type(carrier(dtype))
         return CValue(f"({kind})(({bits}){x.inside} {sign} ({bits}){y.inside})", dtype)
 
@@ -36,7 +36,7 @@ class GpuArithmetic(CArithmetic):
         return super().shift(sign, dtype, x, y)
 
     def rounded_division(self, node: UOp) -> CValue:
-        """A division that need not round exactly, because its last bits are not kept."""
+        """A division that need not be correctly rounded, because its last bits are not kept."""
         values, d, dtype = [self.operand(s) for s in node.src], self.dialect, node.dtype
         is_quotient, ordinary = node.op is o.DIV, is_ordinary(node.src[-1])
         if is_quotient and not ordinary:
@@ -52,7 +52,7 @@ class GpuArithmetic(CArithmetic):
         return super().extreme(dtype, x, y, sign, name)
 
     def power_of_two(self, dtype: DType, x: CValue) -> CValue:
-        """2 to the x, where the tree leaves it to the language: within 2 units of the last place."""
+        """2 to the power x, if the tree leaves that to the language: within 2 units of the last place."""
         if self.dialect.power_of_two and dtype is dtypes.float32 and self.native_floats:
             return self.call(self.define("power_of_two", "f32", "f32 x", *self.dialect.power_of_two), dtype, 0, x)
         return self.function("exp2", dtype, x)
@@ -67,7 +67,7 @@ class GpuArithmetic(CArithmetic):
             return super().cast(x, dtype)
         f32, bits, conversion = self.type(dtypes.float32), self.type(small), self.dialect.small_floats[small]
         name = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[small]
-        if dtype is small:                  # from float32: others are rounded to that first
+        if dtype is small:                  # from float32, to which other types are rounded first
             helper = self.define(f"round_{name}", bits, f"{f32} x", *conversion.round)
         else:
             helper = self.define(f"widen_{name}", f32, f"{bits} x", *conversion.widen)
@@ -75,7 +75,7 @@ class GpuArithmetic(CArithmetic):
 
 
 def may_overflow(dtype: DType) -> bool:
-    """Whether arithmetic of this type is undefined where it overflows: smaller integers are computed as int."""
+    """Whether overflow of this type is undefined: smaller integers are computed as int."""
     return dtype.kind == "i" and dtype.bits >= 32
 
 
@@ -88,7 +88,7 @@ def wrapping(sign: str) -> COp:
     return write
 
 
-# All that C_OPS has, which calls the methods above, and what is written differently on a GPU.
+# The entries of C_OPS, which call the methods above, and those that are written differently on a GPU.
 GPU_OPS: ChainMap[o.Op, COp] = ChainMap({
     o.EXP2: lambda c, dtype, x: c.power_of_two(dtype, x),
     o.ADD: wrapping("+"),

@@ -1,14 +1,14 @@
-"""A kernel for a GPU. In: a `Kernel` whose vectors are very wide. Out: source, one function per phase.
+"""Render a kernel for a GPU. In: a `Kernel` whose vectors are very wide. Out: source, one function per phase.
 
-A group of threads is a vector: LANE ranges count threads, TASK ranges count groups, and a value with lanes is a
-variable that every thread has for itself. So the tree that a CPU runs with 16 lanes a GPU runs with 256, and all that
-differs is written here:
+A thread group is a vector: LANE ranges count threads, TASK ranges count groups, and a value with lanes is a variable
+that every thread has. So the tree that a CPU runs with 16 lanes runs on a GPU with 256. This file writes the
+differences:
 
-    a value without lanes    every thread computes it, alike
-    a store without lanes    the first thread does it
-    fewer lanes than threads the rest neither read nor write
+    a value without lanes    every thread computes it
+    a store without lanes    the first thread executes it
+    fewer lanes than threads the other threads neither read nor write
     FOLD over lanes          threads exchange their values
-    LOCAL memory             is with the group, and threads wait for each other where others read it (barriers.py)
+    LOCAL memory             belongs to the group; threads wait for each other before others read it (barriers.py)
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch, group_threads, 
 from glassgrad.compiler.render.gpu.gpu_ops import GpuArithmetic
 from glassgrad.compiler.render.gpu.group_threads import GroupThreads
 from glassgrad.compiler.render.gpu.skipped_rounding import rounded_divisions
-from glassgrad.compiler.render.gpu.wide_access import (MOST_BYTES, load_wide, neighbours, read_once, runs_of_reads,
-                                                       store_wide)
+from glassgrad.compiler.render.gpu.wide_access import (MOST_BYTES, contiguous_stores, load_wide, read_once,
+                                                       runs_of_reads, store_wide)
 from glassgrad.compiler.render.launch_info import LaunchInfo, LocalLayout, launch_info, slot_of
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.unroll_and_jam import Jammed
@@ -41,14 +41,14 @@ from glassgrad.compiler.render.value_placement import Flow
 
 UNROLL, SHORT, UNIT_STEPS = 8, 16, 4     # unroll factors: of long loops, of short ones, of a unit's steps
 FEW_SUMS, LONG = 2, 32      # loops with at most FEW_SUMS sums are unrolled by LONG
-FEW_STORES = 24             # in a body of at most this many statements, registers are left for wide stores
-AT_ONCE = 2                 # groups on one processor, for which registers must suffice
-MOST_THREADS = 1024         # at once on a processor: more leave each thread too few registers
+FEW_STORES = 24             # in a body with at most this many statements, registers are left for wide stores
+AT_ONCE = 2                 # groups per processor for which registers must suffice
+MOST_THREADS = 1024         # threads on a processor at once: with more, each has too few registers
 LINES_ALIGNED = 1024        # bytes: the alignment of memory whose lines copies permute
 
 
 def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Jammed]) -> str:
-    """The source of all phases of a kernel."""
+    """Render all phases of a kernel."""
     definitions, info, launch = Definitions(), launch_info(kernel), gpu_launch(kernel, target.group_bytes).phases
     functions = [GpuFunction(kernel, p, info, target, spread(jammed, target.units), definitions, dialect,
                              launch[p][3]).text() for p, jammed in enumerate(phases)]
@@ -56,7 +56,7 @@ def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Ja
 
 
 class GpuFunction(GpuArithmetic, GroupThreads):
-    """One phase as one function that every thread of every group runs."""
+    """One phase as one function, which every thread of every group runs."""
     def __init__(self, kernel: Kernel, phase: int, info: LaunchInfo, target: Target, jammed: Jammed,
                  definitions: Definitions, dialect: Dialect, group_bytes: int):
         places, (name, tasks) = LocalLayout(kernel, phase), info.phases[phase]
@@ -69,12 +69,12 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         self.runs = runs_of_reads(jammed.body) if dialect.wide_access else {}
         self.finished = {s.register for s in walk(jammed.body) if isinstance(s, Assign)} - \
             {s.register for s in walk(jammed.body) if isinstance(s, Accumulate)}
-        self.native_floats = target.small_floats(dialect.name)     # where a chip has these, it has their instructions
+        self.native_floats = target.small_floats(dialect.name)  # if a chip has these types, it has their instructions
         self.rounded = rounded_divisions(jammed.body, self.native_floats) if dialect.quotient else set()
         self.handed_on = {s.range for s in walk(jammed.body) if isinstance(s, For) and s.kind == LOOP and any(
             isinstance(a, Assign) and a.value.op is o.REGISTER for a in s.body)}
-        self.wide_memories: dict[UOp, None] = {}         # of which up to 16 bytes are moved at once
-        self.folds: set[int] = set()                     # bytes of the values that threads exchange
+        self.wide_memories: dict[UOp, None] = {}         # memories of which up to 16 bytes are moved at once
+        self.folds: set[int] = set()                     # sizes in bytes of the values that threads exchange
         super().__init__(places, target, jammed, name, definitions, group_threads(jammed.lanes))
         self.once = read_once(jammed.body, tasks)
         few = tasks < 1 << 31
@@ -123,8 +123,8 @@ class GpuFunction(GpuArithmetic, GroupThreads):
                           f"  else {self.name}_at({given}, false);", "}"])
 
     def _aligned(self) -> str:
-        """The test whether all memory with 16-byte accesses is 16-byte aligned. It is done once for a kernel, which is
-        written for both cases: in a loop, even loads that are not taken cost time."""
+        """The condition that all memory with 16-byte accesses is 16-byte aligned. It is tested once per kernel, which
+        is written for both cases: inside a loop, even loads that are not executed cost time."""
         bases = [f"data{m.arg.slot}" if m.op is o.PARAM else f"shared{self.slots[m] - len(self.kernel.params)}"
                  if m in self.slots else "all_scratch" for m in self.wide_memories]
         any_bit = " | ".join(f"(unsigned long long){name}" for name in dict.fromkeys(bases))
@@ -143,13 +143,13 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         return not sums or self.matrix_registers(groups, other) <= gpu.REGISTERS
 
     def matrix_registers(self, groups: int, other: int = gpu.OTHER_REGISTERS) -> int:
-        """The registers that matrices, and all else, take in `groups` groups together."""
+        """The registers that matrices, and everything else, take in `groups` groups together."""
         axes = [matrix_axes(m, self.units) for m in self.sums()]
         return groups * (sum(rows.arg.size * columns.arg.size for rows, columns in axes) +
                          other * self.threads)
 
     def _parameters(self, in_global: bool) -> list[str]:
-        """The arguments: numbers as the eight bytes of their cell, memory as its dialect passes it."""
+        """The parameters: numbers as the eight bytes of their cell, memory as the dialect passes it."""
         d = self.dialect
         out = [d.scalar.format(name=f"cell{p.arg.slot}") if p.arg.scalar
                else self._memory(f"data{p.arg.slot}", self.unit(p))
@@ -192,20 +192,21 @@ class GpuFunction(GpuArithmetic, GroupThreads):
             load_wide(self, values, self.is_aligned, self.dialect.read_once if read & self.once else "")
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
-        """Innermost loops that only accumulate are unrolled, so that their loads overlap: by more, the fewer sums there
-        are. Short ones are unrolled fully. Of a unit's steps, which are long, a few at a time are enough; 16 took the
-        assembler four times as long. Not unrolled are loops with several products of a unit, those where the addresses
-        of many steps take registers that the sums need, and those that hand loaded values on to their next iteration:
-        a compiler would load them where they are used."""
+        """Unroll innermost loops that only accumulate, so that their loads overlap: by a larger factor, the fewer sums
+        there are. Short ones are unrolled fully. For a unit's steps, which are long, a few at a time are enough; 16
+        took the assembler four times as long. Not unrolled are loops with several products of a unit; those where the
+        addresses of many steps take registers that the sums need; and those that pass loaded values to their next
+        iteration: a compiler would load them where they are used."""
         steps = [m for m in self.sums() if m in flow.writes] if self.beside.stages else []
         if range_ in self.handed_on or len(steps) > 1 or steps and self.matrix_registers(1) > gpu.REGISTERS:
             return ["#pragma unroll 1"]
         sums = not flow.loops and all(what.op is o.REGISTER or what in self.beside.copied for what in flow.writes)
-        stages = self.beside.stages                  # five of them: five steps, so that each has a fixed stage
+        stages = self.beside.stages                  # with five stages, five steps, so that each has a fixed stage
         unit_steps = stages if stages > UNIT_STEPS and stages % UNIT_STEPS else UNIT_STEPS
         times = unit_steps if steps else LONG if len(flow.writes) <= FEW_SUMS else \
             SHORT if range_.arg.size <= SHORT else UNROLL
-        times = times if steps else min(times, range_.arg.size)      # larger, it would not unroll loops of varying end
+        # with a larger factor, a loop with a variable bound would not be unrolled
+        times = times if steps else min(times, range_.arg.size)
         return [f"#pragma unroll {times}"] if range_.arg.size > 1 and sums else []
 
     # -- threads -----------------------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         return self.counts_in if of_counters(node, self.short_values) else super().value_type(node, lanes)
 
     def loop_end(self, statement: For) -> str:
-        """Computed before the loop: compilers do not always move a division out of it."""
+        """Computed before the loop, since compilers do not always hoist a division."""
         end = super().loop_end(statement)
         if statement.stop is None or end.isidentifier() or of_counters(statement.stop, values=False):
             return end
@@ -241,7 +242,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
                            f"  {kind} other = {self.dialect.exchange};", f"  x = {other};", "}", "return x;")
 
     def _folded(self, combine: o.Op, dtype: DType) -> str:
-        """The helper that combines the values of all threads, in an order that never changes; all get the result."""
+        """The helper that combines the values of all threads, always in the same order; all of them get the result."""
         d, kind, thread = self.dialect, self.type(dtype), self.thread
         name = f"fold_{combine.name.lower()}_{kind}_{self.threads}"
         parameters, area = f"{kind} x, {d.group_space}i64 *area, i64 {thread}", f"(({d.group_space}{kind} *)area)"
@@ -250,7 +251,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
             return self.apply(combine, dtype, CValue(x, dtype), CValue(y, dtype)).text
         count = self.threads // max(1, d.warp)
         self.folds.add(count)
-        if not d.warp:       # halve the number of values again and again
+        if not d.warp:       # halve the number of values repeatedly
             one, other = f"{area}[{thread}]", f"{area}[{thread} + gap]"
             return self.define(name, kind, parameters, d.wait, f"{one} = x;", d.wait,
                                f"for (int gap = {1 << (count - 1).bit_length() - 1}; gap; gap /= 2) {{",
@@ -287,8 +288,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         return memory in self.offsets and not self.scratch_global
 
     def is_aligned(self, memory: UOp) -> bool:
-        """Whether a memory is always 16-byte aligned: that of a group is. For others, the kernel tests it when it
-        runs."""
+        """Whether a memory is always 16-byte aligned, as that of a group is. Kernels test others at run time."""
         if not self.is_group_memory(memory):
             self.wide_memories[memory] = None
         return self.is_group_memory(memory)
@@ -297,21 +297,22 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         self.beside.write(statement)
 
     def together(self, body: list[Statement], at: int) -> list[Store]:
-        """Stores to contiguous elements, where they store loaded values, or in group memory, or are few. (The sums of a
-        large tile are better stored one by one: measured, a product of float32 lost a tenth.)"""
+        """Merge stores to contiguous elements if they store loaded values, or are to group memory, or are few. (The
+        sums of a large tile are better stored one by one: merged, a float32 product was measured to be a tenth
+        slower.)"""
         first = body[at]
         if not isinstance(first, Store):
             return []
         wide = len(body) <= FEW_STORES or self.is_group_memory(first.memory) or \
             any(n.op is o.LOAD or n in self.finished for n in toposort([first.value]))
-        return neighbours(body, at) if self.dialect.wide_access and wide else [first]
+        return contiguous_stores(body, at) if self.dialect.wide_access and wide else [first]
 
     def store_together(self, stores: list[Store]) -> None:
         test = self.store_test(stores[0], self.gate(stores[0]))
         store_wide(self, stores, test, self.is_aligned, self.dialect.wide_store, self.pair_rounding(stores))
 
     def pair_rounding(self, stores: list[Store]) -> str:
-        """The helper that rounds two adjacent values at once; empty where they are not rounded for this store alone."""
+        """The helper that rounds two adjacent values at once; empty if they are not rounded for this store alone."""
         dtype = stores[0].memory.dtype
         body = self.dialect.small_floats[dtype].round_pair if dtype in self.native_floats else ()
         values = [s.value for s in stores]
@@ -325,7 +326,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         self.beside.step(statement) if self.is_matrix(statement.register) else super().accumulate(statement)
 
     def sum(self, constant: int, terms: ix.Terms, lanes: int, dtype: DType = dtypes.index) -> CValue:
-        """constant + sum of k * atom; of counters, which never grow too large, as one would write it."""
+        """constant + sum of k * atom; of counters alone, which cannot overflow, as a person would write it."""
         if all(n.op not in (o.LOAD, o.REGISTER) for n in sources_of(list(terms))):
             return super().sum(constant, terms, lanes, dtype)
         total = self.constant(wrapped(constant, dtype), dtype)
@@ -346,8 +347,8 @@ class GpuFunction(GpuArithmetic, GroupThreads):
 
 
 def own_reads(body: list[Statement], lanes: frozenset[UOp]) -> set[UOp]:
-    """Loads that the first thread alone does, because it stores there in the same statement and no other reads them:
-    the rest would read while it writes."""
+    """Loads that only the first thread executes, because it stores there in the same statement, which no other thread
+    does: the others would read while it writes."""
     users: dict[UOp, list[Statement]] = {}
     for s in walk(body):
         for node in toposort(expressions(s)):

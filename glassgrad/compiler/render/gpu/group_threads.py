@@ -1,7 +1,7 @@
-"""Which threads of a group execute a statement. In: indices and stores. Out: conditions, as text.
+"""Decide which threads of a group execute a statement. In: indices and stores. Out: conditions, as text.
 
-A vector of a loop tree is a group of threads (gpu_source.py). One with fewer lanes than the group has threads leaves
-the rest without work, and a value without lanes is stored by the first thread alone. In every language of GPUs alike.
+A vector of a loop tree is a thread group (gpu_source.py). If it has fewer lanes than the group has threads, the other
+threads have no work, and a value without lanes is stored by the first thread only. This holds for all GPU languages.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from glassgrad.compiler.render.value_placement import Walker
 
 class GroupThreads(CFunction):
     """A function that every thread of a group runs."""
-    thread: str = "thread"                 # the variable that holds the number of this thread
-    wait: str                              # all threads arrive here before one goes on
+    thread: str = "thread"                 # the variable with the number of this thread
+    wait: str                              # barrier: all threads arrive before any continues
 
     def __init__(self, places: LocalLayout, target: Target, jammed: Jammed, name: str, definitions: Definitions,
                  threads: int):
-        self.threads, self.thread_ranges = threads, frozenset(jammed.lanes)       # that count threads
-        self.fences = fences(jammed.body)              # identities of the statements that threads wait before
+        self.threads, self.thread_ranges = threads, frozenset(jammed.lanes)       # the ranges that count threads
+        self.fences = fences(jammed.body)              # ids of the statements that threads wait before
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
 
@@ -34,14 +34,13 @@ class GroupThreads(CFunction):
         return CValue(self.thread, node.dtype) if node in self.thread_ranges else super()._counter(node)
 
     def takes_part(self, index: UOp) -> str:
-        """The condition under which this thread has a lane that an index depends on; empty: it always has."""
+        """The condition that this thread has a lane which an index depends on; empty: it always has."""
         sizes = {r.arg.size for r in ranges_of(index) if r in self.thread_ranges}
         least = min(sizes, default=self.threads)
         return f"{self.thread} < {least}" if least < self.threads else ""
 
     def store_test(self, statement: Store, gate: str) -> str:
-        """The condition under which this thread stores, where the statement itself has that of `gate`; empty: it always
-        does."""
+        """The condition under which this thread executes a store whose own condition is `gate`; empty: always."""
         index = statement.index
         alone = self.thread_ranges.isdisjoint(ranges_of(index))
         if alone and not self.thread_ranges.isdisjoint(ranges_of(statement.value)):
@@ -56,13 +55,13 @@ class GroupThreads(CFunction):
     accumulate = Walker.accumulate                   # not C's `+=`, which may overflow
 
     def multiply_add(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
-        """x * y + z, of floats rounded once: which products a compiler fuses by itself depends on the whole kernel."""
+        """x * y + z for floats, rounded once: which products a compiler fuses would depend on the whole kernel."""
         if dtype.kind == "f":
             return self.function("fma", dtype, x, y, z)
         return super().multiply_add(dtype, x, y, z)
 
     def folded_value(self, node: UOp) -> CValue:
-        """This thread's operand of a fold: its value, or, where it has no lane, the identity."""
+        """This thread's operand of a fold: its value; or the identity, if it has no lane."""
         dtype, lanes = node.dtype, next(r.arg.size for r in node.src[1:] if r in self.thread_ranges)
         value, start = self.operand(node.src[0]), self.constant(identity(node.arg.combine, dtype).arg, dtype)
         if lanes == self.threads:

@@ -1,7 +1,7 @@
 """Unroll loops for drivers that end long ones. In: phases, and how many iterations a thread may run. Out: phases.
 
-Mesa's llvmpipe, which runs WebGPU on the processor, ends all loops of a thread after 65535 iterations in total,
-silently (`Target.most_rounds`). Where a thread has more, several iterations of its innermost loops become one:
+Mesa's llvmpipe, which runs WebGPU on the CPU, silently ends all loops of a thread after 65535 iterations in total
+(`Target.most_rounds`). For a thread with more iterations, several iterations of its innermost loops become one:
 
     loop k in 100:            loop k_first in 50:
         x += a[k]       ->        x += a[k_first * 2]
@@ -24,18 +24,18 @@ from glassgrad.compiler.render.unroll_and_jam import Jammed
 MOST_UNROLLED = 32          # the largest unroll factor
 
 
-def fewer_rounds(phases: list[Jammed], kernel: Kernel, target: Target) -> list[Jammed]:
-    """The phases of a kernel, unrolled so that no thread runs more iterations than its driver allows."""
+def limit_iterations(phases: list[Jammed], kernel: Kernel, target: Target) -> list[Jammed]:
+    """Unroll the phases of a kernel, so that no thread runs more iterations than its driver allows."""
     out, launch = [], gpu_launch(kernel, target.group_bytes).phases
     for jammed, (name, tasks), (_, groups, _, _) in zip(phases, launch_info(kernel).phases, launch):
         count = unroll_factor(jammed.body, target.most_rounds // -(-tasks // max(groups, 1)), f"the kernel {name}")
-        out.append(replace(jammed, body=_written_out(jammed.body, count)) if count > 1 else jammed)
+        out.append(replace(jammed, body=_unrolled(jammed.body, count)) if count > 1 else jammed)
     return out
 
 
 def unroll_factor(body: list[Statement], most: int, what: str) -> int:
     """The unroll factor of innermost loops with which no thread runs more than `most` iterations."""
-    inner, outer = _rounds(body)
+    inner, outer = _iterations(body)
     if inner + outer <= most:
         return 1
     count = -(-inner // max(1, most - outer))
@@ -50,12 +50,12 @@ def _is_loop(s: Statement) -> bool:
     return isinstance(s, For) and s.kind not in (LANE, UNIT) and s.range.arg.size > 1
 
 
-def _rounds(body: list[Statement]) -> tuple[int, int]:
+def _iterations(body: list[Statement]) -> tuple[int, int]:
     """The total iterations of innermost loops, and those of other loops."""
     inner = outer = 0
     for s in body:
         if isinstance(s, (For, If)):
-            inside, around = _rounds(s.body)
+            inside, around = _iterations(s.body)
             times = s.range.arg.size if isinstance(s, For) and _is_loop(s) else 1
             if times > 1 and not inside:
                 inside, times = times, 1
@@ -65,11 +65,11 @@ def _rounds(body: list[Statement]) -> tuple[int, int]:
     return inner, outer
 
 
-def _written_out(body: list[Statement], count: int) -> list[Statement]:
-    """The statements with each innermost loop unrolled by `count`."""
+def _unrolled(body: list[Statement], count: int) -> list[Statement]:
+    """Unroll each innermost loop in the statements by `count`."""
     out: list[Statement] = []
     for s in body:
-        if isinstance(s, For) and _is_loop(s) and not any(_rounds(s.body)):
+        if isinstance(s, For) and _is_loop(s) and not any(_iterations(s.body)):
             size, end = s.range.arg.size, s.stop if s.stop is not None else ix.index(s.range.arg.size)
             first = counter(f"{s.range.arg.name}_first", -(-size // count))
             inside: list[Statement] = []
@@ -78,6 +78,6 @@ def _written_out(body: list[Statement], count: int) -> list[Statement]:
                 inside.append(If(ix.less(at, end), rebuild(s.body, {s.range: at})))
             out.append(For(first, LOOP, inside))
         else:
-            out.append(with_body(s, _written_out(s.body, count)) if isinstance(s, (For, If)) else s)
+            out.append(with_body(s, _unrolled(s.body, count)) if isinstance(s, (For, If)) else s)
     return out
 

@@ -1,8 +1,8 @@
-"""Matrix-unit steps with factors in registers of threads, as CUDA. In: a step's statement. Out: lines of inline PTX.
+"""Matrix-unit steps with factors in registers of threads, in CUDA. In: a step's statement. Out: lines of inline PTX.
 
-A factor that lies in memory of the group is fetched just before it is multiplied; one that is a matrix in registers is
-multiplied where it is, two elements to a word: its layout is the one that the unit takes. The names of
-the instructions are the unit's own data.
+A factor in group memory is loaded into registers just before it is multiplied. A factor that is a matrix in registers
+is multiplied where it is, two elements per word: its layout is the one that the unit takes. The names of the
+instructions are the unit's data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.fragment_layout import layout_of, registers_of
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 
-WORDS = 4            # loaded by one fetch
+WORDS = 4            # words loaded by one instruction
 
 
 class RegisterSteps:
@@ -49,7 +49,7 @@ class RegisterSteps:
             self.f.line(f"  const u32 {name} = {address};")
         self.f.line(f"  u32 {', '.join([f'l{i}' for i in range(WORDS)] + [f'r{i}' for i in range(WORDS)])};")
         per_left = unit.rows * unit.depth // unit.threads            # elements of a left factor per thread
-        per_sum = unit.rows * unit.columns // unit.threads           # and sums
+        per_sum = unit.rows * unit.columns // unit.threads           # and sums per thread
         for k in range(0, depth.arg.size, unit.depth):
             if left.op is o.LOAD:
                 self.fetch("l", f"left_at + {k * _step(left.src[1], depth) * unit.left.itemsize}", False)
@@ -66,7 +66,7 @@ class RegisterSteps:
         self.f.line("}")
 
     def begin(self, factor: UOp, position: UOp, depth: UOp, lines: Lines, lane: UOp, first: UOp | None = None) -> str:
-        """The address of the line that this thread passes to the first fetch."""
+        """The address of the line that this thread passes to the first load."""
         memory, at = factor.src
         own_position, own_k = lines(lane)
         own_position = own_position if first is None else add(first, own_position)
@@ -87,7 +87,7 @@ class RegisterSteps:
         self.f.line(f"  {helper}({', '.join(f'{to}{i}' for i in range(WORDS))}, {address});")
 
     def multiply(self, sums: list[str], half: int) -> None:
-        """One instruction: the words of two columns of matrices were fetched together."""
+        """One instruction; the words for two columns of matrices were loaded together."""
         count, pieces = len(sums), WORDS // 2
         sums_at = ", ".join(f"%{i}" for i in range(count))
         left_at = ", ".join(f"%{count + i}" for i in range(WORDS))

@@ -1,12 +1,12 @@
-"""Values of which only the upper bits are kept. In: the statements of a phase. Out: nodes that need no exact rounding.
+"""Find values of which only the upper bits are kept. In: a phase's statements. Out: nodes that need no exact rounding.
 
     out[i] = bfloat16(x / (1.0 + y))        the quotient in float32 has 24 bits, of which 8 are stored
 
-A division that rounds exactly takes ten instructions and a branch; one that is wrong by two units of the last place
-takes a few. It is enough where every path from the quotient to memory goes through a cast to a small float, and where
-what lies between only scales an error or adds to it. A comparison, a truncation or a bit pattern shows every bit: what
-these read is exact, and so is what sums and registers take. This depends on the expression alone, so equal expressions
-have equal bits in every kernel.
+A correctly rounded division takes ten instructions and a branch; one with an error of two units of the last place takes
+a few. The latter is enough if every path from the quotient to memory goes through a cast to a small float, and
+operations on the path only scale an error or add to it. A comparison, a truncation or a bit pattern would expose every
+bit: their operands are exact, and so are values that sums and registers take. All this depends on the expression alone,
+so equal expressions have equal bits in every kernel.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.lower.loops import Statement, expressions, walk
 
 DIVISIONS = frozenset((o.DIV, o.RECIP))
-LARGE = 2.0 ** 100             # a float32 between its inverse and it is normal, and so is its reciprocal
+LARGE = 2.0 ** 100             # a float32 between this and its inverse is normal, and so is its reciprocal
 SMOOTH = DIVISIONS | {o.NEG, o.ABS, o.SQRT, o.ADD, o.SUB, o.MUL, o.MULACC, o.MAX, o.MIN, o.WHERE}
 
 
 def rounded_divisions(body: list[Statement], small: Iterable[DType]) -> set[UOp]:
-    """The divisions of float32 in a phase whose values are read by nothing but casts to these small types."""
+    """The float32 divisions in a phase whose values are only read by casts to these small types."""
     small = frozenset(small)
     roots = [e for s in walk(body) for e in expressions(s)] if small else []
     order = toposort(roots)
     if not any(node.op in DIVISIONS for node in order):
         return set()
     exact, rounded = set(roots), set[UOp]()
-    for node in reversed(order):                       # users come before what they use
+    for node in reversed(order):                       # users come before their sources
         for position, source in enumerate(node.src):
             is_rounded = node.op is o.CAST and node.dtype in small or \
                 node.op in SMOOTH and node not in exact and not (node.op is o.WHERE and position == 0)
@@ -48,7 +48,7 @@ def is_ordinary(value: UOp) -> bool:
 
 
 def _bounds(node: UOp, of: list[tuple[float, float]]) -> tuple[float, float]:
-    """The least and the greatest value of a node whose sources have these bounds; infinite where nothing is known."""
+    """The least and the greatest value of a node whose sources have these bounds; infinite if nothing is known."""
     found = (-math.inf, math.inf)
     if node.op is o.CONST and node.dtype.kind == "f":
         found = (node.arg, node.arg)

@@ -1,9 +1,9 @@
-"""Loads and stores of up to 16 bytes at once. In: stores of one thread to contiguous elements. Out: one wide store.
+"""Access up to 16 bytes at once. In: stores of one thread to contiguous elements. Out: one wide store.
 
-What TILE loops write out as `out[i] = f(x[i]); out[i + 1] = f(x[i + 1]); ..` is one wide store, and where the loads
-under it are contiguous too, wide loads. Sums of contiguous elements use wide loads too. A kernel cannot count on
-an argument's address to be a multiple of 16 (it may be part of another buffer): helpers are told by `aligned`, which
-a kernel tests once, with one result for all threads.
+TILE loops are unrolled to `out[i] = f(x[i]); out[i + 1] = f(x[i + 1]); ..`: this is one wide store, with wide loads if
+the loads in it are contiguous too. Sums of contiguous elements use wide loads too. A kernel cannot rely on an
+argument's address being a multiple of 16, since it may be part of another buffer: helpers have a parameter `aligned`,
+which the kernel tests once, with the same result in all threads.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from glassgrad.compiler.lower.loops import Accumulate, Assign, For, If, Statemen
 from glassgrad.compiler.render.c.c_ops import CValue
 from glassgrad.compiler.render.c.c_source import CFunction
 
-STORES_LITTLE = 8                            # a phase does, if it reads more than 8 times as many elements
+STORES_LITTLE = 8                            # a phase stores little if it reads more than 8 times as many elements
 IsAligned = Callable[[UOp], bool]            # whether a memory always begins at a multiple of 16 bytes
 MOST_BYTES = 16
-HALF_WORD = "u16"                            # the type of elements of which two make a word
-WORDS = {16: "uint4", 8: "uint2", 4: "unsigned"}         # what is moved at once, by its bytes
+HALF_WORD = "u16"                            # element type of which two make a word
+WORDS = {16: "uint4", 8: "uint2", 4: "unsigned"}         # bytes -> the type that moves them at once
 
 
-def neighbours(body: list[Statement], at: int) -> list[Store]:
+def contiguous_stores(body: list[Statement], at: int) -> list[Store]:
     """The stores from body[at] on that go to contiguous elements: 4, 8 or 16 bytes of them, or that one alone."""
     first = body[at]
     assert isinstance(first, Store)
@@ -73,7 +73,7 @@ def runs_of_reads(body: list[Statement]) -> dict[int, list[Statement]]:
 
 
 def _read_alone(value: UOp) -> UOp | None:
-    """The load that a value is, up to casts and constant factors; else None."""
+    """The load from which a value is computed by casts and constant factors alone; None for others."""
     while value.op in (o.MUL, o.CAST):
         if value.op is o.MUL and value.src[1].op is not o.CONST:
             return None
@@ -82,9 +82,9 @@ def _read_alone(value: UOp) -> UOp | None:
 
 
 def store_wide(f: CFunction, stores: list[Store], test: str, is_aligned: IsAligned, whole: str, pair: str = "") -> None:
-    """Write contiguous stores as one, under a condition (empty: always). `whole` stores {words} to the device's memory.
-    `pair` is a function that rounds two values of float32 to a word of two small floats: the stores are of such values,
-    and it rounds them."""
+    """Write contiguous stores as one, under a condition (empty: always). `whole` stores {words} to device memory.
+    `pair`, if given, is a function that rounds two float32 values to a word of two small floats: the stores are of such
+    values."""
     load_wide(f, [s.value for s in stores], is_aligned)
     first, count = stores[0], len(stores)
     values = [f.operand(s.value.src[0] if pair else s.value).text for s in stores]
@@ -110,7 +110,7 @@ def _moved(whole: str, single: str, count: int, aligned: bool) -> list[str]:
 
 
 def _call(f: CFunction, name: str, takes: str, body: list[str], given: str, aligned: bool, test: str) -> None:
-    """Define a helper and call it. It is passed the condition, so that the address is computed in any case: computed
+    """Define a helper and call it. The condition is a parameter, so that the address is computed in any case: computed
     under the condition, each of several addresses took registers of its own through the whole loop."""
     name += "_aligned" if aligned else ""
     if not aligned:
@@ -122,8 +122,8 @@ def _call(f: CFunction, name: str, takes: str, body: list[str], given: str, alig
 
 
 def read_once(body: list[Statement], tasks: int) -> set[UOp]:
-    """Arguments of which each element is read once by a phase that stores little: sums, not norms. Caching them in a
-    processor takes time (vector times matrix 33.4 us, 32.3 without; sums over columns 67.9, 66.8)."""
+    """Arguments of which a phase that stores little (sums, not norms) reads each element once. Caching these in a
+    processor takes time (vector times matrix 33.4 us, 32.3 without caching; sums over columns 67.9, 66.8)."""
     reads, stored = Counter[UOp](), 0
 
     def visit(body: list[Statement], times: int) -> None:
@@ -140,7 +140,7 @@ def read_once(body: list[Statement], tasks: int) -> set[UOp]:
 
 
 def load_wide(f: CFunction, values: list[UOp], is_aligned: IsAligned, once: str = "") -> None:
-    """Merge loads of contiguous elements in `values`. `once`: how to load 16 bytes that nothing reads again."""
+    """Merge loads of contiguous elements in `values`. `once`: how to load 16 bytes that are not read again."""
     reads = [[n for n in toposort([value]) if n.op is o.LOAD] for value in values]
     if len({len(some) for some in reads}) > 1:
         return
@@ -175,7 +175,7 @@ def _read(f: CFunction, loads: tuple[UOp, ...], aligned: bool, once: str) -> Non
     first, count = loads[0], len(loads)
     memory, nbytes = first.src[0], count * first.dtype.itemsize
     kind = f.unit(memory)
-    # two of 16 bits are taken out of their word where they are used: under the test, a thread would wait for them
+    # two 16-bit values are extracted from their word where they are used: extracted under the test, a thread would wait
     halves = kind == HALF_WORD
     holds, many = ("unsigned", count // 2) if halves else (kind, count)
     single = "to[i] = p[2 * i] | (unsigned)p[2 * i + 1] << 16;" if halves else "to[i] = p[i];"

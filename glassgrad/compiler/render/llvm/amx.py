@@ -1,8 +1,8 @@
-"""Matrix units in LLVM IR: Intel's AMX. In: statements inside UNIT loops. Out: instructions on tile registers.
+"""Intel AMX matrix units in LLVM IR. In: statements inside UNIT loops. Out: instructions on tile registers.
 
-A register of a unit is an SSA value like any other, of type x86_amx: LLVM chooses among the eight tiles, loads their
-shapes where a function first uses them and releases them where it ends. (The operating system must grant them
-first: runtime/cpu/processor.py.)
+A register of a unit is an SSA value like any other, of type x86_amx: LLVM assigns the eight tiles, loads their shapes
+where a function first uses them, and releases them where it ends. (The operating system must first permit their use:
+runtime/cpu/processor.py.)
 """
 
 from __future__ import annotations
@@ -75,16 +75,16 @@ class Matrices:
                 self._kept_tile(step.right, f"i16 {unit.words}, i16 {unit.columns * WORD.itemsize}"))
 
     def _kept_tile(self, rows: Rows, shape: str) -> LlvmValue:
-        """A matrix from memory, loaded once for all the products of a step that use it."""
+        """A matrix from memory, loaded once for all products of a step that use it."""
         f, here = self.f, self.f.scopes[-1]
-        # matrices that the loop around the steps moves over must not evict those that its next iteration reuses
+        # matrices that change in each iteration of the loop around the steps must not evict those that are reused
         streamed = any(f.open[r] == here.depth - 1 for r in ranges_of(rows.source)) and here.depth > 1
         found: LlvmValue = f.in_scope(here, ("tile", rows.source), f.reads[rows.source], self._load_tile, rows, shape,
                                       streamed)
         return found
 
     def _load_tile(self, rows: Rows, shape: str, streamed: bool = False) -> LlvmValue:
-        """A matrix from memory; if `streamed`, it is kept out of the first-level cache."""
+        """A matrix from memory; with `streamed`, it is kept out of the first-level cache."""
         place, step = self._place(rows)
         name = f"@llvm.x86.{'tileloaddt164' if streamed else 'tileloadd64'}.internal"
         self.f.declare(TILE_TYPE, name, "i16, i16, ptr, i64")
@@ -96,5 +96,5 @@ class Matrices:
 
 
 def _row_bytes(unit: MatrixUnit) -> int:
-    """Bytes of a row of the left matrix."""
+    """Bytes in a row of the left matrix."""
     return unit.depth * unit.left.itemsize

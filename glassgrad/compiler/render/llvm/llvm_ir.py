@@ -1,8 +1,8 @@
-"""LLVM IR of a kernel. In: a `Kernel`, a `Target`. Out: the text of a module, already vectorized and in SSA form.
+"""Render a kernel as LLVM IR. In: a `Kernel`, a `Target`. Out: the text of a module, vectorized and in SSA form.
 
-The text is compiled without optimization passes, so it must be good as it is: registers are SSA values joined by
-phis, values are where `Walker` puts them, an address is one pointer per loop level plus a constant (`llvm_and_wasm`).
-Spelling of memory access is in `llvm_memory`, of arithmetic in `llvm_ops`.
+The text is compiled without optimization passes, so it must be good as it is: registers are SSA values joined by phis,
+`Walker` places values, and an address is one pointer per loop level plus a constant (`llvm_and_wasm`). `llvm_memory`
+spells memory access, `llvm_ops` arithmetic.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from glassgrad.compiler.render.llvm.llvm_ops import TYPES, LlvmValue, list_of, l
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_placement import Flow
 
-ROW = " ; row "           # before the number of a row of the loop tree, at the end of a line that was written for it
+ROW = " ; row "           # precedes the row number of the loop tree at the end of each line
 
 
 def render_llvm(kernel: Kernel, target: Target, phases: list[Jammed], rows: Mapping[Statement, int]) -> str:
-    """A kernel as the text of an LLVM module with one function per phase. Where `rows` gives the numbers of statements,
-    each line ends with a comment that has the number of the one it was written for."""
+    """Render a kernel as the text of an LLVM module, with one function per phase. If `rows` numbers the statements,
+    each line ends with a comment that has the number of the statement it was written for."""
     declarations: dict[str, str] = {}
     functions = [LlvmFunction(LocalLayout(kernel, p), target, jammed, function_name(kernel, p), declarations,
                               kernel.streamed, rows) for p, jammed in enumerate(phases)]
@@ -47,13 +47,13 @@ class LlvmFunction(LlvmMemory):
         self.streamed, self.has_streamed, self.lane_of = streamed, False, {}
         self.labels = 0
         self.rows = rows
-        self.mark = ""                                          # what a line ends with
+        self.mark = ""                                          # the end of each line
 
     def text(self) -> str:
         head = f"define void @{self.name}(ptr %args, i64 %task, ptr %scratch) nounwind {{"
         self.count_tasks(LlvmValue("%task", "i64"))
         self.run(self.body)
-        if self.has_streamed and self.target.arch == "x86_64":     # other workers see them before the task ends
+        if self.has_streamed and self.target.arch == "x86_64":     # visible to other workers before the task ends
             self.declare("void", "@llvm.x86.sse.sfence", "")
             self.line("call void @llvm.x86.sse.sfence()")
         return "\n".join([head, "entry:", *self.scopes[0].lines, "  ret void", "}"])
@@ -99,7 +99,7 @@ class LlvmFunction(LlvmMemory):
         limit = self.trips(statement)
         around = self.scopes[-1]
         start, head, after = around.block, self.label("loop"), self.label("after")
-        name = f"%{_plain(range_.arg.name)}_{self.labels}"     # apart: k1 of label 4 is not k of label 14
+        name = f"%{_plain(range_.arg.name)}_{self.labels}"     # keep names distinct: k1 of label 4 is not k of label 14
         self.counters[range_] = LlvmValue(name, "i64")
         counts: dict[int, LlvmValue] = {}
         if not flow.loops:
@@ -130,7 +130,7 @@ class LlvmFunction(LlvmMemory):
                   for r, new, old in joins]
         lines += scope.lines
         for k, c in counts.items():
-            # frozen, so that LLVM does not take these counters apart again, which costs a third of its time
+            # freeze, so that LLVM does not split these counters again, which takes a third of its time
             lines += [f"  {c.text}.sum = add i64 {c.text}, {wrapped(k, dtypes.index)}{mark}",
                       f"  {c.text}.next = freeze i64 {c.text}.sum{mark}"]
         end_at = limit.text if trips is None else trips * last
@@ -141,7 +141,7 @@ class LlvmFunction(LlvmMemory):
         self.counts.pop(range_, None)
 
     def _before(self, register: UOp, statement: For) -> LlvmValue:
-        """A register's value before a loop that changes it: 0 where only a branch inside gives it one."""
+        """A register's value before a loop that changes it: 0 if only a branch inside assigns it."""
         if register in self.registers or not any(isinstance(s, Assign) and s.register is register
                                                  for s in walk(statement.body)):
             return self.register(register)
@@ -159,7 +159,7 @@ class LlvmFunction(LlvmMemory):
 
     @cached_property
     def matrices(self) -> Matrices:
-        """What writes statements on matrices of a unit."""
+        """The writer of statements on a unit's matrices."""
         return Matrices(self)
 
     def run(self, body: list[Statement]) -> None:
@@ -186,7 +186,7 @@ class LlvmFunction(LlvmMemory):
         super().accumulate(statement)
 
     def is_masked_product(self, statement: Accumulate) -> bool:
-        """Whether a product is added in some lanes only, which one multiply-add with a mask does."""
+        """Whether a product is added in some lanes only, which is one multiply-add with a mask."""
         value, adds = statement.value, statement.combine is o.ADD and statement.value.op is o.WHERE
         if not adds or not self.target.has_masks or value.dtype.kind != "f":
             return False

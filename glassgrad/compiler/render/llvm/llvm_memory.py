@@ -1,9 +1,9 @@
 """Memory access in LLVM IR. In: LOADs and Stores. Out: the best instruction for how an index depends on the lanes.
 
-An index is split into constant + scalar terms + what the lanes add. Where lanes read contiguous elements it is one
-vector access, backwards one access and a shuffle, at small strides a few accesses and a shuffle, else a gather. Gates
-become masks; for a single element, a safe index and a select. Interleaved strided stores are
-transposed in registers, and stored contiguously.
+An index is split into constant + scalar terms + terms of lanes. If lanes read contiguous elements, that is one vector
+access; backwards, one access and a shuffle; with small strides, a few accesses and a shuffle; otherwise a gather. Gates
+become masks; for a single element, a safe index and a select. Interleaved strided stores are transposed in registers
+and stored contiguously.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from glassgrad.compiler.render.llvm.llvm_ops import BITS, SHORT, TYPES, LlvmArit
 from glassgrad.compiler.render.llvm_and_wasm import LowLevelWalker
 
 GATHER = None     # the step of an index without a constant stride
-MOST_VECTORS = 4  # loaded for one vector of shuffled elements
-MASKED_LANES = 16     # from which a masked store is as fast as others, so that few columns are worth transposing
-NONTEMPORAL = "!0 = !{i32 1}"     # what `!nontemporal !0` refers to
+MOST_VECTORS = 4  # vectors loaded for one vector of shuffled elements
+MASKED_LANES = 16     # lanes from which a masked store is as fast as others, so that few columns are worth transposing
+NONTEMPORAL = "!0 = !{i32 1}"     # the metadata that `!nontemporal !0` refers to
 
 
 class LlvmMemory(LlvmArithmetic, LowLevelWalker):
     """Loads and stores of an `LlvmFunction`."""
-    streamed: tuple[int, ...]   # slots that are written by non-temporal (streaming) stores
-    has_streamed: bool          # whether there was such a store
-    lane_of: dict[UOp, tuple[UOp, int, int]]      # a load -> the first of the loads that are one vector, lanes, its own
+    streamed: tuple[int, ...]   # slots written by non-temporal (streaming) stores
+    has_streamed: bool          # whether there has been such a store
+    lane_of: dict[UOp, tuple[UOp, int, int]]  # load -> (the first load of its vector, the vector's lanes, its own lane)
 
     # -- addresses -----------------------------------------------------------------------------------------------
     def first_address(self, memory: UOp) -> LlvmValue:
@@ -42,7 +42,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return self.put(f"getelementptr {_unit(memory)}, {pointer.typed}, {offset.typed}", "ptr", 0)
 
     def address(self, memory: UOp, constant: int, terms: ix.Terms) -> LlvmValue:
-        """The pointer to memory[constant + terms]: the constant last, where it costs nothing."""
+        """The pointer to memory[constant + terms]. The constant is added last, where it costs nothing."""
         pointer = self.pointer(memory, terms)
         if not constant:
             return pointer
@@ -56,12 +56,12 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
             offsets = list_of([step * i for i in range(lanes)], "i64")
         else:
             assert wide is not None
-            offsets = self.operand(wide, lanes)    # sign-extended from 32 bits, which gathers understand
+            offsets = self.operand(wide, lanes)    # sign-extended from 32 bits, a form that gathers have
         return self.put(f"getelementptr {_unit(memory)}, {base.typed}, {offsets.typed}", "ptr", lanes)
 
     # -- loads ---------------------------------------------------------------------------------------------------
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> LlvmValue:
-        """An element or a vector of them, 0 where the gate is false."""
+        """An element or a vector of elements; 0 where the gate is false."""
         value = self._load(memory, index, gate, lanes)
         return self.compare("ne", value, _zero(value)) if memory.dtype is dtypes.bool else value     # bytes there
 
@@ -93,8 +93,8 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return self.select(mask, value, _zero(value))
 
     def _mapped(self, place: LlvmValue, memory: UOp, gate: UOp) -> LlvmValue:
-        """The address of a masked access; the memory's first element where the gate is false for all lanes. A masked
-        access to a page that is not mapped does nothing, but takes a processor hundreds of cycles."""
+        """The address of a masked access; the memory's first element if the gate is false for all lanes. (A masked
+        access to an unmapped page does nothing, but takes a processor hundreds of cycles.)"""
         same = [self.operand(each) for each in ix.all_of(gate) if not self.widths[each]]
         if not same:
             return place
@@ -102,14 +102,14 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return self.put(f"select {test.typed}, {place.typed}, {self.base(memory).typed}", "ptr", 0)
 
     def lanes_of_vectors(self, body: list[Statement]) -> dict[UOp, tuple[UOp, int, int]]:
-        """Factors that are the same for all lanes, and lie one after another in memory: vectors of them are loaded, and
-        each multiply-add takes one lane (NEON).
+        """Find factors that are the same for all lanes and adjacent in memory: vectors of them are loaded, and each
+        multiply-add takes one lane of such a vector (NEON).
 
             for l in lane 4:  s[l] += a[0] * b[l];  t[l] += a[1] * b[l]
         ->  v = a[0:2];  s += v[0] * b;  t += v[1] * b
 
-        A vector that may cross cache lines is loaded from packed panels, or where each of its lanes is multiplied with
-        more than two vectors: windows of images take 3 to 5% more time on a Neoverse N1 if they are such vectors.
+        A vector that may cross cache lines is loaded from packed panels, or if each of its lanes is multiplied by more
+        than two vectors: for windows of images, such vectors take 3 to 5% more time on a Neoverse N1.
         """
         rows: dict[tuple[UOp, tuple[tuple[UOp, int], ...]], dict[int, UOp]] = {}
         uses: Counter[UOp] = Counter()
@@ -132,8 +132,8 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return found
 
     def load_lane(self, node: UOp, lanes: int) -> None:
-        """One lane of a vector that `lanes_of_vectors` found, for all lanes; the vector is loaded if it was not yet.
-        The lane alone serves scalars that read the same element."""
+        """Broadcast one lane of a vector found by `lanes_of_vectors`; the vector is loaded at its first use. The lane
+        alone also serves scalars that read the same element."""
         first, width, lane = self.lane_of[node]
         scope, reads = self.scope_of(node), self.reads[node]
         vector = self.in_scope(scope, ("vector", first, width), reads, self._load_row, first, width)
@@ -148,13 +148,13 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return self.read(self.address(first.src[0], constant, terms), first.src[0], lanes)
 
     def _gather(self, places: LlvmValue, memory: UOp, lanes: int) -> LlvmValue:
-        """One load per lane; which instructions do that is decided by `prefers_gathers` of the processor. Under a mask
-        the caller gives safe places: without the instruction, a mask would become a branch for each lane."""
+        """One load per lane; the processor's `prefers_gathers` decides which instructions do that. Under a mask, the
+        caller gives safe addresses: without the instruction, a mask would become a branch for each lane."""
         return self._masked_load("llvm.masked.gather", places, list_of([True] * lanes, "i1"), memory, lanes)
 
     def _known_offsets(self, wide: UOp | None, step: int | None, lanes: int) -> list[int]:
-        """What each lane adds to the index, where that is known before the kernel runs and a few whole vectors hold all
-        the elements; else empty."""
+        """The offset that each lane adds to the index, if these are known at compile time and a few whole vectors
+        contain all the elements; otherwise empty."""
         numbers = self._per_lane(wide, lanes) if wide is not None and step is GATHER else None
         offsets = [step * i for i in range(lanes)] if step is not GATHER else numbers or []
         return offsets if offsets and max(offsets) - min(offsets) < MOST_VECTORS * lanes else []
@@ -169,8 +169,8 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return self.put(f"load {full}, {place.typed}, align {memory.dtype.itemsize}", unit, lanes)
 
     def whole(self, lanes: int) -> int:
-        """The lanes of the vector that accesses `lanes` elements: where masks cost nothing, a partly used vector is
-        better than several smaller ones."""
+        """The number of lanes of the vector that accesses `lanes` elements: if masks cost nothing, a partly used vector
+        is better than several smaller ones."""
         odd = lanes > 2 and lanes & (lanes - 1) and self.target.has_masks
         return 1 << lanes.bit_length() if odd else lanes
 
@@ -184,7 +184,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
 
     def _shuffled(self, memory: UOp, constant: int, same: ix.Terms, offsets: list[int], gate: UOp | None) -> LlvmValue:
         """Load elements at known offsets: whole vectors, placed so that the last one ends with the last element, and
-        shuffles. Under a mask nothing between the elements is read either; then no two lanes have the same offset."""
+        shuffles. Under a mask, elements in between are not read either; then no two lanes have the same offset."""
         lanes, first, span = len(offsets), min(offsets), max(offsets) - min(offsets) + 1
         width = min(lanes, span)
         starts = [first + min(at, span - width) for at in range(0, span, width)]
@@ -203,7 +203,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         if len(parts) == 1:
             return self.shuffle(parts[0], [at - first for at in offsets])
         result = parts[0]
-        for i in range(1, len(parts)):      # part i brings its lanes to those that are in place already
+        for i in range(1, len(parts)):      # part i adds its lanes to those that are already in place
             order = [lanes + at - starts[i] if owner == i else at - first if owner == 0 and i == 1 else lane
                      for lane, (at, owner) in enumerate(zip(offsets, owners))]
             result = self.shuffle(result, order, parts[i])
@@ -250,14 +250,14 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         self.line(f"call void {name}({value.typed}, {place.typed}, i32 {align}, {mask.typed})")
 
     def _only_lane(self, gate: UOp, lanes: int) -> int | None:
-        """The one lane that a gate lets through, where it is known before the kernel runs; else None. Needed because
-        LLVM 22 stores such a lane as wide as it was before its conversion to a narrower integer, over its neighbour
+        """The only lane that a gate lets through, if that is known at compile time; otherwise None. It is needed
+        because LLVM 22 stores such a lane with its width before a conversion to a narrower integer, over its neighbour
         (llvm-project issue 179489)."""
         passes = self._per_lane(gate, lanes)
         return passes.index(1) if passes is not None and sum(passes) == 1 else None
 
     def _per_lane(self, node: UOp, lanes: int) -> list[int] | None:
-        """The number in each lane, where it depends on the lane alone; else None."""
+        """The value in each lane, if it depends on the lane alone; otherwise None."""
         counters = ranges_of(node)
         if len(counters) != 1 or not counters <= self.lanes.keys() or any(n.op is o.LOAD for n in toposort([node])):
             return None
@@ -266,9 +266,9 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return [int(n.arg) for n in numbers] if all(n.op is o.CONST for n in numbers) else None
 
     def _attributes(self, memory: UOp, constant: int, same: ix.Terms, lanes: int) -> str:
-        """The attributes of a vector store: its alignment, and `nontemporal` for slots with streaming stores, where it
-        is surely aligned to the vector's size (all memory that kernels write is aligned to 64 bytes) and as wide as
-        any: a streaming store beside ordinary ones in a cache line writes the line to memory first."""
+        """The attributes of a vector store: its alignment, and `nontemporal` for slots with streaming stores, if the
+        store is certainly aligned to the vector's size (all memory that kernels write is aligned to 64 bytes) and as
+        wide as any other: a streaming store next to ordinary ones in a cache line writes that line to memory first."""
         nbytes = lanes * memory.dtype.itemsize
         if memory.op is not o.PARAM or memory.arg.slot not in self.streamed or nbytes not in (16, 32, 64) or \
                 any(k % lanes for k in (constant, *same.values())) or lanes < self._widest_store(memory):
@@ -277,7 +277,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return f"align {nbytes}, !nontemporal !0"
 
     def _widest_store(self, memory: UOp) -> int:
-        """The lanes of the widest store to a memory."""
+        """The number of lanes of the widest store to a memory."""
         return max(self.widths[s.index] for s in walk(self.body) if isinstance(s, Store) and s.memory is memory)
 
     def prefetch(self, statement: Prefetch) -> None:
@@ -290,8 +290,8 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         self.line(f"call void @llvm.prefetch.p0({place.typed}, i32 0, i32 {nearness}, i32 1)")     # to read; data
 
     def together(self, body: list[Statement], at: int) -> list[Store]:
-        """Consecutive stores with strided lanes: the columns of a block that is stored by rows. A stride may be known
-        at run time only, and so may the number of columns (gates).
+        """Find consecutive stores with strided lanes, the columns of a block, to be stored by rows. The stride may be
+        known only at run time, and so may the number of columns (gates).
 
             for l in lane 4:  m[l*3] = a[l];  m[l*3 + 1] = b[l];  m[l*3 + 2] = c[l]
         ->  m[0:3] = a[0], b[0], c[0];  m[3:6] = a[1], b[1], c[1];  ...
@@ -320,7 +320,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return group if len(group) >= least else []
 
     def _run_time_stride(self, store: Store) -> UOp | None:
-        """What the index adds from lane to lane, where that is known at run time. Only for a result: its elements
+        """The run-time value that the index adds from lane to lane, if there is one. Only for a result: its elements
         are stored once, so its rows do not overlap, whatever the stride is."""
         wide, lanes = self.index_parts(store.index)[2], self.widths[store.index]
         if wide is None or store.memory.op is not o.PARAM:
@@ -331,7 +331,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return stride if first is ix.index(0) and stride.op is not o.CONST and straight else None
 
     def _end(self, gate: UOp | None) -> tuple[ix.Terms, int] | None:
-        """A gate that is one for all lanes, as terms whose sum is below a limit where it holds."""
+        """A gate that is the same for all lanes, as terms whose sum is below a limit where it holds."""
         return None if gate is None or self.widths[gate] else ix.below_limit(gate)
 
     def store_together(self, stores: list[Store]) -> None:
@@ -343,7 +343,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         stride = None if step is not GATHER else self._run_time_stride(stores[0])
         mask = None if len(stores) == lanes else _first(len(stores), lanes)
         if end is not None:
-            inside = self.total(end[1], {atom: -k for atom, k in end[0].items()}, dtypes.index)     # so many columns
+            inside = self.total(end[1], {atom: -k for atom, k in end[0].items()}, dtypes.index)  # the number of columns
             mask = self.compare("slt", list_of(range(lanes), "i64"), self.wide(inside, lanes))
         for lane, row in enumerate(self.transposed(values)):
             if stride is None or lane == 0:
@@ -360,9 +360,9 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
                 self._masked_store(place, row, mask, memory.dtype.itemsize)
 
     def transposed(self, columns: list[LlvmValue]) -> list[LlvmValue]:
-        """A block of vectors, transposed: row i holds element i of every column. At each step two vectors become two
-        that hold the elements of both: inside pieces of 128 bits in turns, so that one instruction does it, then
-        whole pieces, the even ones and the odd ones."""
+        """Transpose a block of vectors: row i has element i of every column. Each step turns two vectors into two
+        others with the elements of both: first inside pieces of 128 bits, alternating, which is one instruction; then
+        whole pieces, the even and the odd ones."""
         lanes = columns[0].lanes
         block = columns + [LlvmValue("poison", columns[0].type, lanes)] * (lanes - len(columns))
         piece = min(lanes, 128 // BITS[columns[0].type])
@@ -379,8 +379,8 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return block
 
     def _exchange(self, block: list[LlvmValue], apart: int, order: list[int], more: int) -> None:
-        """Replace each two vectors of a block that are so far apart by the elements of both in this order, and in that
-        of elements `more` behind them."""
+        """Replace every two vectors of a block that are `apart` positions apart by the elements of both in this
+        `order`, and in the order shifted by `more`."""
         for i in range(len(block)):
             if not i & apart:
                 a, b = block[i], block[i + apart]
@@ -388,8 +388,8 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
 
 
 def _with_gate(statement: Statement) -> Store | None:
-    """A store, or one in a branch, with the condition as its gate: what it reads is safe without the branch, if each
-    load has a gate; None for anything else."""
+    """Return a store, or a store inside a branch with the condition as its gate, which is safe without the branch if
+    each of its loads has a gate. None for other statements."""
     if isinstance(statement, Store):
         return statement
     if not isinstance(statement, If) or len(statement.body) != 1:

@@ -1,9 +1,8 @@
-"""Arithmetic in LLVM IR. In: operands as `LlvmValue`s. Out: lines of IR, and the `LlvmValue` they name.
+"""Arithmetic in LLVM IR. In: operands as `LlvmValue`s. Out: lines of IR, and the `LlvmValue` that names the result.
 
-`LLVM_OPS`, at the end, has one line for each op. Every op is defined for all operands, as its declaration has it:
-nothing traps, nothing is poison. Booleans are i1 here (a byte in memory); float16, bfloat16 and fp8 are carried as the
-integers that hold their bits, so no library is ever called for them. Does not know loops, memory or where lines go
-(`line` is the subclass's).
+`LLVM_OPS`, at the end, has one line for each op. Every op is defined for all operands, as declared: nothing traps, and
+nothing is poison. Booleans are i1 (a byte in memory); float16, bfloat16 and fp8 are held as integers with their bits,
+so no library is called for them. Does not know loops, memory or where lines go (the subclass has `line`).
 """
 
 from __future__ import annotations
@@ -21,12 +20,13 @@ from glassgrad.compiler.render.value_placement import line_of
 
 
 class LlvmValue(NamedTuple):
-    """An SSA name or literal: `text` without its type, the element `type`, lanes (0 for a scalar), what is known."""
+    """An SSA name or literal: `text` without its type, the element `type`, lanes (0: a scalar), and facts."""
     text: str
     type: str
     lanes: int = 0
-    constant: float | int | bool | None = None     # of a literal: its value, equal in all lanes (float16 ...: its bits)
-    low: int | None = None                         # the least value it can have, where that is known
+    # the value of a literal, the same in all lanes (for small floats: its bits)
+    constant: float | int | bool | None = None
+    low: int | None = None                         # a lower bound of the value, if one is known
 
     @property
     def full(self) -> str:
@@ -49,7 +49,7 @@ BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "float": 32, "double"
 
 
 def literal(value: float | int | bool, dtype: DType, type_: str | None = None) -> LlvmValue:
-    """A scalar constant; floats are written as the exact bits LLVM wants: those of a double."""
+    """A scalar constant. LLVM wants the exact bits of floats, as those of a double."""
     if dtype.kind == "b":
         return LlvmValue("true" if value else "false", "i1", constant=bool(value))
     if dtype.kind in "iu":
@@ -76,12 +76,12 @@ def _vector(texts: list[str], type_: str, constant: float | int | bool | None) -
 
 
 class LlvmArithmetic:
-    """Ops on LlvmValues of equal width. `line(text)` writes one line, `declare(text)` an intrinsic."""
+    """Ops on LlvmValues of equal width. `line(text)` writes a line, `declare(text)` declares an intrinsic."""
     target: Target
     names: int = 0
 
     def apply(self, op: o.Op, dtype: DType, *values: LlvmValue) -> LlvmValue:
-        """An op on values of `dtype`, by its line in the table."""
+        """Apply an op to values of `dtype`, by its line in the table."""
         result: LlvmValue = line_of(LLVM_OPS, op, dtype, "LLVM")(self, dtype, *values)
         return result
 
@@ -92,14 +92,14 @@ class LlvmArithmetic:
         raise NotImplementedError
 
     def put(self, text: str, type_: str, lanes: int) -> LlvmValue:
-        """One instruction with a result."""
+        """Write one instruction with a result."""
         self.names += 1
         name = f"%v{self.names}"
         self.line(f"{name} = {text}")
         return LlvmValue(name, type_, lanes)
 
     def call(self, name: str, type_: str, lanes: int, *arguments: LlvmValue, extra: str = "") -> LlvmValue:
-        """An intrinsic overloaded on the type of its first argument."""
+        """Call an intrinsic that is overloaded on the type of its first argument."""
         like = arguments[0]
         mangled = f"{'v' + str(like.lanes) if like.lanes else ''}{SHORT.get(like.type, like.type)}"
         result = f"<{lanes} x {type_}>" if lanes else type_
@@ -112,7 +112,7 @@ class LlvmArithmetic:
         return self.wide(literal(value, dtype, like.type if dtype.kind in "iu" else None), like.lanes)
 
     def wide(self, value: LlvmValue, lanes: int) -> LlvmValue:
-        """A value repeated in all lanes."""
+        """A value broadcast to all lanes."""
         if value.lanes == lanes:
             return value
         if value.lanes:
@@ -166,25 +166,25 @@ class LlvmArithmetic:
         return self.apply(o.ADD, dtype, self.apply(o.MUL, dtype, x, y), z)
 
     def extreme(self, dtype: DType, x: LlvmValue, y: LlvmValue, name: str, how: str) -> LlvmValue:
-        """max or min; a NaN wins."""
+        """max or min; NaN wins."""
         if dtype.kind != "f":
             return self.call(f"llvm.{'s' if dtype.kind == 'i' else 'u'}{name}", x.type, x.lanes, x, y)
-        # "x > y ? x : y" is one instruction, and gives y where either is NaN; a NaN in x needs a test of its own
+        # "x > y ? x : y" is one instruction, and gives y if either is NaN; NaN in x needs a test of its own
         if is_number(y):
             x, y = y, x
         best = self.select(self.compare(how, x, y), x, y)
         return best if is_number(x) else self.select(self.compare("uno", x, x), x, best)
 
     def truncated(self, sign: str, dtype: DType, x: LlvmValue, y: LlvmValue, remainder: bool) -> LlvmValue:
-        """x / y, or its remainder, rounding towards zero; of signed ("s") or unsigned ("u") numbers. Lanes
-        have no instruction for it, but doubles: they are wide enough for the quotient of two int32s."""
+        """x / y or its remainder, rounding towards zero, of signed ("s") or unsigned ("u") numbers. There is no vector
+        instruction for integers, but for doubles, which are wide enough for the quotient of two int32s."""
         if x.lanes and x.type == "i32" and sign == "s" and y.constant is None and not remainder:
             a, b = (self.convert("sitofp", number, "double") for number in (x, y))
             return self.convert("fptosi", self.instruction("fdiv", a, b), "i32")
         return self.instruction(f"{sign}rem" if remainder else f"{sign}div", x, y)
 
     def fold(self, combine: o.Op, dtype: DType, value: LlvmValue) -> LlvmValue:
-        """All lanes combined: upper half with lower half, repeatedly; an odd lane joins at the end."""
+        """Combine all lanes: upper half with lower half, repeatedly; an odd lane is added at the end."""
         lanes = value.lanes
         if lanes == 1:
             return self.put(f"extractelement {value.typed}, i64 0", value.type, 0)
@@ -202,7 +202,7 @@ class LlvmArithmetic:
 
     # -- conversions ---------------------------------------------------------------------------------------------
     def converted(self, x: LlvmValue, source: DType, dtype: DType) -> LlvmValue:
-        """The value in another type. float -> int32 or int64 as x86 does it: the least integer if it cannot fit."""
+        """Convert a value to another type. float -> int32 or int64 as on x86: the least integer if it does not fit."""
         a, b = source.kind, dtype.kind
         to = TYPES[dtype]
         if source is dtype:
@@ -255,7 +255,7 @@ class LlvmArithmetic:
         limit = self.constant(2.0 ** (bits - 1), x, source)
         low = self.constant(-(2.0 ** (bits - 1)), x, source)
         fits = self.instruction("and", self.compare("oge", x, low), self.compare("olt", x, limit))
-        inside = self.select(fits, x, self.constant(0.0, x, source))    # so that nothing out of range is converted
+        inside = self.select(fits, x, self.constant(0.0, x, source))    # so that no value out of range is converted
         result = self.convert("fptosi", inside, f"i{bits}")
         return self.select(fits, result, self.constant(-(1 << (bits - 1)), result, dtypes.int64))
 

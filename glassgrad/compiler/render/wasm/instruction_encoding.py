@@ -1,8 +1,8 @@
-"""The instructions of WebAssembly. In: nothing. Out: `Code`, an instruction over its operands; its bytes and its text.
+"""WebAssembly instructions and their encoding. In: nothing. Out: `Code`, an instruction with operands; its bytes, text.
 
-`OPCODES` has every instruction that the renderer writes, under the name it has in the text format. WebAssembly is a
-stack machine: an instruction's operands come before it, each leaving its value on the stack. Here an expression is a
-tree, written operands first as bytes, and as text in parentheses:
+`OPCODES` has every instruction that the renderer writes, by its name in the text format. WebAssembly is a stack
+machine: an instruction's operands come before it, and each leaves its value on the stack. Here an expression is a tree,
+written as bytes with the operands first, and as text in parentheses:
 
     Code("f32.add", (get(x), Code("f32.const", (), 1.0)))      ->  20 00 43 00 00 80 3f 92
                                                                    (f32.add (local.get $x) (f32.const 1.0))
@@ -26,7 +26,7 @@ class CodeLocal(NamedTuple):
 
 
 class At(NamedTuple):
-    """The immediate of an access to memory: a constant that is added to the address, and the lane, where it has one."""
+    """The immediate of a memory access: a constant that is added to the address; and the lane, if there is one."""
     offset: int = 0
     lane: int | None = None
 
@@ -45,7 +45,7 @@ _FLOAT = "abs neg ceil floor trunc nearest sqrt add sub mul div min max copysign
 
 
 def _numbered(first: int, prefix: str, names: str) -> dict[str, int]:
-    """Names with the numbers from `first` on; "-" leaves one out."""
+    """Number names from `first` on; "-" skips a number."""
     return {f"{prefix}.{name}": first + i for i, name in enumerate(names.split()) if name != "-"}
 
 
@@ -99,9 +99,9 @@ _VECTOR = {          # after 0xfd
 }
 
 
-# -- numbers of any length (LEB128: seven bits a byte, lowest first) -----------------------------------------
+# -- integers of any length (LEB128: seven bits per byte, lowest first) ---------------------------------------
 def unsigned(value: int) -> bytes:
-    """A number that is not negative.
+    """Encode a number that is not negative.
 
     >>> unsigned(624485).hex()
     'e58e26'
@@ -115,7 +115,7 @@ def unsigned(value: int) -> bytes:
 
 
 def signed(value: int) -> bytes:
-    """A number in two's complement.
+    """Encode a number in two's complement.
 
     >>> signed(-123456).hex(), signed(64).hex()
     ('c0bb78', 'c000')
@@ -139,13 +139,13 @@ _ALIGNMENT = {"8": 0, "16": 1, "32": 2, "64": 3, "i32": 2, "i64": 3, "f32": 2, "
 
 
 def _alignment(name: str) -> int:
-    """The usual alignment of an access, as a power of two: what the text format takes where it says nothing."""
+    """The default alignment of an access in the text format, as a power of two."""
     kind, _, access = name.partition(".")
     digits = "".join(c for c in access if c.isdigit())
     return _ALIGNMENT[digits or kind]
 
 
-# -- what is known of an instruction -------------------------------------------------------------------------
+# -- properties of instructions -------------------------------------------------------------------------------
 _TESTS = ("eq", "ne", "lt", "gt", "le", "ge", "eqz")
 _OF_LANE = {"i8x16": "i32", "i16x8": "i32", "i32x4": "i32", "i64x2": "i64", "f32x4": "f32", "f64x2": "f64"}
 
@@ -169,7 +169,7 @@ def type_of(code: Code) -> str:
     return kind if kind in TYPES else "v128"
 
 
-def is_settled(code: Code) -> bool:
+def is_cheap_to_repeat(code: Code) -> bool:
     """Whether an expression costs nothing to repeat: a local or a constant."""
     return code.name == "local.get" or code.name.endswith(".const")
 
@@ -184,8 +184,8 @@ _SPLATS = {"f32.load": 32, "f64.load": 64, "i32.load": 32, "i64.load": 64, "i32.
 
 
 def splat_load(code: Code) -> Code:
-    """A load that is repeated in all lanes, as one instruction; not one that also extends what it loads: a byte that
-    is repeated in all bytes is not an integer of 32 bits.
+    """Merge a load and a splat into one instruction; not for a load that also extends: a byte repeated in all bytes is
+    not a 32-bit integer.
 
     >>> load = Code("i32.load8_s", (get(CodeLocal("p", "i32")),), At(0))
     >>> splat_load(Code("i8x16.splat", (load,))).name, splat_load(Code("i32x4.splat", (load,))).name
@@ -201,15 +201,15 @@ def splat_load(code: Code) -> Code:
     return Code(f"v128.load{bits}_splat", load.operands, load.immediate)
 
 
-# -- writing -------------------------------------------------------------------------------------------------
+# -- encoding ------------------------------------------------------------------------------------------------
 class Numbers(NamedTuple):
-    """The indices of locals and functions that instructions refer to."""
+    """The indices of the locals and functions that instructions refer to."""
     locals: Mapping[CodeLocal, int]
     functions: Mapping[str, int]
 
 
 def encode(code: Code, numbers: Numbers, out: bytearray) -> None:
-    """The bytes of an expression, operands first."""
+    """Write the bytes of an expression, operands first."""
     for operand in code.operands:
         encode(operand, numbers, out)
     out += OPCODES[code.name]
@@ -226,11 +226,11 @@ def encode(code: Code, numbers: Numbers, out: bytearray) -> None:
         out += signed(value)
     elif code.name in ("f32.const", "f64.const"):
         out += struct.pack("<f" if code.name == "f32.const" else "<d", value)
-    elif isinstance(value, bytes):                       # of v128.const and i8x16.shuffle
+    elif isinstance(value, bytes):                       # the immediate of v128.const and i8x16.shuffle
         out += value
     elif code.name == "call":
         out += unsigned(numbers.functions[value])
-    elif isinstance(value, int):                         # a lane; how many blocks a branch leaves
+    elif isinstance(value, int):                         # a lane, or how many blocks a branch leaves
         out += unsigned(value)
     else:
         raise Bug(f"{code.name} has an immediate that cannot be written: {value!r}")
@@ -256,4 +256,4 @@ def _immediate(code: Code) -> list[str]:
         return [str(byte) for byte in value]
     if code.name == "call":
         return [f"${value}"]
-    return [repr(value)]                  # Python writes numbers, inf and nan as the text format does
+    return [repr(value)]                  # Python prints numbers, inf and nan as the text format does

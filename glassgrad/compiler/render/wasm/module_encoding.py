@@ -1,7 +1,7 @@
-"""Modules of WebAssembly. In: functions, made of lines of `Code`. Out: a module as bytes, or as text of the same.
+"""WebAssembly modules and their encoding. In: functions, as lines of `Code`. Out: a module as bytes, or as text.
 
-A module imports the memory that all modules share, and exports its last function. Lines are expressions without a
-value (local.set, stores, calls) and blocks: loops, and branches with one or two bodies. Does not know kernels.
+A module imports the memory that all modules share, and exports its last function. Lines are expressions without a value
+(local.set, stores, calls) and blocks: loops, and branches with one or two bodies. Does not know kernels.
 (WebAssembly Core Specification 2.0, section 5.5.)
 """
 
@@ -15,17 +15,17 @@ from typing import Union
 from glassgrad.compiler.render.wasm.instruction_encoding import (TYPES, Code, CodeLocal, Numbers, encode, splat_load,
                                                                  text_of, unsigned)
 
-# What a module and its engine agree on:
-MEMORY = ("env", "memory")       # the module and name under which the memory is imported
-RUN = "run"                      # the function that is exported: without parameters, which cost most of a short call
-SCRATCH_AT, ARGS_AT = 16, 24     # addresses: of the scratch memory's address, and of the table of arguments
+# Conventions between a module and its engine:
+MEMORY = ("env", "memory")       # the module and the name under which the memory is imported
+RUN = "run"  # the exported function: without parameters, which would take most of the time of a short call
+SCRATCH_AT, ARGS_AT = 16, 24     # addresses of: the scratch memory's address; the table of arguments
 
-MOST_NESTED = 24                 # expressions inside each other
+MOST_NESTED = 24                 # the depth of nested expressions
 
 
 @dataclass
 class CodeBlock:
-    """"loop": the body, which a br_if at its end repeats. "if": the body where the condition is not 0, else
+    """"loop": the body, repeated by a br_if at its end. "if": the body if the condition is not 0, otherwise
     `otherwise`."""
     kind: str
     condition: Code | None
@@ -45,7 +45,7 @@ class CodeFunction:
     body: list[Line]
 
     def ordered(self) -> list[CodeLocal]:
-        """The locals that are not params, those of one type together: so each type is declared once."""
+        """The locals that are not params, sorted by type, so that each type is declared once."""
         return sorted(self.locals, key=lambda local: list(TYPES).index(local.type))
 
 
@@ -55,7 +55,7 @@ class CodeModule:
     functions: list[CodeFunction]
 
     def binary(self) -> bytes:
-        """The module as an engine takes it."""
+        """The module's bytes, as engines take them."""
         functions = {f.name: number for number, f in enumerate(self.functions)}
         types = list(dict.fromkeys(tuple(p.type for p in f.params) for f in self.functions))
         last = self.functions[-1].name
@@ -70,7 +70,7 @@ class CodeModule:
         return b"\0asm\x01\0\0\0" + b"".join([bytes((number,)) + _sized(content) for number, content in sections])
 
     def text(self) -> str:
-        """The module to read: `wat2wasm` makes the same bytes of it."""
+        """The module as text, from which `wat2wasm` makes the same bytes."""
         lines = [f'(module (import "{MEMORY[0]}" "{MEMORY[1]}" (memory 0))']
         for f in self.functions:
             export = f' (export "{f.name}")' if f is self.functions[-1] else ""
@@ -143,8 +143,8 @@ def _write_lines(lines: Sequence[Line], depth: int, out: list[str]) -> None:
 
 # -- fewer locals --------------------------------------------------------------------------------------------
 def nest(lines: list[Line]) -> tuple[list[Line], set[CodeLocal]]:
-    """Lines without locals that are set, read once, and read in the next line: their expressions are written where they
-    are read. Returns the remaining locals, too.
+    """Remove locals that are set, read once, and read in the next line, by writing their expressions where they are
+    read. Returns the lines, and the remaining locals.
 
         (local.set $v1 (f32.load (local.get $p)))
         (local.set $v2 (f32.add (local.get $v1) (local.get $x)))    ->
@@ -200,7 +200,7 @@ def _nest(lines: Sequence[Line], once: set[CodeLocal]) -> list[Line]:
 
 
 def _replace(code: Code, local: CodeLocal, value: Code) -> Code:
-    """The expression with a value in a local's place; the same object where it does not read it."""
+    """Replace a local by a value in an expression; the same object if it does not read the local."""
     if code.name == "local.get" and code.immediate == local:
         return value
     for at, operand in enumerate(code.operands):

@@ -1,8 +1,8 @@
 """Conversions in WebAssembly. In: a `WasmValue` and a type. Out: the value in that type.
 
-A float becomes an int32 or int64 as x86 does it: towards zero, the least integer if it cannot fit (WebAssembly's own
-instruction gives the nearest integer then, and 0 for a NaN). Casts to other integers, and of floats below float32, are
-written as arithmetic before they come here (compiler/lower/missing_instructions.py).
+A float becomes an int32 or int64 as on x86: rounded towards zero, and the least integer if it does not fit.
+(WebAssembly's own instruction then gives the nearest integer, and 0 for NaN.) Casts to other integers, and of floats
+below float32, have been replaced by arithmetic before (compiler/lower/missing_instructions.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class WasmCasts(WasmArithmetic):
     """Conversions of WasmValues."""
 
     def cast(self, x: WasmValue, dtype: DType) -> WasmValue:
-        """The value in another type."""
+        """Convert a value to another type."""
         a, b = x.dtype.kind, dtype.kind
         if x.dtype is dtype:
             return x
@@ -80,24 +80,24 @@ class WasmCasts(WasmArithmetic):
         return WasmValue(self._joined(halves, x.lanes), dtype, x.lanes)
 
     def _doubled(self, name: str, pieces: tuple[Code, ...], lanes: int) -> WasmValue:
-        """float64 by an instruction that converts the lower two of four lanes."""
+        """Convert to float64 by an instruction that converts the lower two of four lanes."""
         pieces = tuple([self.bind(piece) for piece in pieces])
         halves = [half for p in pieces for half in (p, Code("i8x16.shuffle", (p, p), UPPER_HALF))]
         return WasmValue(tuple([Code(name, (half,)) for half in halves[:pieces_of(lanes, 8)]]), dtypes.float64, lanes)
 
     def _joined(self, halves: tuple[Code, ...], lanes: int) -> tuple[Code, ...]:
-        """Vectors of 32-bit lanes out of vectors whose lower half has two of them."""
+        """Join vectors whose lower halves have two 32-bit lanes each to vectors of four lanes."""
         if len(halves) % 2:
             halves = (*halves, Code("v128.const", (), bytes(PIECE)))
         joined = [Code("i8x16.shuffle", halves[i:i + 2], LOWER_HALVES) for i in range(0, len(halves), 2)]
         return tuple(joined[:pieces_of(lanes, 4)])
 
     def _to_integer(self, x: WasmValue, dtype: DType) -> WasmValue:
-        """A float as int32 or int64."""
+        """Convert a float to int32 or int64."""
         if x.lanes and dtype.bits == 64:
             return self.lanewise(lambda lane: self._to_integer(lane, dtype), dtype, x)
         x = self.bound(x)
-        fits = self.compare("lt", x.dtype, x, self.constant(2.0 ** (dtype.bits - 1), x))      # and a NaN does not
+        fits = self.compare("lt", x.dtype, x, self.constant(2.0 ** (dtype.bits - 1), x))      # false for NaN
         if not x.lanes:
             code = Code(f"{scalar_type(dtype)}.trunc_sat_{scalar_type(x.dtype)}_s", (x.code,))
             nearest = WasmValue((code,), dtype)

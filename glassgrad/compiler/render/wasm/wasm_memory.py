@@ -1,10 +1,10 @@
 """Memory access in WebAssembly. In: LOADs and Stores. Out: instructions that fit how an index depends on the lanes.
 
-An address is an integer of 32 bits: sums and products of indices are computed modulo 2^32, in which the address is
-exact whatever happens on the way. An index is split into constant + scalar terms + what the lanes add. The scalar terms
-are one pointer per loop level; the constant is part of the instruction, where the pointer alone is not below the
-memory. Where lanes read contiguous elements it is one access for 16 bytes, else one for each lane. A gate of single
-lanes is a branch: all at once where every lane is let through, else lane by lane.
+An address is a 32-bit integer: sums and products of indices are computed modulo 2^32, so the address is exact whatever
+the intermediate results are. An index is split into constant + scalar terms + terms of lanes. The scalar terms are one
+pointer per loop level; the constant is part of the instruction, unless the pointer alone could be below the memory. If
+lanes read contiguous elements, that is one access per 16 bytes, otherwise one per lane. A gate that differs between
+lanes is a branch: all lanes at once if it holds for all of them, otherwise lane by lane.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from glassgrad.compiler.render.wasm.module_encoding import CodeBlock, Line
 from glassgrad.compiler.render.wasm.wasm_casts import WasmCasts
 from glassgrad.compiler.render.wasm.wasm_ops import PIECE, WasmValue, integers, literal, number, pieces_of, scalar_type
 
-ARGS, TASK, SCRATCH = (CodeLocal(name, "i32") for name in ("args", "task", "scratch"))      # params of a phase
-LARGEST_OFFSET = 1 << 30         # that an instruction adds to an address
+# parameters of a phase's function
+ARGS, TASK, SCRATCH = (CodeLocal(name, "i32") for name in ("args", "task", "scratch"))
+LARGEST_OFFSET = 1 << 30         # offset that an instruction adds to an address
 
 
 class WasmMemory(WasmCasts, LowLevelWalker):
@@ -53,7 +54,7 @@ class WasmMemory(WasmCasts, LowLevelWalker):
         return self.bind(Code("i32.add", (pointer, number(offset)))), 0
 
     def lane_addresses(self, memory: UOp, index: UOp, lanes: int) -> list[tuple[Code, int]]:
-        """The address of every lane."""
+        """The address of each lane."""
         constant, same, wide, step = self.index_parts(index)
         if step is not None:
             return [self.address(memory, constant + step * lane, same) for lane in range(lanes)]
@@ -68,7 +69,7 @@ class WasmMemory(WasmCasts, LowLevelWalker):
 
     # -- loads ---------------------------------------------------------------------------------------------------
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> WasmValue:
-        """An element or a vector of them, 0 where the gate is false."""
+        """An element or a vector of elements; 0 where the gate is false."""
         unit = in_memory(memory.dtype)
         if not lanes:
             value = self._load_one(memory, unit, index, gate)
@@ -76,7 +77,7 @@ class WasmMemory(WasmCasts, LowLevelWalker):
             value = self._load_lanes(memory, unit, index, lanes)
         else:
             value = self._load_some(memory, unit, index, self.operand(gate, lanes), lanes)
-        return self.cast(value, dtypes.bool) if memory.dtype is dtypes.bool else value     # booleans are bytes there
+        return self.cast(value, dtypes.bool) if memory.dtype is dtypes.bool else value  # booleans are bytes in memory
 
     def _load_one(self, memory: UOp, unit: DType, index: UOp, gate: UOp | None) -> WasmValue:
         constant, same, _, _ = self.index_parts(index)
@@ -185,7 +186,7 @@ class WasmMemory(WasmCasts, LowLevelWalker):
                 self.scope.lines.extend(some)
 
     def prefetch(self, statement: Prefetch) -> None:
-        """WebAssembly has no such hint."""
+        """Writes nothing: WebAssembly has no such hint."""
 
 
 def _access(word: str, unit: DType) -> str:
@@ -196,7 +197,7 @@ def _access(word: str, unit: DType) -> str:
 
 
 def _least(terms: ix.Terms) -> int:
-    """The least value that a sum of terms can have."""
+    """A lower bound of a sum of terms."""
     return sum([min(k * bound for bound in ix.span(atom)) for atom, k in terms.items()])
 
 
@@ -205,12 +206,12 @@ def _set(local: CodeLocal, value: Code) -> Code:
 
 
 def _parts(lanes: int, size: int) -> list[tuple[int, int]]:
-    """Where each piece of a vector lies in memory, and how many bytes of it are used."""
+    """The offset of each piece of a vector in memory, and how many bytes of the piece are used."""
     return [(at * PIECE, min(PIECE, lanes * size - at * PIECE)) for at in range(pieces_of(lanes, size))]
 
 
 def _whole_load(pointer: Code, offset: int, nbytes: int) -> Code:
-    """Load a piece of which `nbytes` bytes are needed. It may read past them: memory has padding for that."""
+    """Load a piece of which `nbytes` bytes are needed. It may read past them: memory is padded for that."""
     name = {4: "v128.load32_zero", 8: "v128.load64_zero"}.get(nbytes, "v128.load")
     return Code(name, (pointer,), At(offset))
 

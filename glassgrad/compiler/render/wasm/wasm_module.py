@@ -1,9 +1,9 @@
-"""A kernel as a module of WebAssembly. In: a `Kernel`, its jammed phases. Out: a `CodeModule`.
+"""Render a kernel as a WebAssembly module. In: a `Kernel`, its jammed phases. Out: a `CodeModule`.
 
-Every phase is a function (args, task, scratch); the exported function, `run()`, calls them one after another, each for
-all its tasks: there is one thread. `args` is the address of the addresses of the kernel's arguments.
-Registers are locals, values are where `Walker` puts them. Indices are computed in 32 bits where they fit
-(`llvm_and_wasm`). Spelling of memory access is in `wasm_memory`, of arithmetic in `wasm_ops` and `wasm_casts`.
+Every phase is a function (args, task, scratch). The exported function, `run()`, calls them in order, each for all of
+its tasks: there is one thread. `args` is the address of a table with the addresses of the kernel's arguments. Registers
+are locals, and `Walker` places values. Indices are computed in 32 bits if they fit (`llvm_and_wasm`). `wasm_memory`
+spells memory access, `wasm_ops` and `wasm_casts` arithmetic.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from glassgrad.compiler.lower.missing_instructions import held
 from glassgrad.compiler.render.launch_info import LocalLayout, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_placement import Flow
-from glassgrad.compiler.render.wasm.instruction_encoding import At, Code, CodeLocal, get, is_settled, type_of
+from glassgrad.compiler.render.wasm.instruction_encoding import At, Code, CodeLocal, get, is_cheap_to_repeat, type_of
 from glassgrad.compiler.render.wasm.module_encoding import (ARGS_AT, RUN, SCRATCH_AT, CodeBlock, CodeFunction,
                                                             CodeModule, Line, nest)
 from glassgrad.compiler.render.wasm.wasm_memory import ARGS, SCRATCH, TASK, WasmMemory
 from glassgrad.compiler.render.wasm.wasm_ops import WasmValue, literal, number, pieces_of, scalar_type, vector_of
 
-REGISTER_MASK = 4          # bytes of a lane of a register that holds booleans
+REGISTER_MASK = 4          # bytes per lane of a register that holds booleans
 
 
 def render_wasm(kernel: Kernel, phases: list[Jammed]) -> CodeModule:
-    """A kernel as a module: a function for each phase, and one that runs them."""
+    """Render a kernel as a module: a function for each phase, and one that runs them."""
     info = launch_info(kernel)
     functions = [WasmFunction(LocalLayout(kernel, p), jammed, info.phases[p][0]).function()
                  for p, jammed in enumerate(phases)]
@@ -34,7 +34,7 @@ def render_wasm(kernel: Kernel, phases: list[Jammed]) -> CodeModule:
 
 
 def _run(phases: tuple[tuple[str, int], ...]) -> CodeFunction:
-    """Every phase, for all its tasks."""
+    """The function that runs every phase for all of its tasks."""
     lines: list[Line] = []
     scratch = Code("i32.load", (number(0),), At(SCRATCH_AT))
     for name, tasks in phases:
@@ -48,7 +48,7 @@ def _set(local: CodeLocal, value: Code) -> Code:
 
 
 def _counted(counter: CodeLocal, by: int, end: Code, body: list[Line]) -> CodeBlock:
-    """A loop that runs until the counter, which grows by `by`, reaches the end: at least once."""
+    """A loop that increases the counter by `by` until it reaches `end`; it runs at least once."""
     more = Code(f"{counter.type}.add", (get(counter), number(by, counter.type)))
     again = Code("br_if", (Code(f"{counter.type}.lt_u", (get(counter), end)),), 0)
     return CodeBlock("loop", None, [*body, _set(counter, more), again])
@@ -77,7 +77,7 @@ class WasmFunction(WasmMemory):
         return CodeLocal(f"{name}_{self.names[name]}" if name != "v" else f"v{self.names[name]}", type_)
 
     def bind(self, code: Code) -> Code:
-        if is_settled(code):
+        if is_cheap_to_repeat(code):
             return code
         local = self.local(type_of(code))
         self.line(_set(local, code))

@@ -1,10 +1,10 @@
 """Arithmetic in WebAssembly. In: operands as `WasmValue`s. Out: the expressions of the result.
 
 `WASM_OPS`, at the end, has one line for each op. A scalar is one expression; integers below 32 bits are held in 32,
-extended as their type says. A vector of n lanes is as many vectors of 128 bits ("pieces") as they fill; lanes beyond
-the last one hold anything. A boolean is 0 or 1, in vectors a mask: all bits of a lane, whose size is that of what was
-compared. Floats below float32 are the integers that hold their bits. Conversions are in `wasm_casts`. Does not know
-loops, memory or where lines go (`bind` is the subclass's).
+extended as their type says. A vector of n lanes is as many 128-bit vectors ("pieces") as it fills; unused lanes of the
+last one have arbitrary values. A boolean is 0 or 1; in vectors it is a mask, all bits of a lane, whose size is that of
+the compared values. Floats below float32 are held as integers with their bits. Conversions are in `wasm_casts`. Does
+not know loops, memory or where lines go (the subclass has `bind`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from glassgrad.compiler.render.llvm_and_wasm import divide, is_number
 from glassgrad.compiler.render.value_placement import line_of
 from glassgrad.compiler.render.wasm.instruction_encoding import Code
 
-PIECE = 16                       # bytes of a vector
+PIECE = 16                       # bytes per vector
 SHAPES = {("i", 1): "i8x16", ("i", 2): "i16x8", ("i", 4): "i32x4", ("i", 8): "i64x2", ("f", 4): "f32x4",
           ("f", 8): "f64x2"}
 
@@ -28,11 +28,11 @@ SHAPES = {("i", 1): "i8x16", ("i", 2): "i16x8", ("i", 4): "i32x4", ("i", 8): "i6
 class WasmValue(NamedTuple):
     """A scalar or a vector."""
     pieces: tuple[Code, ...]
-    dtype: DType                                   # as it is held: of an index that fits 32 bits, int32
+    dtype: DType                                   # the type in which it is held: int32 for an index that fits 32 bits
     lanes: int = 0                                 # 0 for a scalar
-    constant: float | int | bool | None = None     # its value, equal in all lanes
-    low: int | None = None                         # the least value it can have, where that is known
-    mask: int = 0                                  # of booleans in lanes: the bytes of a lane
+    constant: float | int | bool | None = None     # the value, if it is known and the same in all lanes
+    low: int | None = None                         # a lower bound of the value, if one is known
+    mask: int = 0                                  # for booleans in lanes: bytes per lane
 
     @property
     def code(self) -> Code:
@@ -43,7 +43,7 @@ class WasmValue(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of a lane."""
+        """Bytes per lane."""
         return self.mask or self.dtype.itemsize
 
 
@@ -68,7 +68,7 @@ def pieces_of(lanes: int, size: int) -> int:
 
 
 def number(value: int, type_: str = "i32") -> Code:
-    """An integer constant, as its bits are."""
+    """An integer constant with the bits of `value`."""
     return Code(f"{type_}.const", (), wrapped(value, dtypes.int32 if type_ == "i32" else dtypes.int64))
 
 
@@ -84,14 +84,14 @@ def literal(value: float | int | bool, dtype: DType) -> WasmValue:
 
 
 def lane_bytes(value: float | int | bool, dtype: DType, size: int) -> bytes:
-    """A constant as the bytes of one lane."""
+    """The bytes of a constant in one lane."""
     if dtype.kind == "f":
         return bits_of(float(value), dtype).to_bytes(size, "little")
     return ((-int(value) if dtype.kind == "b" else int(value)) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
 
 
 def vector_of(values: Sequence[int], dtype: DType) -> WasmValue:
-    """A vector of constants that differ."""
+    """A vector of different constants."""
     content = b"".join([lane_bytes(v, dtype, dtype.itemsize) for v in values])
     content = content.ljust(pieces_of(len(values), dtype.itemsize) * PIECE, b"\0")
     pieces = tuple([Code("v128.const", (), content[at:at + PIECE]) for at in range(0, len(content), PIECE)])
@@ -102,31 +102,31 @@ class WasmArithmetic:
     """Ops on WasmValues of equal width."""
 
     def bind(self, code: Code) -> Code:
-        """The value of an expression that is used more than once: computed now."""
+        """Compute an expression that is used more than once, now."""
         raise NotImplementedError
 
     def bound(self, x: WasmValue) -> WasmValue:
-        """A value of which every piece can be used more than once."""
+        """Make a value whose pieces can each be used more than once."""
         return x._replace(pieces=tuple([self.bind(piece) for piece in x.pieces]))
 
     def apply(self, op: o.Op, dtype: DType, *values: WasmValue) -> WasmValue:
-        """An op on values of `dtype`, by its line in the table."""
+        """Apply an op to values of `dtype`, by its line in the table."""
         result: WasmValue = line_of(WASM_OPS, op, dtype, "WASM")(self, dtype, *values)
         return result
 
     # -- building blocks -----------------------------------------------------------------------------------------
     def each(self, name: str, *values: WasmValue) -> tuple[Code, ...]:
-        """One instruction on every piece."""
+        """Apply one instruction to every piece."""
         return tuple([Code(name, pieces) for pieces in zip(*[v.pieces for v in values])])
 
     def native(self, name: str, dtype: DType, *values: WasmValue) -> WasmValue:
-        """An instruction that has the op's name, for scalars and vectors."""
+        """The instruction with the op's name, for scalars and vectors."""
         if values[0].lanes:
             return WasmValue(self.each(f"{shape_of(dtype)}.{name}", *values), dtype, values[0].lanes)
         return self.fit(Code(f"{scalar_type(dtype)}.{name}", tuple([v.code for v in values])), dtype)
 
     def fit(self, code: Code, dtype: DType) -> WasmValue:
-        """A 32-bit scalar wrapped to a smaller integer type: extended from its low bits."""
+        """Wrap a 32-bit scalar to a smaller integer type: extend it from its low bits."""
         if dtype.kind == "i" and dtype.bits < 32:
             code = Code(f"i32.extend{dtype.bits}_s", (code,))
         elif dtype.kind == "u" and dtype.bits < 32:
@@ -145,7 +145,7 @@ class WasmArithmetic:
         return self.wide(literal(value, dtype or like.dtype), like.lanes)
 
     def wide(self, x: WasmValue, lanes: int) -> WasmValue:
-        """A value repeated in all lanes."""
+        """A value broadcast to all lanes."""
         if x.lanes == lanes:
             return x
         if x.lanes:
@@ -173,7 +173,7 @@ class WasmArithmetic:
         return WasmValue((code,), x.dtype)
 
     def collect(self, scalars: Sequence[WasmValue], dtype: DType) -> WasmValue:
-        """A vector of scalars that are not booleans."""
+        """A vector of the given scalars, which must not be booleans."""
         count, shape = PIECE // dtype.itemsize, shape_of(dtype)
         pieces = []
         for at in range(0, len(scalars), count):
@@ -184,14 +184,14 @@ class WasmArithmetic:
         return WasmValue(tuple(pieces), dtype, len(scalars))
 
     def lanewise(self, compute: Callable[..., WasmValue], dtype: DType, *values: WasmValue) -> WasmValue:
-        """Compute lane by lane what has no vector instruction."""
+        """Compute lane by lane, where there is no vector instruction."""
         values = tuple([self.bound(v) for v in values])
         lanes = range(values[0].lanes)
         return self.collect([compute(*[self.bound(self.extract(v, lane)) for v in values]) for lane in lanes], dtype)
 
     # -- masks ---------------------------------------------------------------------------------------------------
     def mask(self, x: WasmValue, size: int) -> WasmValue:
-        """A vector of booleans in lanes of another size."""
+        """A vector of booleans with lanes of another size."""
         if x.mask == size:
             return x
         if x.constant is not None:
@@ -200,13 +200,14 @@ class WasmArithmetic:
         return x._replace(pieces=self.resized(x.pieces, x.lanes, x.mask, size, "i", is_mask=True), mask=size)
 
     def masks(self, *values: WasmValue) -> tuple[WasmValue, ...]:
-        """Booleans in lanes of one size: that of the first which is not a constant. Others stay as they are."""
+        """Booleans with lanes of one size: that of the first that is not a constant. Others are unchanged."""
         size = next((v.mask for v in values if v.constant is None), values[0].mask)
         return tuple([self.mask(v, size) if v.mask else v for v in values])
 
     def resized(self, pieces: tuple[Code, ...], lanes: int, size: int, to: int, kind: str,
                 is_mask: bool = False) -> tuple[Code, ...]:
-        """Integers of `size` bytes in lanes of `to` bytes: extended by the sign (kind "i") or by zeros, or cut off."""
+        """Convert integers of `size` bytes to lanes of `to` bytes: extended by sign (kind "i") or zeros, or
+        truncated."""
         while size < to:
             name, sign = f"{integers(2 * size)}.extend_%s_{integers(size)}_%s", "s" if kind == "i" else "u"
             pieces = tuple([self.bind(piece) for piece in pieces])
@@ -239,7 +240,7 @@ class WasmArithmetic:
     def multiply(self, dtype: DType, x: WasmValue, y: WasmValue) -> WasmValue:
         if not x.lanes or dtype.itemsize > 1:
             return self.native("mul", dtype, x, y)
-        x, y = self.bound(x), self.bound(y)         # bytes: products of 16 bits, of which the lower halves stay
+        x, y = self.bound(x), self.bound(y)         # bytes: 16-bit products, whose lower halves are kept
         low, high = (self.each(f"i16x8.extmul_{half}_i8x16_s", x, y) for half in ("low", "high"))
         order = bytes(range(0, 2 * PIECE, 2))
         return WasmValue(tuple([Code("i8x16.shuffle", both, order) for both in zip(low, high)]), dtype, x.lanes)
@@ -269,13 +270,13 @@ class WasmArithmetic:
         sign = "" if how != "lt" or dtype.kind == "f" else "_s" if dtype.kind == "i" else "_u"
         if not x.lanes:
             return WasmValue((Code(f"{scalar_type(dtype)}.{how}{sign}", (x.code, y.code)),), dtypes.bool)
-        if sign == "_u" and dtype.itemsize == 8:              # only signed ones exist: shift both by half the range
+        if sign == "_u" and dtype.itemsize == 8:  # only signed comparisons exist: shift both operands by half the range
             half, sign = self.constant(-1 << 63, x, dtypes.int64), "_s"
             x, y = (v._replace(pieces=self.each("v128.xor", v, half)) for v in (x, y))
         return WasmValue(self.each(f"{shape_of(dtype)}.{how}{sign}", x, y), dtypes.bool, x.lanes, mask=dtype.itemsize)
 
     def extreme(self, dtype: DType, x: WasmValue, y: WasmValue, name: str) -> WasmValue:
-        """max or min; a NaN wins."""
+        """max or min; NaN wins."""
         if dtype.kind == "f" and x.lanes and (is_number(x) or is_number(y)):
             first, second = (y, x) if is_number(x) else (x, y)      # pmax(a, b) is a < b ? b : a, one instruction
             return self.native(f"p{name}", dtype, first, second)
@@ -287,7 +288,7 @@ class WasmArithmetic:
         return self.select(self.compare("lt", dtype, *((y, x) if name == "max" else (x, y))), x, y)
 
     def shift(self, name: str, dtype: DType, x: WasmValue, y: WasmValue) -> WasmValue:
-        """x shifted by y, which is less than the number of bits."""
+        """x shifted by y, which must be less than the number of bits."""
         instruction = name if name == "shl" else "shr_s" if dtype.kind == "i" else "shr_u"
         if x.lanes and y.constant is not None:
             by = number(int(y.constant))
@@ -298,15 +299,15 @@ class WasmArithmetic:
         return self.native(instruction, dtype, x, y)
 
     def truncated(self, sign: str, dtype: DType, x: WasmValue, y: WasmValue, remainder: bool) -> WasmValue:
-        """x / y, or its remainder, rounding towards zero; of signed ("s") or unsigned ("u") numbers."""
-        if x.lanes:                              # by a constant where y is one, which engines turn into a product
+        """x / y or its remainder, rounding towards zero, of signed ("s") or unsigned ("u") numbers."""
+        if x.lanes:                              # with a constant y, engines make it a multiplication
             by = None if y.constant is None else literal(y.constant, dtype)
             return self.lanewise(lambda a, b: self.truncated(sign, dtype, a, by or b, remainder), dtype, x, y)
         return self.native(f"{'rem' if remainder else 'div'}_{sign}", dtype, x, y)
 
     def fold(self, combine: o.Op, dtype: DType, x: WasmValue) -> WasmValue:
-        """All lanes combined: upper half with lower half, repeatedly; an odd lane joins at the end."""
-        while len(x.pieces) % 2 == 0 and x.lanes * x.size == len(x.pieces) * PIECE:       # whole pieces at once
+        """Combine all lanes: upper half with lower half, repeatedly; an odd lane is added at the end."""
+        while len(x.pieces) % 2 == 0 and x.lanes * x.size == len(x.pieces) * PIECE:       # whole pieces first
             half = len(x.pieces) // 2
             low, high = (x._replace(pieces=part, lanes=x.lanes // 2) for part in (x.pieces[:half], x.pieces[half:]))
             x = self.apply(combine, dtype, low, high)

@@ -1,22 +1,22 @@
-"""A kernel in WGSL, the language of WebGPU. In: a `Kernel` whose vectors are very wide. Out: source, one entry point
-per phase.
+"""Render a kernel as WGSL, the language of WebGPU. In: a `Kernel` whose vectors are very wide. Out: source, one entry
+point per phase.
 
-Threads and groups mean what they mean in gpu_source.py. Arithmetic is that of c_ops.py, by the words of `SPELLING` and
-the methods below. WGSL has bool and i32, u32, f32; adapters may have i64, u64 and f64 too, spelled so by naga. The
-`dtype` of a value says how it is carried:
+Threads and groups are as in gpu_source.py. Arithmetic is that of c_ops.py, with the words of `SPELLING` and the methods
+below. WGSL has bool, i32, u32 and f32; adapters may have i64, u64 and f64 too, which naga spells so. A value's `dtype`
+says how it is held:
 
-    int8, int16              i32, and uint8, uint16 as u32: each result is cut to its bits again
-    small floats             the unsigned integers that hold their bits
-    int64 that fits 32 bits  i32: counters, and what is cast from smaller integers. Its dtype is int32
+    int8, int16              i32, and uint8, uint16 as u32: each result is truncated to its bits
+    small floats             unsigned integers with their bits
+    int64 that fits 32 bits  i32: counters, and casts from smaller integers. Its dtype is int32
 
-There are no pointers: every argument is an array, bound by its number, and `args` says where in it the argument begins
-(x, in bytes), or holds a number's eight bytes. A memory of a group is an array too; where groups have not as much, it
-is bound as well: a piece of the last argument for each group. Elements of 1 and 2 bytes are parts of 32-bit words.
-Neighbours in a word are other threads' elements, so a store clears and sets its bits by atomic operations: any number
-of threads may write, and loops stay as they are. Reads beyond an array are harmless (WGSL promises it).
+There are no pointers: every argument is an array, bound by its number. `args` says where in its array an argument
+begins (x, in bytes), or holds the eight bytes of a number. Memory of a group is an array too; if groups have too little
+of it, it is a bound array: a piece of the last argument for each group. Elements of 1 and 2 bytes are parts of 32-bit
+words, of which other threads may own the other elements. So a store clears and sets its bits by atomic operations: any
+number of threads may write, and loops need no changes. Reads beyond an array are harmless, as WGSL guarantees.
 
-What a driver may get wrong is avoided: `x != y` of floats is written `!(x == y)`, because it may be compiled as "both
-are numbers and differ"; maximum and minimum are comparisons; a conversion changes the width first, then the sign.
+Some drivers' mistakes are avoided: `x != y` of floats is written `!(x == y)`, since it may be compiled as "both are
+numbers and differ"; maximum and minimum are comparisons; a conversion changes the width first, then the sign.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, dtypes, index_algebra as ix, ops as o
-from glassgrad.compiler.lower.loops import Kernel, Store, filled, walk
+from glassgrad.compiler.lower.loops import Kernel, Store, locals_written, walk
 from glassgrad.compiler.lower.missing_instructions import carrier, held
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions, Spelling
@@ -33,7 +33,7 @@ from glassgrad.compiler.render.gpu.group_threads import GroupThreads
 from glassgrad.compiler.render.launch_info import LocalLayout, launch_info, shared_slots
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 
-# The last word of an argument is 0, which no compiler knows: WGSL forbids constants that are infinite or NaN.
+# The last word of an argument is 0, but no compiler knows that: WGSL forbids constants that are infinite or NaN.
 SPELLING = Spelling(
     function="{name}",
     nan=("bitcast<f32>(0x7fc00000u | args[0].w)", "bitcast<f64>(0x7ff8000000000000lu | u64(args[0].w))"),
@@ -54,12 +54,12 @@ BUILTINS = "@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) 
            "@builtin(num_workgroups) groups: vec3<u32>"
 RESERVED = "array atomic bool case const default discard enable fn i32 let local loop override pass ptr select true " \
            "target var vec2 thread group groups min max abs fma sqrt trunc round bitcast get set with of from".split()
-# Of numbers that fit 32 bits, these results fit too.
+# If the operands fit 32 bits, so do these results.
 STAYS_SHORT = (o.CMPLT, o.CMPNE, o.CMPEQ, o.MAX, o.MIN, o.WHERE, o.AND, o.OR, o.XOR, o.NOT)
 
 
 def render_wgsl(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
-    """The source of all phases of a kernel."""
+    """Render all phases of a kernel."""
     definitions, info, launch = Definitions(), launch_info(kernel), gpu_launch(kernel, target.group_bytes).phases
     arrays = declared_arrays(kernel, info.scratch_bytes, target, definitions)
     functions = [WgslFunction(arrays, LocalLayout(kernel, p), target, jammed, definitions, info.phases[p][1],
@@ -68,8 +68,8 @@ def render_wgsl(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
 
 
 class Array(NamedTuple):
-    """Where a memory lies: an array, the type of its elements, and the byte where it begins, as text (scratch: with a
-    gap for the offset that the phase gives it)."""
+    """Where a memory is: an array, its element type, and the byte where it begins, as text (for scratch memory, with a
+    gap for the offset that the phase fills in)."""
     name: str
     kind: str
     begin: str = ""
@@ -80,7 +80,7 @@ def declared_arrays(kernel: Kernel, scratch_bytes: int, target: Target, definiti
     in_global = scratch_is_global(kernel, scratch_bytes, target.group_bytes)
     written = {s.memory for phase in kernel.phases for s in walk(phase.body) if isinstance(s, Store)}
     shared, found, types = shared_slots(kernel), {}, definitions.types
-    scratch = dict.fromkeys(m for phase in kernel.phases for m in filled(phase) if m not in shared)
+    scratch = dict.fromkeys(m for phase in kernel.phases for m in locals_written(phase) if m not in shared)
     count = len(kernel.params) + len(shared)
     slots = {p: p.arg.slot for p in kernel.params if not p.arg.scalar} | shared
     slots |= {memory: slot for slot, memory in enumerate(scratch, count)}
@@ -99,7 +99,7 @@ def declared_arrays(kernel: Kernel, scratch_bytes: int, target: Target, definiti
 
 
 def wgsl_type(dtype: DType) -> str:
-    """The type that a value is carried in."""
+    """The type that holds a value."""
     dtype = held(dtype)
     return "bool" if dtype.kind == "b" else f"{dtype.kind}{max(32, dtype.bits)}"
 
@@ -193,7 +193,7 @@ class WgslFunction(GroupThreads):
         return self.carried(value, dtypes.int32) if value.dtype is dtypes.int64 and ix.fits(*ix.span(node)) else value
 
     def _number(self, node: UOp) -> CValue:
-        """A scalar argument of the launch, from one word of `args` or two."""
+        """A scalar argument of the launch, from one or two words of `args`."""
         word, dtype = f"args[{node.arg.slot}]", node.dtype
         if dtype is dtypes.int64 and ix.fits(*ix.span(node)):
             return CValue(f"i32({word}.x)", dtypes.int32)
@@ -202,8 +202,8 @@ class WgslFunction(GroupThreads):
         return self.bitcast(self.cast(bits, carrier(dtype)), dtype)
 
     def _unmerged(self, node: UOp, at: int) -> CValue:
-        """An operand that a driver must not merge with the operation: they take (x + c) - c for x, NaN * 0 for 0,
-        x / 0 for anything, and x - x for 0, whatever hides both."""
+        """Hide an operand from the driver, so that it does not simplify the operation: drivers take (x + c) - c for x,
+        NaN * 0 for 0, x / 0 for anything, and x - x for 0, even if both operands are hidden in the same way."""
         source, value = node.src[at], self.operand(node.src[at])
         if node.op is o.SUB and node.src[0] is node.src[1]:
             return self.opaque(value) if at else value
@@ -217,8 +217,8 @@ class WgslFunction(GroupThreads):
         return super().sum(constant, terms, lanes, dtypes.int32 if short else dtype)
 
     def _folded(self, node: UOp) -> CValue:
-        """The values of all threads combined, half of them with the other half, repeatedly; every thread gets the
-        result. (Unrolled: the driver limits iterations.)"""
+        """Combine the values of all threads, half of them with the other half, repeatedly; every thread gets the
+        result. (Unrolled, since the driver limits iterations.)"""
         dtype, combine, count, kind = node.dtype, node.arg.combine, self.threads, self.type(node.dtype)
         area, wait = f"area_{kind}_{count}", "workgroupBarrier();"
         self.definitions.types[area] = f"var<workgroup> {area}: array<{kind}, {count}>;"
@@ -267,6 +267,6 @@ class WgslFunction(GroupThreads):
 
 
 def word_and_bit(array: Array, dtype: DType) -> tuple[str, str]:
-    """The word that has the element `at` of a small type, and the element's first bit there."""
+    """The word that has the element `at` of a small type, and the element's first bit in it."""
     count = 4 // dtype.itemsize
     return f"{array.name}[at / {count}]", f"u32(at % {count}) * {dtype.bits}u"

@@ -1,7 +1,7 @@
-"""Factors for bulk copies to shared memory. In: a factor, its axes. Out: the boxes to copy, and loops that run before.
+"""Prepare factors for bulk copies to shared memory. In: a factor, its axes. Out: boxes to copy, loops that run before.
 
-A factor that is a matrix in memory with one contiguous axis, in lines aligned to 16 bytes, is copied from there. Any
-other (computed, masked) is first stored in padded lines. Does not know units or tiles.
+A factor that is a matrix in memory, with one contiguous axis and lines aligned to 16 bytes, is copied from there. Any
+other factor (computed, masked) is first stored in padded lines. Does not know units or tiles.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (Terms, add, both, divide, index, linear, modulo, multiply,
                                                     substitute_index)
 from glassgrad.compiler.lower.group_statements import Axis, Box
-from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, flat_index, local,
-                                            loops_around, nested, one, ranges_of, register_over)
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, current,
+                                            flat_index, local, loops_around, nested, ranges_of, register_over)
 from glassgrad.compiler.optimize.moves.gates import below, zero_outside
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.conv_line_copies import LineAxis
@@ -27,7 +27,7 @@ from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 
 
 class Digit(NamedTuple):
-    """A digit of a flat counter that has its own stride: counter // begin % size."""
+    """A digit of a flat counter with a stride of its own: counter // begin % size."""
     begin: int
     size: int
     stride: int
@@ -36,17 +36,18 @@ class Digit(NamedTuple):
 @dataclass
 class Factor:
     """A factor as a matrix in memory with one contiguous axis: K, or its own axis (M or N). Both axes may be split into
-    several strides there, as heads are: then these are further axes of its boxes."""
+    several strides, as heads are; then these are further axes of its boxes."""
     memory: UOp
     offset: int
     axis: FlatAxis
     k: FlatAxis
     along_k: bool
-    own: list[Digit]                      # the digits of its own axis, smallest stride first;
+    own: list[Digit]                      # the digits of its own axis, smallest stride first,
     sum: list[Digit]                      # and those of K
     outer: list[tuple[UOp, int]]          # other loops that it depends on, with its stride along each: those around
-                                          # everything, and of a padded K all but the last
-    before: list[Statement]               # the loops that store it there first, if it needs them
+                                                                                    # everything; and for a padded K,
+                                                                                    # all except the last
+    before: list[Statement]               # the loops that first store it there, if needed
 
     @property
     def pitch(self) -> int:
@@ -69,7 +70,7 @@ class Factor:
 
     def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
         """The boxes of `size` positions from `position` on, for one step of K, which is one line long."""
-        padded = self.k.apart(k) if self.k.pitch else {}
+        padded = self.k.loop_indices(k) if self.k.pitch else {}
         k = padded.get(self.k.parts[-1], k)
         outer = [(Axis(r.arg.size, stride), padded.get(r, r)) for r, stride in self.outer]
         at_once = self.lines(line, size)
@@ -88,11 +89,11 @@ class Factor:
 
 def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line: int) -> Factor | None:
     """A factor that can be copied from where it is: a matrix with one contiguous axis whose other strides and offset
-    are multiples of 16 bytes; its axes have one stride each, or are split at whole lines. None for any other."""
+    are multiples of 16 bytes; its axes have one stride each, or are split at whole lines. None for others."""
     if value.op is not o.LOAD or len(value.src) != 2 or value.src[0].op is not o.PARAM or isinstance(k, LineAxis):
         return None
     position, step = counter("position", axis.size), counter("step", k.row)
-    places = {**axis.apart(position), **({k.parts[-1]: step} if k.pitch else k.apart(step))}
+    places = {**axis.loop_indices(position), **({k.parts[-1]: step} if k.pitch else k.loop_indices(step))}
     offset, terms = linear(substitute_index(value.src[1], places, {}))
     used = [r for r in (*outer, *(k.parts[:-1] if k.pitch else ())) if r in terms]
     own, sums = digits(terms, position, line), digits(terms, step, line)
@@ -109,7 +110,7 @@ def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line
 
 def digits(terms: Terms, whole: UOp, line: int) -> list[Digit]:
     """The digits of a counter in an index: the counter itself, or its quotients and remainders, if together they cover
-    it and are split at whole lines; empty for anything else."""
+    it and are split at whole lines; empty for others."""
     found = []
     for atom, stride in terms.items():
         inner, begin, size = atom, 1, whole.arg.size
@@ -126,7 +127,7 @@ def digits(terms: Terms, whole: UOp, line: int) -> list[Digit]:
 
 
 def _along(parts: list[Digit], at: UOp, axis: FlatAxis) -> list[tuple[Axis, UOp]]:
-    """The axes of a box along a counter, and where the box begins on each; on the last it may begin past the end."""
+    """The axes of a box along a counter, and where the box begins on each; on the last, maybe past the end."""
     places = [divide(at, d.begin) for d in parts]
     inside = [modulo(place, d.size) for place, d in zip(places[:-1], parts)]
     stops = [*[None] * len(inside), axis.pieces(parts[-1].begin)]
@@ -135,15 +136,15 @@ def _along(parts: list[Digit], at: UOp, axis: FlatAxis) -> list[tuple[Axis, UOp]
 
 def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line: int, must_follow_k: bool) \
         -> Factor:
-    """A factor that is first stored in padded lines: along its contiguous axis, or along k if `must_follow_k`, for
+    """A factor that is first stored in padded lines: along its contiguous axis; or, if `must_follow_k`, along k, for
     which it may have to be transposed, in blocks."""
     dtype = value.dtype
     reads = [n.src[1] for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
     whole = [at for at in reads if not ranges_of(at).isdisjoint(k.parts) and not ranges_of(at).isdisjoint(axis.parts)]
-    reads = whole or reads                                        # not loads that are broadcast along an axis
+    reads = whole or reads                                        # without loads that are broadcast along an axis
     along_k = any(to_neighbour(at, k.parts[-1]) == 1 for at in reads) and \
         not any(to_neighbour(at, axis.parts[-1]) == 1 for at in reads)
-    across = must_follow_k and not along_k                        # transposed by the copy
+    across = must_follow_k and not along_k                        # the copy transposes it
     along_k = along_k or must_follow_k
     lines, inner = (axis, k) if along_k else (k, axis)
     used = [r for r in outer if r in ranges_of(value)]
@@ -151,20 +152,21 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
     memory = local(name, dtype, count(used) * lines.size * pitch, "shared")
 
     def copy(at_line: UOp, at: UOp, gate: UOp | None) -> tuple[UOp, UOp]:
-        """The index an element is stored at, and the element: zero where the gate is false and in the padding of K."""
+        """The index at which an element is stored, and the element: zero where the gate is false, and in padding."""
         to = add(multiply(add(multiply(flat_index(used), lines.size), at_line), pitch), at)
         inside = both(gate, k.gate(at if along_k else at_line))
-        return to, zero_outside(substitute_index(value, {**lines.apart(at_line), **inner.apart(at)}, {}), inside)
+        indices = {**lines.loop_indices(at_line), **inner.loop_indices(at)}
+        return to, zero_outside(substitute_index(value, indices, {}), inside)
 
     at_line, at = counter("pl", lines.size), counter("pk", inner.size)
     blocks = CopyAcross.of(loops_around([*used, at_line, at], [Store(memory, *copy(at_line, at, None))], TASK))
     strides = [count(used[i + 1:]) * lines.size * pitch for i in range(len(used))]
-    stored_k = FlatAxis(k.parts, k.size)                          # a padded one is stored with its padding
+    stored_k = FlatAxis(k.parts, k.size)                          # a padded K is stored with its padding
     own, sums = ([Digit(1, of.size, pitch if of is lines else 1)] for of in (axis, k))
     stored = Factor(memory, 0, axis, stored_k, along_k, own, sums, list(zip(used, strides)), [])
     if blocks is not None:
         return replace(stored, before=blocks.blocks())
-    plain = value.op is o.LOAD and len(value.src) == 2            # else loads are scalar
+    plain = value.op is o.LOAD and len(value.src) == 2            # otherwise loads are scalar
     most = 1 if across else gpu.COPY_BYTES // dtype.itemsize if plain else 2
     piece = next(n for n in (8, 4, 2, 1) if n <= most and inner.parts[-1].arg.size % n == 0)
     rows = gpu.SECTOR // dtype.itemsize if across else gpu.PACK_ROWS // max(1, piece // 2)
@@ -176,30 +178,30 @@ def _in_rows(memory: UOp, used: list[UOp], size: tuple[int, int], rows_at_once: 
              copy: Callable[[UOp, UOp, UOp | None], tuple[UOp, UOp]]) -> list[Statement]:
     """The loops that store lines: a thread stores a piece of each of several lines, a group several short lines."""
     lines, inner = size
-    per_line = min(gpu.PACK_LANES, -(-inner // piece))            # threads
+    per_line = min(gpu.PACK_LANES, -(-inner // piece))            # threads per line
     while rows_at_once > 1 and count(used) * lines * inner < gpu.PACK_GROUPS * gpu.PACK_LANES * piece * rows_at_once:
         rows_at_once //= 2                                        # more groups, whose threads wait for fewer loads
     at_once = rows_at_once * (gpu.PACK_LANES // per_line)
     some, block = counter("p", -(-lines // at_once)), counter("pb", -(-inner // (per_line * piece)))
     rows, each, lane = counter("pr", rows_at_once), counter("pe", piece), counter("l", gpu.PACK_LANES)
-    in_group = add(multiply(divide(lane, per_line), rows_at_once), one(rows))
-    at_line = add(multiply(one(some), at_once), in_group)
-    begin = multiply(add(multiply(one(block), per_line), modulo(lane, per_line)), piece)
+    in_group = add(multiply(divide(lane, per_line), rows_at_once), current(rows))
+    at_line = add(multiply(current(some), at_once), in_group)
+    begin = multiply(add(multiply(current(block), per_line), modulo(lane, per_line)), piece)
     gate = both(below(at_line, lines), below(begin, inner))
     gate = both(gate, below(in_group, at_once))
-    to, value = copy(at_line, add(begin, one(each)), gate)
+    to, value = copy(at_line, add(begin, current(each)), gate)
     held = register_over(f"{memory.arg.name}_next", memory.dtype, (rows, each, lane))
-    body: list[Statement] = [Assign(held, value), Store(memory, to, held, None, gate)]      # all loads before stores
+    body: list[Statement] = [Assign(held, value), Store(memory, to, held, None, gate)]  # all loads before the stores
     return nested([*used, some, block], nested([rows, each], [For(lane, LANE, body)], TILE), TASK)
 
 
 def line_of(unit: MatrixUnit) -> int:
-    """Elements of one line of memory that the unit reads: the step of K."""
+    """Elements in one line of memory that the unit reads: the step of K."""
     assert unit.lines is not None
     return unit.lines.line_bytes // unit.left.itemsize
 
 
 def place_in_lines(line: int, lines: int, along: UOp, across: UOp) -> UOp:
-    """The offset of an element in boxes of this many lines, by its position along a line and its line's number."""
+    """The offset of an element in boxes of this many lines, from its position along a line and its line's number."""
     within = add(multiply(across, line), modulo(along, line))
     return add(multiply(divide(along, line), line * lines), within)

@@ -1,7 +1,7 @@
 """Join groups of few channels. In: a product. Out: one with fewer, block-diagonal groups.
 
-A convolution of 32 groups of 4 channels would use 4 of a unit's 64 rows. Sixteen groups joined are 64 rows and 64
-channels, and a sixteenth of the products, those on the diagonal, count. Where channels are summed, the left factor (the
+A convolution of 32 groups of 4 channels would use 4 of a unit's 64 rows. Sixteen joined groups are 64 rows and 64
+channels, of which only the products on the diagonal, a sixteenth, count. If channels are summed, the left factor (the
 weights) is zero off the diagonal. In the gradient by the weights they are not summed: only the diagonal is stored.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, substitute_index
-from glassgrad.compiler.lower.loops import Store, counter, one, ranges_of
+from glassgrad.compiler.lower.loops import Store, counter, current, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import zero_outside
 from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
@@ -25,8 +25,8 @@ def joined_groups(p: Product, most: int) -> Product | None:
     for g in 32: for m in 4: for n in 4: out[g, m, n] = left[4 g + m, k] * right[4 g + n, k]
     ->  for g in 2: for m in 64: for n in 64: out[16 g + m//4, m%4, n%4] = .. if m//4 == n//4
 
-    refuses (None): no loop of K or N is nested in a loop of groups in the right factor's memory; a left factor that is
-    stored with zeros and not small compared to the right one; groups of which no two fit `most` channels
+    refuses (None): no loop of K or N that is nested in a loop of groups in the right factor's memory; a left factor
+    that is stored with zeros and not small compared to the right one; groups of which not even two fit `most` channels
     """
     for g in p.batch:
         for r in (*p.k, *p.n):
@@ -49,7 +49,7 @@ def _reads(factor: UOp) -> list[UOp]:
 
 
 def _follows(factor: UOp, groups: UOp, members: UOp) -> bool:
-    """Whether a factor's groups are adjacent in memory: a group's stride is its number of members times theirs."""
+    """Whether a factor's groups are adjacent in memory: a group's stride is its members times theirs."""
     steps = [(stride_along(n.src[1], groups) or 0, stride_along(n.src[1], members) or 0) for n in _reads(factor)]
     return bool(steps) and all(of_group == step * members.arg.size != 0 for of_group, step in steps)
 
@@ -57,10 +57,10 @@ def _follows(factor: UOp, groups: UOp, members: UOp) -> bool:
 def _joined(p: Product, g: UOp, r: UOp, together: int) -> Product:
     """The product with every `together` groups joined."""
     block = counter(g.arg.name + "b", g.arg.size // together)
-    first = multiply(one(block), together)
+    first = multiply(current(block), together)
 
     def in_one(members: UOp) -> tuple[UOp, UOp, UOp]:
-        """A loop over the members of all joined groups, and the group and the member at its index."""
+        """A loop over the members of all joined groups, with the group and the member at its index."""
         wide = counter(members.arg.name + "w", together * members.arg.size)
         return wide, divide(wide, members.arg.size), modulo(wide, members.arg.size)
     wide, of_right, inside = in_one(r)

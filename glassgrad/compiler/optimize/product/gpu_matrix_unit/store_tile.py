@@ -1,6 +1,6 @@
 """Store a tile's sums. In: the register matrix of a group, the product's epilogue. Out: loops.
 
-Sums go to shared memory line by line, and the epilogue reads them there: so consecutive threads store consecutive
+Sums go to shared memory line by line, and the epilogue reads them there, so that consecutive threads store consecutive
 pieces of a line, whatever the unit's layout is. Does not know which unit it is.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from glassgrad.compiler.graph import DType, UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply
-from glassgrad.compiler.lower.loops import (LANE, TILE, UNIT, For, Statement, Store, counter, load, local, nested,
-                                            nodes_in, one, walk)
+from glassgrad.compiler.lower.loops import (LANE, TILE, UNIT, For, Statement, Store, counter, current, load, local,
+                                            nested, nodes_in, walk)
 from glassgrad.compiler.optimize.moves.gates import below
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_next
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
@@ -21,13 +21,14 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tuple[FlatAxis, UOp], threads: int,
                    over: str, parts: tuple[Parts, UOp] | None = None, into: tuple[UOp, UOp] | None = None) \
         -> list[Statement]:
-    """The loops that move the sums to shared memory and then apply the epilogue: consecutive threads store consecutive
-    pieces of a line. `m` and `n` are the axes and where the tile begins on them. Sums that the epilogue first casts to
-    a small type are cast before they go to shared memory. That memory overlays the one named `over`, or is `into`:
-    memory and an offset. With `parts` the sums are stored as the partial sums of that part of K."""
+    """The loops that move the sums to shared memory and then apply the epilogue, in which consecutive threads store
+    consecutive pieces of a line. `m` and `n` are the axes, and where the tile begins on them. If the epilogue first
+    casts the sums to a small type, they are cast before they go to shared memory. That memory overlays the one named
+    `over`; or it is `into`: a memory and an offset. With `parts`, the sums are stored as the partial sums of that part
+    of K."""
     row, column = total.src
     if parts is None and neighbours_stored(product, n[0]) == 1 < neighbours_stored(product, m[0]):
-        m, n, row, column = n, m, column, row                     # lines go along M, as those of the result do
+        m, n, row, column = n, m, column, row                     # lines go along M, like those of the result
     (axis_m, first_m), (axis_n, first_n) = m, n
     height, width = row.arg.size, column.arg.size
     columns = axis_n.row if parts is not None else neighbours_stored(product, axis_n) if axis_n.stop is None else 1
@@ -41,7 +42,7 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     along = width // piece
     each, further = counter("e", piece), counter("f", 8 // piece)
     times, lane = counter("i", height * width // (8 * threads)), counter("l", threads)
-    at = add(multiply(add(multiply(one(times), 8 // piece), one(further)), threads), lane)
+    at = add(multiply(add(multiply(current(times), 8 // piece), current(further)), threads), lane)
     if across:                       # in the result, a run of a line is followed by that of the next line
         run = columns // piece if width % columns == 0 else 1
         lines = divide(at, run)
@@ -52,19 +53,20 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     at_m, at_n = add(first_m, line), add(first_n, begin)
     gate = both(_inside(axis_m, at_m, height), _inside(axis_n, at_n, width))
     gate = both(gate, both(axis_m.gate(at_m), axis_n.gate(at_n)))
-    result = load(tile, add(add(add(multiply(line, pitch), begin), one(each)), start))
+    result = load(tile, add(add(add(multiply(line, pitch), begin), current(each)), start))
     if parts is None:
         product = product if small is None else product.rounded(small)
-        stores = product.stores(result, {**axis_m.apart(at_m), **axis_n.apart(add(at_n, one(each)))}, gate)
+        indices = {**axis_m.loop_indices(at_m), **axis_n.loop_indices(add(at_n, current(each)))}
+        stores = product.stores(result, indices, gate)
     else:
-        stores = [parts[0].store(parts[1], at_m, add(at_n, one(each)), result, gate)]
+        stores = [parts[0].store(parts[1], at_m, add(at_n, current(each)), result, gate)]
     pieces = nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))
     ahead = read_ahead(pieces, most=4)
     return [*keep, *(ahead if ahead is not pieces else read_next(pieces, most=4))]
 
 
 def _inside(axis: FlatAxis, at: UOp, tile: int) -> UOp | None:
-    """The condition that a position is inside an axis; None where no tile goes past its end."""
+    """The condition that a position is inside an axis; None if no tile goes past its end."""
     if axis.stop is not None:
         return less(at, axis.stop)
     return below(at, axis.size) if axis.size % tile else None
@@ -76,7 +78,7 @@ def epilogue_operations(product: Product) -> int:
 
 
 def neighbours_stored(product: Product, axis: FlatAxis) -> int:
-    """How many consecutive positions of an axis are contiguous in the result: of all its loops, or of the last ones."""
+    """How many positions of an axis are contiguous in the result: those of all its loops, or of the last ones."""
     stores = [s for s in walk(product.epilogue) if isinstance(s, Store)]
     run = 1
     for r in reversed(axis.parts[-1:] if axis.pitch else axis.parts):
@@ -87,13 +89,13 @@ def neighbours_stored(product: Product, axis: FlatAxis) -> int:
 
 
 def _continues(product: Product, axis: FlatAxis, run: int) -> bool:
-    """Whether an axis has stride `run` in the result: runs of the other axis fill the gaps."""
+    """Whether an axis has stride `run` in the result, so that runs of the other axis fill the gaps."""
     stores = [s for s in walk(product.epilogue) if isinstance(s, Store)]
     return 1 < run < 8 and all(stride_along(s.index, axis.parts[-1]) == run for s in stores)
 
 
 def rounded_to(product: Product) -> DType | None:
-    """The 16-bit type that an epilogue casts the sum to before anything else; None where it does not."""
+    """The 16-bit type to which the epilogue first casts the sum; None if it does not."""
     found: set[DType | None] = set()
     for node in nodes_in(product.epilogue):
         if product.total in node.src:

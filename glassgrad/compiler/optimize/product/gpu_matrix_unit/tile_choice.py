@@ -1,8 +1,8 @@
 """Choose the tile of a product on a matrix unit. In: a product, a `Target` with units. Out: a `Tiling`.
 
-`GroupUnitPlan.of` finds the axes and where both factors are copied from: their own memory, an image, or memory they are
-first stored to. `own` is the tile with the least estimated time for the product; `others` are what a search may try;
-`refuses` says what does not fit. The loops are in tile_loops.py.
+`GroupUnitPlan.of` finds the axes, and where both factors are copied from: their own memory, an image, or memory in
+which they are stored first. `own` is the tile with the least estimated time for the product; `others` are those that a
+search may try; `refuses` says what does not fit. The loops are in tile_loops.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GroupUnitPlan:
     """A product in a unit's types on flat axes, and how it would be tiled."""
     product: Product
     target: Target
-    units: list[MatrixUnit]               # for these types, of different shapes
+    units: list[MatrixUnit]               # those for these types, of different shapes
     m: FlatAxis
     n: FlatAxis
     k: FlatAxis
@@ -82,8 +82,8 @@ class GroupUnitPlan:
         return [axis for axis in (self.m, self.n, self.k) if axis.stop is not None]
 
     def takes_run_time_bounds(self) -> bool:
-        """Whether tiles can handle the run-time bounds: these must be of the outermost loops of M, N and K, formulas of
-        one value each, and the factors along those axes copied from where they are."""
+        """Whether tiles can handle the run-time bounds: these must be those of the outermost loops of M, N and K,
+        formulas of one value each, and the factors along those axes must be copied from where they are."""
         lie = all(factor or axis.stop is None and self.k.stop is None
                   for factor, axis in zip(self.placed(), (self.m, self.n)))
         some = self.k.stop is None or bounds(self.k.stop)[0] > 0          # an empty sum has no step
@@ -98,10 +98,10 @@ class GroupUnitPlan:
                    for factor, size, other in zip(self.placed(), sizes, reversed(sizes)))
 
     def with_images(self) -> GroupUnitPlan:
-        """The same, with a factor that is windows of an image copied from the image, if there is one."""
+        """The same plan, where a factor that is windows of an image is copied from the image, if there is one."""
         p, line = self.product, line_of(self.units[0])
         left, right = self.placed()
-        above = None if left else self.with_windows(above=True)          # where results have channels innermost
+        above = None if left else self.with_windows(above=True)          # for results with channels innermost
         if above is not None:
             return above
         if right is not None:
@@ -129,8 +129,8 @@ class GroupUnitPlan:
         return replace(self, m=both_[0].axis, n=both_[1].axis, k=both_[0].k, outer=p.batch, images=both_)
 
     def with_windows(self, above: bool) -> GroupUnitPlan | None:
-        """The same, with the left factor (or the right one) as boxes of an image: each within one image, or with all
-        images on one axis, whichever takes less time."""
+        """The same plan, with the left factor (or the right one) as boxes of an image: each within one image, or with
+        all images on one axis, whichever takes less time."""
         p, own, of = (self.product, self.left, self.product.m) if above else (self.product, self.right, self.product.n)
         other, axis = (self.right, self.n) if above else (self.left, self.m)
         plans = []
@@ -145,8 +145,8 @@ class GroupUnitPlan:
         return all_ if ONE_AXIS * all_.quickest()[0] < each.quickest()[0] else each
 
     def with_columns_of_all(self) -> GroupUnitPlan:
-        """The same, with columns of all images on one axis, where the right factor is stored first anyway: then only
-        the last tile is partly empty, not one per image."""
+        """The same plan, with the columns of all images on one axis, if the right factor is stored first anyway: then
+        only the last tile is partly empty, not one per image."""
         images = [r for r in self.outer if r in self.product.n]
         if not images or self.placed()[1] is not None:
             return self
@@ -160,8 +160,8 @@ class GroupUnitPlan:
         return lies or count((*axis.parts, *k.parts)) * factor.dtype.itemsize <= gpu.CACHE_BYTES
 
     def with_padded_sum(self, line: int) -> GroupUnitPlan:
-        """The same, with the last loop of K padded with zeros to whole lines: the loops before it, such as images of a
-        batch, are further axes of the boxes."""
+        """The same plan, with the last loop of K padded with zeros to whole lines; the loops before it, such as images
+        of a batch, become further axes of the boxes."""
         *around, last = self.product.k
         pitch = -(-last.arg.size // line) * line
         if not around or pitch > MOST_PADDED * last.arg.size:
@@ -181,8 +181,8 @@ class GroupUnitPlan:
         return self.quickest()[-1]
 
     def quickest(self) -> tuple[float, int, Tiling]:
-        """The time of the whole product with the best tile, minus its number of stages, and that tile; where axes have
-        run-time bounds, the sum over short, middle and long ones."""
+        """The time of the whole product with the best tile, minus its number of stages, and that tile. If axes have
+        run-time bounds, the time is the sum over short, middle and long ones."""
         left, right = self.placed()
         in_two = (left is not None and left.in_two_lines, right is not None and right.in_two_lines)
         narrow = neighbours_stored(self.product, self.n) % 8 > 0         # then stores of few threads take long
@@ -197,7 +197,7 @@ class GroupUnitPlan:
                    key=lambda way: way[:2])
 
     def shorter(self, share: float) -> GroupUnitPlan:
-        """The same with axes that have run-time bounds at this share of their size."""
+        """The same plan, with axes that have run-time bounds at this share of their size."""
         m, n, k = (axis if axis.stop is None else replace(axis, size=math.ceil(axis.size * share))
                    for axis in (self.m, self.n, self.k))
         return replace(self, m=m, n=n, k=k)
@@ -219,7 +219,7 @@ class GroupUnitPlan:
         return gpu.unit_tile_time(tiles, steps, tile, processors, in_two, c.cluster) + joined
 
     def others(self) -> list[Tiling]:
-        """Every tile; persistent groups, one per processor; and clusters."""
+        """Every tile, also with persistent groups, one per processor, and with clusters."""
         found = dict.fromkeys([self.with_tile(rows // unit.rows, unit, at_once) for unit in self.units
                                for rows, columns, at_once in gpu.UNIT_RATES if columns == unit.columns])
         more = [way for c in found for way in (self.staying(c), replace(c, cluster=2))]
@@ -236,7 +236,7 @@ class GroupUnitPlan:
         return count(self.outer) * -(-self.m.size // (groups * unit.rows)) * -(-self.n.size // unit.columns)
 
     def parts(self, groups: int, unit: MatrixUnit) -> int:
-        """The number of equal parts of K, where tiles alone would leave most processors idle; else 1. Steps past the
+        """The number of equal parts of K, if tiles alone would leave most processors idle; otherwise 1. Steps past the
         end of K add zeros."""
         steps, processors = -(-self.k.size // line_of(unit)), self.target.few_tasks // 2
         most = min(processors // self.tiles(groups, unit), steps // gpu.UNIT_PART, gpu.MOST_PARTS)
@@ -246,12 +246,12 @@ class GroupUnitPlan:
         return even if even >= gpu.EVEN_PARTS * most else -(-steps // -(-steps // most))
 
     def tiles_known(self, rows: int) -> bool:
-        """Whether the number of tiles is known at compile time: no axis has a run-time bound, or one tile has all rows
-        of the only one that has."""
+        """Whether the number of tiles is known at compile time: no axis has a run-time bound, or only M has, and one
+        tile has all its rows."""
         return not self.bounded or self.bounded == [self.m] and self.m.size <= rows
 
     def stages(self, groups: int, unit: MatrixUnit, at_once: int) -> int:
-        """How many stages fit, where `at_once` groups share a processor's memory; 0 where not even the sums do."""
+        """How many stages fit if `at_once` groups share a processor's memory; 0 if not even the sums do."""
         line, limit = line_of(unit), gpu.SHARED_BYTES // at_once
         stage = (groups * unit.rows + unit.columns) * line * unit.left.itemsize
         sums = groups * unit.rows * (unit.columns + gpu.UNIT_PAD) * unit.total.itemsize
@@ -259,7 +259,7 @@ class GroupUnitPlan:
         return max(min(2, steps), min(limit // stage, gpu.MOST_STAGES, steps)) if sums <= limit else 0
 
     def stage_size(self, c: Tiling) -> int:
-        """Elements of a stage: a step of both factors; in persistent groups at least a tile of rounded sums."""
+        """Elements per stage: a step of both factors; in persistent groups, at least a tile of rounded sums."""
         unit = self.unit(c)
         step = (c.rows * unit.rows + unit.columns) * c.k_block
         tile = c.rows * unit.rows * (unit.columns + gpu.UNIT_PAD) if c.stay else 0
@@ -267,7 +267,7 @@ class GroupUnitPlan:
         return -(-max(step, tile) // whole) * whole
 
     def groups_at_once(self, elements: int) -> int:
-        """How many groups run at once, where each has this many elements of shared memory."""
+        """How many groups run at once if each has this many elements of shared memory."""
         bytes_ = elements * self.units[0].left.itemsize
         return self.target.few_tasks // 2 * (2 if bytes_ <= gpu.SHARED_BYTES // 2 else 1)
 
@@ -284,7 +284,7 @@ class GroupUnitPlan:
         return next(u for u in self.units if u.name == c.unit)
 
     def refuses(self, c: Tiling) -> str | None:
-        """Why this product cannot be tiled like this; None where it can."""
+        """Why this product cannot be tiled like this; None if it can."""
         if c.unit not in [u.name for u in self.units]:
             return "no unit of that name multiplies these types"
         unit = self.unit(c)
@@ -299,14 +299,14 @@ class GroupUnitPlan:
             return self.refuses_cluster(c)
         if not c.stay:
             return None
-        if self.apart(c) or rounded_to(self.product) is not unit.left or self.images != (None, None):
+        if self.stores_in_second_phase(c) or rounded_to(self.product) is not unit.left or self.images != (None, None):
             return "groups stay where sums are stored in the type of the factors: a stage holds a tile of them"
         if c.stages * self.stage_size(c) * unit.left.itemsize > gpu.SHARED_BYTES:
             return "stages that hold a tile each do not fit the memory of a group"
         return None
 
-    def apart(self, c: Tiling) -> bool:
-        """Whether a second phase stores the results: of split K, or of results contiguous along neither axis."""
+    def stores_in_second_phase(self, c: Tiling) -> bool:
+        """Whether a second phase stores the results: for split K, or results that are contiguous along neither axis."""
         return c.k_parts > 1 or self.out_of_order
 
     @property
@@ -316,7 +316,7 @@ class GroupUnitPlan:
             neighbours_stored(self.product, self.n) == neighbours_stored(self.product, self.m) == 1
 
     def refuses_cluster(self, c: Tiling) -> str | None:
-        """Why groups cannot share the copies of this product's right factor; None where they can."""
+        """Why groups cannot share the copies of this product's right factor; None if they can."""
         if c.cluster != 2 or c.stay:
             return "clusters are two groups, of one tile each"
         if -(-self.m.size // (c.rows * self.unit(c).rows)) % c.cluster or self.images != (None, None):

@@ -1,13 +1,13 @@
-"""A contraction on a matrix unit of a group of threads. In: a product, a `Target` with units. Out: phases, or None.
+"""Build the loops of a contraction on a GPU's matrix unit. In: a product, a `Target` with units. Out: phases, or None.
 
     phases     store a factor that cannot be copied from where it is (computed, masked, with rows not aligned to 16
                bytes): [line][k or position], lines padded
     TASK tiles of M and N:
         start async copies of the first steps of both factors into stages of shared memory
-        for steps of K (or of a part of it, where tiles are few):
+        for steps of K (or of a part of it, if there are few tiles):
             wait for its copies; one step of the unit; wait for the step before it; refill the stage that it read
         store the sums to shared memory, line by line; the epilogue reads them there
-    for all results, where columns are not contiguous in memory or K is split: the epilogue of the stored sums
+    for all results, if columns are not contiguous in memory or K is split: the epilogue of the stored sums
 
 Copies fill in zeros past the edges of M, N and K; stores past those of M and N are masked off. All threads do the same
 (no warp specialization). Does not know which unit it is: shapes, layouts and limits come from targets/.
@@ -18,8 +18,8 @@ from __future__ import annotations
 from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import add, divide, index, less, modulo, multiply
 from glassgrad.compiler.lower.group_statements import AwaitCopies, AwaitSteps, Barrier, CopyBoxes
-from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, For, If, Statement, counter, left_of,
-                                            load, local, nested, one, register, task_loops)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, For, If, Statement, counter, current,
+                                            load, local, nested, piece_bound, register, task_loops)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below
@@ -52,7 +52,8 @@ def on_gpu_matrix_unit(product: Product, target: Target, decisions: Decisions) \
 
 
 class GroupUnitTile:
-    """A product tiled as chosen: a tile is `rows` matrices of the unit, stacked along M, one per set of its threads."""
+    """A product tiled as chosen: a tile is `rows` matrices of the unit, stacked along M, each computed by one set of
+    its threads."""
 
     def __init__(self, plan: GroupUnitPlan, c: Tiling):
         self.plan, self.product, self.stages, self.unit = plan, plan.product, c.stages, plan.unit(c)
@@ -64,27 +65,28 @@ class GroupUnitTile:
                                  for name, of, factor in zip(("left", "right"), plan.factors(), plan.placed()))
         tiles_m = -(-self.m.size // self.height)
         together = -(-tiles_m // -(-tiles_m // gpu.TILES_TOGETHER))
-        if c.stay or c.cluster > 1:                               # tiles are numbered: bands of them must be equal
+        if c.stay or c.cluster > 1:  # tiles are numbered: bands of them must be of equal size
             together = next(n for n in range(together, 0, -1) if tiles_m % n == 0 and n % c.cluster == 0)
         if self.m.stop is not None and -(-self.n.size // self.width) <= plan.target.few_tasks // 2:
             together = tiles_m                      # all columns run at once: no group starts past the run-time bound
         self.group, self.in_group = counter("mg", -(-tiles_m // together)), counter("mi", together // c.cluster)
         self.cluster = counter("mc", c.cluster)
         self.task_n = counter("nb", -(-self.n.size // self.width))
-        tile = add(multiply(one(self.group), together), add(multiply(one(self.in_group), c.cluster), one(self.cluster)))
+        in_group = add(multiply(current(self.in_group), c.cluster), current(self.cluster))
+        tile = add(multiply(current(self.group), together), in_group)
         self.first_m = multiply(tile, self.height)
-        self.first_n = multiply(one(self.task_n), self.width)
+        self.first_n = multiply(current(self.task_n), self.width)
         self.part, self.steps = counter("kp", c.k_parts), -(-plan.k.size // (self.line * c.k_parts))
         self.row, self.column = counter("r", self.height), counter("c", self.width)
         self.total = register(self.product.total.arg, self.unit.total, (self.row, self.column))
         self.left_size = self.height * self.line
         self.stage_size = plan.stage_size(c)
         self.memory = local("stages", self.unit.left, self.stages * self.stage_size)
-        self.apart = plan.apart(c)
+        self.second_phase = plan.stores_in_second_phase(c)
         self.steps_now = plan.k.pieces(self.line) or index(self.steps)
         tiles = self.m.pieces(self.height)
-        self.tiles_left = left_of(tiles_m, together, self.group) if tiles is None else \
-            add(tiles, multiply(one(self.group), -together))
+        self.tiles_left = piece_bound(tiles_m, together, self.group) if tiles is None else \
+            add(tiles, multiply(current(self.group), -together))
         stops = {self.group: self.m.pieces(self.height * together), self.task_n: self.n.pieces(self.width)}
         self.stops = {r: stop for r, stop in stops.items() if stop is not None}
         small = rounded_to(self.product) if c.k_parts == 1 else None
@@ -103,7 +105,7 @@ class GroupUnitTile:
             tasks = nested([*self.outer, self.part, self.group, self.task_n], body, TASK)
             for loop in task_loops(tasks)[0]:
                 loop.stop = self.stops.get(loop.range, loop.stop)
-        joined = self.parts.joined() if self.apart else []
+        joined = self.parts.joined() if self.second_phase else []
         return [*[f.before for f in (self.left, self.right) if f.before], tasks], joined
 
     def in_unit(self, body: list[Statement]) -> list[Statement]:
@@ -113,18 +115,18 @@ class GroupUnitTile:
         """The steps of K, with copies for the next ones in flight."""
         ahead = max(1, self.stages - 1)
         first, step = counter("ka", ahead), counter("ks", self.steps)
-        later = add(one(step), index(ahead))
-        body = self.step(one(step))
+        later = add(current(step), index(ahead))
+        body = self.step(current(step))
         if self.steps > ahead:
             body.append(If(less(later, self.steps_now), [self.copies(later, later)]))
-        begin: list[Statement] = [self.copies(one(first), one(first))]
+        begin: list[Statement] = [self.copies(current(first), current(first))]
         stop = None if self.plan.k.stop is None else self.steps_now
         if stop is not None and ahead > 1:
             begin = [If(less(first, stop), begin)]
         return [*nested([first], begin), *([For(step, LOOP, body, stop)] if self.steps > 1 else body)]
 
     def step(self, round_: UOp) -> list[Statement]:
-        """A step of the unit on the copies of a round; after it the stage of the previous step is free."""
+        """A step of the unit on the copies of a round; afterwards, the stage of the previous step is free."""
         depth = counter("k", self.line)
         begin = multiply(modulo(round_, self.stages), self.stage_size)
         left, right = (place_in_lines(self.line, self.line, *((depth, at) if factor.along_k else (at, depth)))
@@ -144,35 +146,35 @@ class GroupUnitTile:
 
         def copies(tile: UOp, later: UOp) -> Statement:
             """The copies of a step, which may belong to the next tile; none past the last tile."""
-            number = add(multiply(add(tile, divide(later, self.steps)), groups), one(group))
+            number = add(multiply(add(tile, divide(later, self.steps)), groups), current(group))
             round_ = add(multiply(tile, self.steps), later)
-            begun = moves.rebuild([self.copies(modulo(later, self.steps), round_)], order.apart(number))
+            begun = moves.rebuild([self.copies(modulo(later, self.steps), round_)], order.loop_indices(number))
             inside = below(number, order.size)
             return begun[0] if inside is None else If(inside, begun)
-        number = add(multiply(one(tile), groups), one(group))
-        round_ = add(multiply(one(tile), self.steps), one(step))
-        steps = [*self.step(round_), copies(one(tile), add(one(step), index(self.stages - 1)))]
-        last = add(multiply(one(tile), self.steps), index(self.steps - 1))
+        number = add(multiply(current(tile), groups), current(group))
+        round_ = add(multiply(current(tile), self.steps), current(step))
+        steps = [*self.step(round_), copies(current(tile), add(current(step), index(self.stages - 1)))]
+        last = add(multiply(current(tile), self.steps), index(self.steps - 1))
         into = self.memory, multiply(modulo(last, self.stages), self.stage_size)
         body = [*self.in_unit([Assign(self.total, const(0, self.unit.total))]),
                 *([For(step, LOOP, steps)] if self.steps > 1 else steps), AwaitSteps(0), Barrier(),
-                *moves.rebuild(self.epilogue(into), order.apart(number)), Barrier(copies=True)]
+                *moves.rebuild(self.epilogue(into), order.loop_indices(number)), Barrier(copies=True)]
         stop = None if order.size % groups == 0 else \
-            add(divide(add(index(order.size - 1), multiply(one(group), -1)), groups), index(1))
+            add(divide(add(index(order.size - 1), multiply(current(group), -1)), groups), index(1))
         first = counter("ka", self.stages - 1)
         tiles: list[Statement] = [For(tile, LOOP, body, stop)] if tile.arg.size > 1 else body
-        return nested([group], [*nested([first], [copies(index(0), one(first))]), *tiles], TASK)
+        return nested([group], [*nested([first], [copies(index(0), current(first))]), *tiles], TASK)
 
     def copies(self, step: UOp, round_: UOp) -> CopyBoxes:
         """The copies of both factors for a step of K, into the stage of its round."""
         to = multiply(modulo(round_, self.stages), self.stage_size)
-        k = multiply(add(multiply(one(self.part), self.steps), step), self.line)
+        k = multiply(add(multiply(current(self.part), self.steps), step), self.line)
         return CopyBoxes(self.memory, round_, (
             *self.left.boxes(self.line, to, self.first_m, self.height, k),
             *self.right.boxes(self.line, add(to, index(self.left_size)), self.first_n, self.width, k)),
             cluster=self.cluster if self.cluster.arg.size > 1 else None)
 
     def epilogue(self, into: tuple[UOp, UOp] | None = None) -> list[Statement]:
-        parts = (self.parts, one(self.part)) if self.apart else None
+        parts = (self.parts, current(self.part)) if self.second_phase else None
         return tile_to_memory(self.product, self.total, (self.m, self.first_m), (self.n, self.first_n), self.threads,
                               "stages", parts, into)

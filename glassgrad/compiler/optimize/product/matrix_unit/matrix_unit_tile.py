@@ -1,6 +1,6 @@
-"""A contraction on a matrix unit. In: a product, a `Target` with units. Out: phases, or None.
+"""Tile a contraction for a matrix unit. In: a product, a `Target` with units. Out: phases, or None.
 
-For factors of a type that a unit multiplies (bfloat16 into float32, bytes into int32), also where the loops first widen
+For factors of a type that a unit multiplies (bfloat16 into float32, bytes into int32), even if the loops first widen
 them to float32 or int32. As register_tile/, with a small matrix instead of a vector:
 
     phase 1   pack the left factor as the unit reads it       [panel of M][step of K][row][k]      unless read in place
@@ -8,7 +8,7 @@ them to float32 or int32. As register_tile/, with a small matrix instead of a ve
     phase 3   TASK blocks of M and N: for blocks of K: for panels of N: for panels of M: a few small matrices of sums,
               UNIT steps over both panels, then to LOCAL memory; the epilogue reads them there, in vectors
 
-Past the end of K both factors are zeros; what lies past the edges of M and N is dropped at the store. Does not know
+Past the end of K, both factors are zeros; results past the edges of M and N are dropped at the store. Does not know
 which unit it is: shapes, types and limits come from targets/matrix_units.py.
 """
 
@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LOOP, TILE, UNIT, Accumulate, Assign, For, Statement, Store, counter, load,
-                                            local, loops_around, nested, one, register)
+from glassgrad.compiler.lower.loops import (LOOP, TILE, UNIT, Accumulate, Assign, For, Statement, Store, counter,
+                                            current, load, local, loops_around, nested, register)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below
@@ -48,7 +48,7 @@ def on_matrix_unit(product: Product, target: Target, decisions: Decisions) -> li
 class UnitPlan(FlatProduct):
     """A product in a unit's types on flat axes, and how it would be tiled."""
     unit: MatrixUnit
-    before: list[list[Statement]]       # phases that store a padded image with its zeros
+    before: list[list[Statement]]       # phases that copy a padded image with its zeros
 
     @staticmethod
     def of(p: Product, target: Target) -> UnitPlan | None:
@@ -67,7 +67,7 @@ class UnitPlan(FlatProduct):
             n, n_out = image
         plan = UnitPlan(p, target, m, n, [*p.batch, *m_out, *n_out], unit, before)
         own = plan.own()
-        padded = plan.around * plan.steps * unit.depth
+        padded = plan.repetitions * plan.steps * unit.depth
         for size, tiles, wide in ((m.size, own.rows, unit.rows), (n.size, own.vectors, unit.columns)):
             padded *= -(-size // (tiles * wide)) * tiles * wide
         return plan if plan.work >= units.LIMITS.least_work and padded <= units.WASTE * plan.work else None
@@ -96,9 +96,9 @@ class UnitPlan(FlatProduct):
         rows, columns = tiles_m * self.unit.rows, tiles_n * self.unit.columns
         panels_m, panels_n = self.panels(c)
         wanted = self.tasks_wanted(limits)
-        block_m, block_n = -(-panels_m // min(wanted, panels_m)), panels_n      # of an image: whole rows
+        block_m, block_n = -(-panels_m // min(wanted, panels_m)), panels_n      # for an image: whole rows
         if not c.pitch:
-            sums = rows * columns * self.unit.total.itemsize                      # that are kept between blocks of K
+            sums = rows * columns * self.unit.total.itemsize  # bytes that are kept between blocks of K
             fit = self.target.l2_bytes // 2 // sums if c.k_block else panels_m * panels_n
             block_m, block_n = blocks(panels_m, panels_n, wanted, square(rows, columns),
                                       lambda m: max(fit // m, int(m == 1)))
@@ -111,7 +111,7 @@ class UnitPlan(FlatProduct):
         return -(-self.m.size // (c.rows * self.unit.rows)), -(-self.n.size // (c.vectors * self.unit.columns))
 
     def refuses(self, c: Tiling) -> str | None:
-        """Why this product cannot be tiled like this; None where it can."""
+        """Why this product cannot be tiled like this; None if it can."""
         if c.rows * c.vectors + c.rows + c.vectors > self.unit.registers:
             return f"sums and operands take more than {self.unit.registers} registers"
         panels_m, panels_n = self.panels(c)
@@ -122,15 +122,15 @@ class UnitPlan(FlatProduct):
         if c.k_block >= self.steps:
             return f"there are {self.steps} steps of K"
         panel = c.rows * self.unit.rows * c.vectors * self.unit.columns
-        if panel * c.block_n * (c.block_m if c.k_block else 1) > cpu.MOST_RESTING:
+        if panel * c.block_n * (c.block_m if c.k_block else 1) > cpu.MOST_WAITING_SUMS:
             return "the sums of a block do not fit a cache"
         if c.left not in ("packed", "in_place"):
             return "a unit reads the left factor in place or from panels"
         return self.can_stay_in_place(c.rows * self.unit.rows) if c.left == "in_place" else None
 
     def can_stay_in_place(self, rows: int) -> str | None:
-        """Why the left factor must be packed; None where the unit can read it in place: rows contiguous along k in
-        whole steps, and whole panels of rows (the last one may overlap the one before)."""
+        """Why the left factor must be packed; None if the unit can read it in place: rows contiguous along k in whole
+        steps, and whole panels of rows (the last one may overlap the one before)."""
         if self.depth % self.unit.depth:
             return "the left factor is not a matrix of whole steps"
         return self.why_left_not_along_k(rows)
@@ -164,12 +164,12 @@ class UnitTile(PanelBlocks):
         return [*packed, self.as_tasks(self.outer, body, self.work >= units.LIMITS.task_work)]
 
     def in_blocks_of_k(self) -> list[Statement]:
-        """Long sums: for a block of K at a time, all tiles of the task; between them the sums stay in LOCAL memory."""
+        """Long sums: all tiles of the task do one block of K at a time; in between, the sums stay in LOCAL memory."""
         count = -(-self.steps // self.k_block)
         size = -(-self.steps // count)
         count = -(-self.steps // size)
         block = counter("kb", count - 1)
-        first = multiply(add(one(block), index(1)), size)
+        first = multiply(add(current(block), index(1)), size)
         rest = load(self.tiles, self.place_in_unit())
         stop = None if self.steps % size == 0 else add(index(self.steps), multiply(first, -1))
         later = self.over_m(self.over_n(self.sums(rest, first, size, stop)))
@@ -178,20 +178,20 @@ class UnitTile(PanelBlocks):
                 *self.over_m(self.epilogue())]
 
     def index_of(self, row: UOp, column: UOp) -> UOp:
-        """The index of a sum in LOCAL memory: rows of a panel of M, each with all the task's columns."""
-        above = multiply(one(self.in_m), self.rows) if self.k_block else index(0)
+        """The index of a sum in LOCAL memory: rows of a panel of M, each with all of the task's columns."""
+        above = multiply(current(self.in_m), self.rows) if self.k_block else index(0)
         return add(multiply(add(above, row), self.width), column)
 
     def place_in_unit(self) -> UOp:
         """The index in LOCAL memory of an element of the unit's matrices of sums."""
         unit, inside = self.unit, self.inside
-        column = add(multiply(one(self.in_n), self.columns), multiply(one(self.tile_n), unit.columns))
-        return self.index_of(add(multiply(one(self.tile_m), unit.rows), inside.row), add(column, inside.column))
+        column = add(multiply(current(self.in_n), self.columns), multiply(current(self.tile_n), unit.columns))
+        return self.index_of(add(multiply(current(self.tile_m), unit.rows), inside.row), add(column, inside.column))
 
     def sums(self, begin: UOp, first: UOp, count: int, stop: UOp | None = None) -> list[Statement]:
-        """The sums of one panel of M and one of N over some steps of K, to LOCAL memory."""
+        """Compute the sums of one panel of M and one of N over some steps of K, and add them to LOCAL memory."""
         step = counter("ks", count)
-        a, b = self.factors(add(first, one(step)))
+        a, b = self.factors(add(first, current(step)))
         product = Accumulate(self.total, o.ADD, a.cast(self.unit.total) * b.cast(self.unit.total))
         body = loops_around([self.inside.word, self.inside.piece], [product], UNIT)
         body = [For(step, LOOP, body, stop)] if count > 1 else body
@@ -201,16 +201,17 @@ class UnitTile(PanelBlocks):
     def factors(self, step: UOp) -> tuple[UOp, UOp]:
         """The operands of one step of the unit, in the factors' own types."""
         inside, unit = self.inside, self.unit
-        b = self.right.element(self.panel_n, step, one(self.tile_n), inside.column, inside)
+        b = self.right.element(self.panel_n, step, current(self.tile_n), inside.column, inside)
         if not self.left_in_place:
-            return self.left.element(self.panel_m, step, one(self.tile_m), inside.row, inside), b
-        row = add(multiply(one(self.tile_m), unit.rows), inside.row)
+            return self.left.element(self.panel_m, step, current(self.tile_m), inside.row, inside), b
+        row = add(multiply(current(self.tile_m), unit.rows), inside.row)
         k = add(add(multiply(step, unit.depth), multiply(inside.word, unit.pieces)), inside.piece)
         at_m = add(self.first_row(), row)
-        return substitute_index(self.product.left, {**self.m.apart(at_m), self.product.k[0]: k}, {}), b
+        return substitute_index(self.product.left, {**self.m.loop_indices(at_m), self.product.k[0]: k}, {}), b
 
     def first_row(self) -> UOp:
-        """The first row of a panel of M. Read in place, the last panel starts early, so that no row is past the end."""
+        """The first row of a panel of M. If rows are read in place, the last panel starts early, so that no row is past
+        the end."""
         first = multiply(self.panel_m, self.rows)
         return first.minimum(self.m.size - self.rows) if self.left_in_place and self.m.size % self.rows else first
 
@@ -225,12 +226,12 @@ class UnitTile(PanelBlocks):
         if self.n.pitch:
             down, along = self.n.parts
             result = load(self.tiles, self.index_of(row, add(multiply(down, self.n.pitch), along)))
-            stores = self.product.stores(result, self.m.apart(at_m), gate)
+            stores = self.product.stores(result, self.m.loop_indices(at_m), gate)
             return [For(row, LOOP, [For(down, LOOP, moves.wide(For(along, LOOP, stores), 2, self.lanes))])]
         column = counter("ni", self.columns)
         at_n = add(multiply(self.panel_n, self.columns), column)
         gate = both(gate, below(at_n, self.n.size) if self.n.size % self.columns else None)
-        result = load(self.tiles, self.index_of(row, add(multiply(one(self.in_n), self.columns), column)))
-        stores = self.product.stores(result, {**self.m.apart(at_m), **self.n.apart(at_n)}, gate)
+        result = load(self.tiles, self.index_of(row, add(multiply(current(self.in_n), self.columns), column)))
+        stores = self.product.stores(result, {**self.m.loop_indices(at_m), **self.n.loop_indices(at_n)}, gate)
         body = moves.wide(For(column, LOOP, stores), -(-self.columns // self.lanes), self.lanes)
         return [For(row, LOOP, self.over_n(body))]

@@ -1,6 +1,6 @@
-"""Which matrix unit multiplies a product. In: a product, a `Target`. Out: a `MatrixUnit` and the factors in its types.
+"""Choose the matrix unit for a product. In: a product, a `Target`. Out: a `MatrixUnit` and the factors in its types.
 
-Loops often widen what a unit takes narrow: the factors are then what they were before.
+Loops often widen values that a unit takes narrow: the factors are then the values before widening.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 
 def narrowed(value: UOp, dtype: DType) -> UOp | None:
-    """The value before it was widened from the narrower `dtype`; None where it was not."""
+    """The value before it was widened from the narrower `dtype`; None if it was not."""
     if value.dtype is dtype:
         return value
     if value.op is o.CAST and value.src[0].dtype is dtype:
@@ -27,7 +27,7 @@ def narrowed(value: UOp, dtype: DType) -> UOp | None:
 
 def unit_for(p: Product, target: Target, suits: Callable[[MatrixUnit], bool] = lambda unit: True) \
         -> tuple[MatrixUnit, UOp, UOp] | None:
-    """The first unit that multiplies a product's types, and both factors in those types; None where there is none."""
+    """The first unit that multiplies a product's types and `suits`, and both factors in those types; or None."""
     for unit in target.units if p.pair is None else ():
         left, right = narrowed(p.left, unit.left), narrowed(p.right, unit.right)
         if p.total.dtype is unit.total and left is not None and right is not None and suits(unit):

@@ -1,7 +1,8 @@
 """Pack the factors of a product for a matrix unit. In: a factor and its axes. Out: the loops that copy it into panels.
 
 Rows of `left` are contiguous along k, and `right` has words of consecutive k (targets/matrix_units.py). As in
-packing.py, the pack loop absorbs what comes before; past the end of K it stores zeros. Does not know the tile.
+packing.py, the packing loop applies views, casts and prologues; past the end of K it stores zeros. Does not know the
+tile.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, For, If, Statement, Store, counter, flat_index,
-                                            load, local, loops_around, nested, one, ranges_of)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, For, If, Statement, Store, counter, current,
+                                            flat_index, load, local, loops_around, nested, ranges_of)
 from glassgrad.compiler.lower.missing_instructions import carrier
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below, zero_outside
@@ -20,7 +21,7 @@ from glassgrad.compiler.optimize.product.recognize import count, stride_along
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
 
-FEW_TASKS = 8              # steps of K that are enough tasks, so that each can pack whole rows
+FEW_TASKS = 8              # steps of K that make enough tasks, so that each can pack whole rows
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class UnitRanges:
     """The counters inside one instruction of a matrix unit."""
     row: UOp
     column: UOp
-    word: UOp                 # of k
-    piece: UOp                # of a word
+    word: UOp                 # word along k
+    piece: UOp                # element of a word
 
     @staticmethod
     def of(unit: MatrixUnit) -> UnitRanges:
@@ -39,7 +40,7 @@ class UnitRanges:
 
 class UnitPanels:
     """One factor, packed as [outer loops it depends on][panel][step of K] and then, for `left`, [row][k], for `right`,
-    [word of k][column]. A left factor that is not contiguous along k is packed in words, too: [row][word of k]."""
+    [word of k][column]. A left factor that is not contiguous along k is packed in words too: [row][word of k]."""
 
     def __init__(self, name: str, value: UOp, axis: FlatAxis, outer: list[UOp], k: list[UOp], unit: MatrixUnit,
                  tiles: int, panels: int, in_words: bool):
@@ -61,9 +62,9 @@ class UnitPanels:
         reads = [n.src[1] for n in toposort([self.value]) if n.op is o.LOAD]
         return bool(reads) and all(stride_along(at, along) == 1 and stride_along(at, spot) != 1 for at in reads)
 
-    # -- where elements are ----------------------------------------------------------------------------------
+    # -- addresses -------------------------------------------------------------------------------------------
     def index_of(self, panel: UOp, step: UOp, position: UOp, k: UOp) -> UOp:
-        """The index in memory of a position of a panel; k counts words of the step, or elements if not in words."""
+        """The index in memory of a position of a panel; k counts words of the step, or elements."""
         at = add(multiply(add(multiply(flat_index(self.outer), self.panels), panel), self.steps), step)
         if self.right:
             return add(multiply(add(multiply(at, self.unit.words), k), self.width), position)
@@ -83,7 +84,7 @@ class UnitPanels:
 
     # -- packing ---------------------------------------------------------------------------------------------
     def pack(self, lanes: int) -> list[Statement]:
-        """The loops that fill the panels, lanes along what is contiguous in memory."""
+        """The loops that fill the panels, with lanes along the axis that is contiguous in memory."""
         panel, whole = counter("p", self.panels), self.k.size // self.unit.depth
         copies = count(self.outer)
         kind = TASK if copies * self.panels * self.steps * self.width * self.unit.depth >= cpu.PACK_WORK else LOOP
@@ -93,10 +94,10 @@ class UnitPanels:
         else:
             if whole:
                 step = counter("ks", whole)
-                inner = self.one_step(one(panel), one(step), lanes, False)
+                inner = self.one_step(current(panel), current(step), lanes, False)
                 body += [For(step, LOOP, inner)] if whole > 1 else inner
             if whole < self.steps:
-                body += self.one_step(one(panel), index(whole), lanes, True)
+                body += self.one_step(current(panel), index(whole), lanes, True)
             body = [For(panel, kind, body)] if self.panels > 1 else body
         return loops_around(self.outer, body, kind)
 
@@ -115,7 +116,7 @@ class UnitPanels:
         return [For(step, kind, [If(less(step, index(whole)), rows(step, False)), If(last, rows(index(whole), True))])]
 
     def one_step(self, panel: UOp, step: UOp, lanes: int, ragged: bool) -> list[Statement]:
-        """One step of K of one panel; `ragged`: K ends within it."""
+        """Pack one step of K of one panel; `ragged`: K ends within it."""
         spot = counter("q", self.width)
         word, k = counter("w", self.unit.words), counter("k", self.unit.depth)
         if not self.words:
@@ -130,7 +131,7 @@ class UnitPanels:
         store = [Store(self.memory, self.index_of(panel, step, spot, word), value)]
         if self.right and not self.along_k:
             return [For(word, LOOP, moves.wide(For(spot, LOOP, store), -(-self.width // lanes), lanes))]
-        # contiguous along the other axis than wanted: square blocks are transposed in registers
+        # contiguous along the other axis: square blocks are transposed in registers
         across, over = (word, spot) if self.right else (spot, word)
         return self.transposed(store, across, over, lanes)
 
@@ -139,25 +140,26 @@ class UnitPanels:
         blocks_a, blocks_o = -(-across.arg.size // lanes), -(-over.arg.size // lanes)
         block_a, block_o = counter("qa", blocks_a), counter("qo", blocks_o)
         lane, tile = counter("l", min(lanes, across.arg.size)), counter("t", min(lanes, over.arg.size))
-        body = moves.rebuild(store, {across: add(multiply(one(block_a), lanes), lane),
-                                     over: add(multiply(one(block_o), lanes), tile)})
+        body = moves.rebuild(store, {across: add(multiply(current(block_a), lanes), lane),
+                                     over: add(multiply(current(block_o), lanes), tile)})
         return nested([block_o, block_a], nested([tile], nested([lane], body, LANE), TILE))
 
     def at(self, panel: UOp, spot: UOp, k: UOp, ragged: bool, clamp: bool) -> UOp:
-        """The factor at a position of a panel and an element of K: zero past the end of K. Past the edge of its own
-        axis any value will do: the last position again (`clamp`), or zero, cheaper for vectors of positions."""
+        """The factor at a position of a panel and an element of K; zero past the end of K. Past the edge of its own
+        axis, any value will do: the last position again (`clamp`), or zero, which is cheaper for vectors of
+        positions."""
         position = add(multiply(panel, self.width), spot)
         gate = below(k, self.k.size) if ragged else None
         if clamp and self.axis.size % self.width:
             position = position.minimum(self.axis.size - 1)
         elif self.axis.size % self.width:
             gate = both(gate, below(position, self.axis.size))
-        value = substitute_index(self.value, {**self.axis.apart(position), **self.k.apart(k)}, {})
+        value = substitute_index(self.value, {**self.axis.loop_indices(position), **self.k.loop_indices(k)}, {})
         return zero_outside(value, gate)
 
 
 def carrier_of(dtype: DType) -> DType:
-    """The unsigned type of an element's bits."""
+    """The unsigned integer type with the bits of an element."""
     return carrier(dtype) if dtype.is_float else dtypes.uint8
 
 

@@ -1,7 +1,7 @@
-"""The loops of a register tile. In: a `RegisterPlan` and the `Tiling` chosen of it. Out: the phases of the product.
+"""The loops of a register tile. In: a `RegisterPlan` and the `Tiling` chosen from it. Out: the phases of the product.
 
     phase 1   pack the left factor into panels  [panel of M][K][rows of the tile]     (any view, mask, cast or
-    phase 2   pack the right factor likewise    [panel of N][K][columns of the tile]   prologue is absorbed here)
+    phase 2   pack the right factor likewise    [panel of N][K][columns of the tile]   prologue is applied here)
     phase 3   TASK blocks of M and N: for panels of N: for panels of M: a register tile:
 
         TILE mi in rows: TILE ni in vectors: LANE l in lanes:
@@ -9,13 +9,13 @@
           for k: total[mi, ni, l] += left[panel of M, k, mi] * right[panel of N, k, ni * lanes + l]
           out[..] = epilogue(total[mi, ni, l])
 
-The first two are left out where a factor is read in place, and the second where each task packs the panels it uses
-(right=near), as in large products: tasks then share only the packed left factor.
+A factor that is read in place needs no packing phase; nor does the right factor if each task packs the panels it uses
+(right=near), as in large products, so that tasks share only the packed left factor.
 
-A register tile reads both panels from end to end, so every cache line and page is used whole. Edges are packed as
-zeros, or the last tile overlaps the one before it; stores of what is past an edge, or computed twice, are masked off.
+A register tile reads both panels from beginning to end, so every cache line and page is used whole. Edges are packed as
+zeros, or the last tile overlaps the one before it; stores of positions past an edge, or computed twice, are masked off.
 
-A run-time number of columns is whole panels, and one panel of as many vectors as are left over (`over_widths`).
+A run-time number of columns is whole panels, and one panel with as many vectors as are left over (`over_widths`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from glassgrad.compiler.graph import UOp, const, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, modulo, multiply,
                                                     operation, substitute_index)
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Prefetch, Statement, Store,
-                                            counter, flat_index, load, local, nested, one, ranges_of, register_over)
+                                            counter, current, flat_index, load, local, nested, ranges_of, register_over)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below, edge_gate
 from glassgrad.compiler.optimize.product.packing import PackedFactor
@@ -36,21 +36,21 @@ from glassgrad.compiler.optimize.product.register_tile.register_plan import Regi
 from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks, Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 
-STEPS_AHEAD = 48         # prefetch distance in steps of K of a packed left factor that each task reads as a whole
+STEPS_AHEAD = 48         # prefetch distance, in steps of K, for a packed left factor that each task reads whole
 
 
 class RegisterTile(PanelBlocks):
     """A product tiled as chosen: register tiles of rows x (vectors x lanes), panels of tiles, blocks of panels. `rows`
-    and `vectors`: the size of this tile where panels differ in height or width; 0: as chosen."""
+    and `vectors` give the size of this tile if panels differ in height or width; 0: as chosen."""
 
     def __init__(self, plan: RegisterPlan, c: Tiling, rows: int = 0, vectors: int = 0):
         usual, panels_n = plan.panels(c.rows, c.vectors, c.lanes)
         self.pitch, self.is_rest = c.vectors * c.lanes, vectors > 0          # columns of a whole panel
         panels_m, panels_n = max(usual, -(-plan.m.most // c.rows)), max(panels_n, -(-plan.n.most // self.pitch))
-        rests = 0 < c.k_block * c.k_blocks < plan.depth and plan.m.most > cpu.EVEN_ROWS      # sums wait in memory
-        block_m = panels_m if c.block_m >= usual and not rests and not plan.any_rows else c.block_m
+        sums_wait = 0 < c.k_block * c.k_blocks < plan.depth and plan.m.most > cpu.BALANCED_ROWS      # in memory
+        block_m = panels_m if c.block_m >= usual and not sums_wait and not plan.any_rows else c.block_m
         super().__init__(panels_m, panels_n, block_m, c.block_n, plan.m.pieces(c.rows), plan.n.pieces(self.pitch))
-        self.plan, self.least_rows = plan, -(-c.rows // 2)         # of panels of balanced height
+        self.plan, self.least_rows = plan, -(-c.rows // 2)         # for panels of balanced height
         self.product, self.m, self.n, self.outer = plan.product, plan.m, plan.n, plan.outer
         self.depth, self.work, self.left_along_m, self.choice = plan.depth, plan.work, plan.left_along_m, c
         self.rows, self.vectors, self.lanes = c.rows, vectors or c.vectors, c.lanes
@@ -58,7 +58,7 @@ class RegisterTile(PanelBlocks):
         self.left_in_place, self.right_in_place = c.left == "in_place", c.right == "in_place"
         self.row, self.over = counter("mi", rows or c.rows), counter("ni", self.vectors)
         self.lane = counter("l", c.lanes)
-        self.column = add(multiply(one(self.over), self.lanes), one(self.lane))
+        self.column = add(multiply(current(self.over), self.lanes), current(self.lane))
         self.set_rows(rows)
         self.set_columns()
         p, near = self.product, c.right == "near"
@@ -66,34 +66,35 @@ class RegisterTile(PanelBlocks):
         own = self.left_is_own = (self.task_m.arg.size == 1 or plan.any_rows) and plan.packs_own_left
         self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1,
                                  self.block_m if own else self.panels_m, self.task_m if own else None, p.stops)
-        self.right_panel, self.right_column, width = one(self.in_n) if near else self.panel_n, self.column, self.pitch
-        if self.end_n is not None:           # each vector of a panel is packed by itself: no more than there are
-            self.right_panel = add(multiply(self.right_panel, c.vectors), one(self.over))
-            self.right_column, width = one(self.lane), c.lanes
+        self.right_panel = current(self.in_n) if near else self.panel_n
+        self.right_column, width = self.column, self.pitch
+        if self.end_n is not None:           # each vector of a panel is packed by itself: no more vectors than exist
+            self.right_panel = add(multiply(self.right_panel, c.vectors), current(self.over))
+            self.right_column, width = current(self.lane), c.lanes
         panels = (self.block_n if near else self.panels_n) * self.pitch // width
         self.right = PackedFactor("right", p.right, self.n, self.outer, p.k, width, width // c.lanes, panels,
                                   self.task_n if near else None, p.stops, plan.right_bytes > plan.target.l2_bytes)
 
     def set_rows(self, rows: int) -> None:
-        """The position of a tile's row on M (`at_m`), and the condition that it is stored (`gate_m`)."""
+        """Set the position of a tile's row on M (`at_m`), and the condition for storing it (`gate_m`)."""
         begin = add(multiply(self.panel_m, rows or self.rows), self.taller_panels(rows))
-        self.at_m = add(begin, one(self.row))
+        self.at_m = add(begin, current(self.row))
         end = index(self.m.size) if self.m.stop is None else self.m.stop
         ragged = self.m.stop is not None or self.m.size % self.rows != 0
         self.gate_m = less(self.at_m, end) if ragged and (not self.m.balanced or rows == self.least_rows) else None
         if self.gate_m is None:
             return
-        if self.m.balanced or self.m.any_length and self.left_in_place:      # there may be fewer than one tile's
+        if self.m.balanced or self.m.any_length and self.left_in_place:      # there may be fewer rows than in one tile
             self.at_m = operation(o.MIN, self.at_m, add(end, index(-1)))
         elif self.left_in_place:
-            # the last panel starts early, so that no row is read past the end; overlapping rows are masked at the store
+            # the last panel starts early, so that no row past the end is read; overlapping rows are masked at the store
             nominal = multiply(self.panel_m, self.rows)
-            self.at_m = add(nominal.minimum(add(end, index(-self.rows))), one(self.row))
+            self.at_m = add(nominal.minimum(add(end, index(-self.rows))), current(self.row))
             self.gate_m = less(nominal, add(self.at_m, index(1)))
 
     def set_columns(self) -> None:
-        """The position of a tile's column on N (`at_n`), the conditions that it is stored (`gate_n`) and read
-        (`read_gate`), and where the tile begins (`begin_n`)."""
+        """Set the position of a tile's column on N (`at_n`), the conditions for storing it (`gate_n`) and for reading
+        it (`read_gate`), and where the tile begins (`begin_n`)."""
         self.begin_n = multiply(self.panel_n, self.pitch)
         self.at_n = add(self.begin_n, self.column)
         if self.end_n is not None:
@@ -102,7 +103,7 @@ class RegisterTile(PanelBlocks):
         ragged = self.n.size % self.columns != 0
         self.gate_n = self.read_gate = below(self.at_n, self.n.size) if ragged else None
         if self.right_in_place and ragged and self.n.size >= self.columns:
-            # as for rows: every read is a whole vector then, and no mask is recomputed at each step of K
+            # as for rows: then every read is a whole vector, and no mask is computed at each step of K
             nominal = self.begin_n
             self.begin_n, self.read_gate = nominal.minimum(self.n.size - self.columns), None
             self.at_n = add(self.begin_n, self.column)
@@ -122,7 +123,7 @@ class RegisterTile(PanelBlocks):
         if self.plan.before:
             rest = [r for r in self.outer if r not in self.product.batch]
             body = [*self.plan.before, *nested([*rest, self.task_m, self.task_n], body)]
-            return [*packed, moves.share_out(self.product.batch, body, most)]
+            return [*packed, moves.loops_as_tasks(self.product.batch, body, most)]
         return [*packed, self.as_tasks(self.outer, body, self.work >= cpu.LIMITS["contract"].task_work, most)]
 
     def sums(self) -> list[Statement]:
@@ -133,7 +134,7 @@ class RegisterTile(PanelBlocks):
 
     def over_k(self, size: int, stop: UOp | None, first: UOp,
                ahead: Callable[[UOp], list[Statement]]) -> list[Statement]:
-        """Steps of K from `first` on: for k in size / unroll: prefetches, `unroll` steps; then those left over."""
+        """The steps of K from `first` on: for k in size / unroll: prefetches, `unroll` steps; then the rest."""
         together = self.choice.unroll
         k, left = counter("k", size // together), counter("kr", together - 1)
         at = add(first, multiply(k, together))
@@ -144,7 +145,7 @@ class RegisterTile(PanelBlocks):
         whole, rest = divide(end, together), modulo(end, together)
         found: list[Statement] = [For(k, LOOP, body, whole)]
         if rest is not index(0):
-            found.append(For(left, LOOP, [self.step(add(first, add(multiply(whole, together), one(left))))], rest))
+            found.append(For(left, LOOP, [self.step(add(first, add(multiply(whole, together), current(left))))], rest))
         return found
 
     def begin(self) -> list[Statement]:
@@ -156,7 +157,7 @@ class RegisterTile(PanelBlocks):
             a = self.left_at(self.at_m, k)
         else:
             panel, row = divide(self.at_m, self.rows), modulo(self.at_m, self.rows)
-            a = load(self.left.memory, self.left.index_of(one(self.in_m) if self.left_is_own else panel, k, row))
+            a = load(self.left.memory, self.left.index_of(current(self.in_m) if self.left_is_own else panel, k, row))
         if self.right_in_place:
             b = edge_gate(self.right_at(self.at_n, k), self.read_gate)
         else:
@@ -164,13 +165,13 @@ class RegisterTile(PanelBlocks):
         return Accumulate(self.total, o.ADD, self.product.added(a, b))
 
     def right_at(self, n: UOp, k: UOp) -> UOp:
-        return substitute_index(self.product.right, {**self.n.apart(n), self.product.k[0]: k}, {})
+        return substitute_index(self.product.right, {**self.n.loop_indices(n), self.product.k[0]: k}, {})
 
     def left_at(self, m: UOp, k: UOp) -> UOp:
-        return substitute_index(self.product.left, {**self.m.apart(m), self.product.k[0]: k}, {})
+        return substitute_index(self.product.left, {**self.m.loop_indices(m), self.product.k[0]: k}, {})
 
     def ahead(self, k: UOp) -> list[Statement]:
-        """The prefetches of `unroll` steps of K. The first case that applies:
+        """The prefetches for `unroll` steps of K. The first case that applies:
 
         case                                      what is prefetched                      distance
         right near, left in place along k         a line of one of the left's next rows   a panel of M
@@ -199,31 +200,31 @@ class RegisterTile(PanelBlocks):
         return []
 
     def next_block(self, passes: UOp, inner: UOp) -> list[Statement]:
-        """Prefetch the next block of K of a right factor that is read in place; in the last block, the first block of
-        the next panels. Each panel of M prefetches another cache line of a row."""
+        """Prefetch the next block of K of a right factor that is read in place; during the last block, the first block
+        of the next panels. Each panel of M prefetches another cache line of a row."""
         if not self.choice.ahead:
             return []
         after = add(passes, index(1))
         k = add(multiply(modulo(after, passes.arg.size), self.choice.k_block * self.choice.k_blocks), inner)
         first = add(self.begin_n, multiply(divide(after, passes.arg.size), self.columns * self.block_n))
         together = min(self.block_m, self.vectors) if self.end_m is None else 1
-        lines = [add(modulo(one(self.in_m), together), index(line)) for line in range(0, self.vectors, together)]
+        lines = [add(modulo(current(self.in_m), together), index(line)) for line in range(0, self.vectors, together)]
         reads = [self.right_at(add(first, multiply(line, self.lanes)), add(k, index(i)))
                  for i in range(self.choice.unroll) for line in lines]
         return [Prefetch(read.src[0], read.src[1]) for read in reads]
 
     def over_image(self) -> list[Statement]:
-        """The sums over windows of an image: every tap is a vector read from the image itself, at a constant offset."""
-        a = load(self.left.memory, self.left.index_of(self.panel_m, flat_index(self.product.k), one(self.row)))
+        """The sums over windows of an image: every tap is a vector load from the image itself, at a constant offset."""
+        a = load(self.left.memory, self.left.index_of(self.panel_m, flat_index(self.product.k), current(self.row)))
         if self.left_in_place:
-            a = substitute_index(self.product.left, self.m.apart(self.at_m), {})
-        b = edge_gate(substitute_index(self.product.right, self.n.apart(self.at_n), {}), self.read_gate)
+            a = substitute_index(self.product.left, self.m.loop_indices(self.at_m), {})
+        b = edge_gate(substitute_index(self.product.right, self.n.loop_indices(self.at_n), {}), self.read_gate)
         gate, b = masked(b)
         value = self.product.added(a, b)
         value = value if gate is None else gate.where(value, const(0, value.dtype))
         body: list[Statement] = [Accumulate(self.total, o.ADD, value)]
         count, unrolled = 1, {*self.product.k}
-        if self.plan.reads_windows:             # masks are the same in a loop over what they do not depend on
+        if self.plan.reads_windows:             # masks are loop-invariant in loops that they do not depend on
             unrolled &= {*ranges_of(gate or (b.src[2] if len(b.src) == 3 else index(0))), self.product.k[-1]}
         for r in reversed(self.product.k):
             count *= r.arg.size if r in unrolled else 1
@@ -236,25 +237,25 @@ class RegisterTile(PanelBlocks):
     def in_blocks_of_k(self) -> list[Statement]:
         """Long sums: no register adds more than `k_block` products before its tile is added to LOCAL memory.
 
-        Where K is so long that panels would not stay in a cache, all tiles of the task do `k_blocks` blocks of K before
+        If K is so long that panels would not stay in a cache, all tiles of the task do `k_blocks` blocks of K before
         any does the next ones; meanwhile their sums are in LOCAL memory.
         """
         size, at_once = self.choice.k_block, self.choice.k_blocks
         count = -(-self.depth // size)
         whole = at_once >= count
         passes, block = counter("kp", -(-count // at_once)), counter("kb", min(at_once, count))
-        number = add(multiply(one(passes), at_once), one(block))
+        number = add(multiply(current(passes), at_once), current(block))
         first = multiply(number, size)
         tiles = 1 if whole else self.block_m * self.block_n
         memory = local("tiles", self.total.dtype, tiles * self.rows * self.columns)
-        tile = index(0) if whole else add(multiply(one(self.in_n), self.block_m), one(self.in_m))
+        tile = index(0) if whole else add(multiply(current(self.in_n), self.block_m), current(self.in_m))
         end = self.product.k_stop or (index(self.depth) if self.depth % size else None)
         stop = None if end is None else add(end, multiply(number, -size))
         last = None if count % at_once == 0 or whole else add(index(count), multiply(passes, -at_once))
         rounds = None
         if self.product.k_stop is not None:
-            used = divide_up(self.product.k_stop, size)                 # blocks that are not empty
-            last, rounds = add(used, multiply(one(passes), -at_once)), divide_up(used, at_once)
+            used = divide_up(self.product.k_stop, size)                 # the number of blocks that are not empty
+            last, rounds = add(used, multiply(current(passes), -at_once)), divide_up(used, at_once)
 
         def clear(t: RegisterTile) -> list[Statement]:
             return t.tile([Store(memory, t.in_tile(tile), const(0, t.total.dtype))])
@@ -274,11 +275,11 @@ class RegisterTile(PanelBlocks):
         return [*self.panels(clear), For(passes, LOOP, self.panels(part), rounds), *self.panels(finish)]
 
     def panels(self, body: Callable[[RegisterTile], list[Statement]]) -> list[Statement]:
-        """The body for all tiles of a task: panels of N outside, so that each is reused by every panel of M; those of M
-        outside where several of N stay in a cache, packed by the task, or of few steps and for rows longer than a page:
-        rows are written in order. Panels of M of balanced height (`FlatAxis.balanced`) are one loop per height. Two or
-        more panels have at least half a tile's rows each; a single one may have fewer, and rereads its last row instead
-        of rows past the end."""
+        """Do the body for all tiles of a task. Panels of N are the outer loop, so that each is reused by every panel of
+        M; panels of M are outside if several panels of N, packed by the task, stay in a cache, or if there are few
+        steps of K and rows longer than a page, so that rows are written in order. Panels of M of balanced height
+        (`FlatAxis.balanced`) are one loop per height. Two or more panels have at least half a tile's rows each; a
+        single one may have fewer, and then rereads its last row instead of rows past the end."""
         if self.end_n is not None:
             return self.over_m(self.over_widths(body))
         if not self.m.balanced or self.end_m is None:
@@ -287,7 +288,7 @@ class RegisterTile(PanelBlocks):
             by_rows = self.block_n > 1 and (self.choice.right == "near" or few and self.right_in_place)
             return self.over_m(self.over_n(body(self))) if by_rows else self.over_n(self.over_m(body(self)))
         found, each = list[Statement](), counter("mh", self.block_m)
-        first = multiply(one(self.task_m), self.block_m)
+        first = multiply(current(self.task_m), self.block_m)
         for rows in range(self.rows, self.least_rows - 1, -1):
             begin = operation(o.MAX, self.taller_panels(rows), first)
             end = operation(o.MIN, self.end_m, add(first, index(self.block_m)))
@@ -298,10 +299,9 @@ class RegisterTile(PanelBlocks):
         return self.over_n(found)
 
     def over_widths(self, body: Callable[[RegisterTile], list[Statement]]) -> list[Statement]:
-        """The body for the whole panels of a task's columns, whose number is known at run time, then for one panel of
-        the vectors that are left over."""
+        """Do the body for the whole panels of a run-time number of columns, then for one panel of the other vectors."""
         assert self.n.stop is not None
-        first, most = multiply(one(self.task_n), self.block_n * self.pitch), self.block_n * self.pitch
+        first, most = multiply(current(self.task_n), self.block_n * self.pitch), self.block_n * self.pitch
         columns = operation(o.MIN, add(self.n.stop, multiply(first, -1)), index(most))
         whole, left_over = divide(columns, self.pitch), divide_up(modulo(columns, self.pitch), self.lanes)
         found: list[Statement] = [For(self.in_n, LOOP, body(self), whole)]
@@ -312,21 +312,21 @@ class RegisterTile(PanelBlocks):
         return found
 
     def rows_left_over(self, rows: int) -> UOp:
-        """How many rows of M are left over if each panel has `rows`: negative where there are fewer."""
+        """How many rows of M remain if each panel has `rows`; negative if there are fewer rows."""
         assert self.m.stop is not None and self.end_m is not None
         return add(self.m.stop, multiply(self.end_m, -rows))
 
     def taller_panels(self, rows: int) -> UOp:
-        """How many panels have `rows + 1` rows, where panels are of balanced height: these come first."""
+        """How many panels have `rows + 1` rows, if panels are of balanced height: these come first."""
         return operation(o.MAX, self.rows_left_over(rows), index(0)) if rows and self.m.balanced else index(0)
 
     def tile(self, body: list[Statement], rows: str = TILE) -> list[Statement]:
-        """The body for all elements of a tile; `rows`: its rows are unrolled (TILE) or a loop (LOOP)."""
+        """Do the body for all elements of a tile; its rows are unrolled (`rows`=TILE) or a loop (LOOP)."""
         return nested([self.row], nested([self.over], nested([self.lane], body, LANE), TILE), rows)
 
     def in_tile(self, tile: UOp) -> UOp:
         """The index of an element in LOCAL memory that holds whole tiles."""
-        return add(multiply(add(multiply(tile, self.rows), one(self.row)), self.pitch), self.column)
+        return add(multiply(add(multiply(tile, self.rows), current(self.row)), self.pitch), self.column)
 
     @cached_property
     def long_epilogue(self) -> bool:
@@ -335,7 +335,7 @@ class RegisterTile(PanelBlocks):
         return self.rows > 1 and sum(n.op in o.ELEMENTWISE for n in toposort(stored)) >= cpu.LONG_EPILOGUE
 
     def finished(self) -> list[Statement]:
-        """A tile: the sums, then the epilogue. A long epilogue reads the sums from LOCAL memory, row by row."""
+        """Compute a tile: the sums, then the epilogue. A long epilogue reads the sums from LOCAL memory, row by row."""
         if not self.long_epilogue:
             return self.tile([*self.sums(), *self.epilogue(self.total)])
         memory = local("tile", self.total.dtype, self.rows * self.pitch)
@@ -346,4 +346,4 @@ class RegisterTile(PanelBlocks):
     def epilogue(self, result: UOp) -> list[Statement]:
         """The stores of a finished tile, masked off past the edges."""
         gate = both(self.gate_m, both(self.gate_n, self.n.gate(self.at_n)))
-        return self.product.stores(result, {**self.m.apart(self.at_m), **self.n.apart(self.at_n)}, gate)
+        return self.product.stores(result, {**self.m.loop_indices(self.at_m), **self.n.loop_indices(self.at_n)}, gate)

@@ -1,14 +1,14 @@
-"""The sizes of a register tile. In: a product and a processor. Out: the cheapest `Tiling`, and others for a search.
+"""Choose the sizes of a register tile. In: a product and a processor. Out: the cheapest `Tiling`, others for a search.
 
     384 x 384 x 384, float32, AVX2  ->  contract(rows=6, vectors=2, lanes=8, block_m=16, block_n=1,
                                                  left=in_place, right=near)
 
 A tile of 6 rows and 2 vectors of 8 lanes has 12 accumulators; with 2 vectors of the right factor and a broadcast
-element of the left one, 15 of 16 registers are taken. A panel is all tiles of the same rows (of M: there are 64) or
-columns (of N: 24). A task takes `block_m` panels of M and `block_n` panels of N: here there are 96 tasks.
+element of the left one, it takes 15 of 16 registers. A panel is all tiles with the same rows (of M: there are 64) or
+columns (of N: there are 24). A task takes `block_m` panels of M and `block_n` panels of N: here there are 96 tasks.
 
-Each register tile that fits, with its factors packed or read in place, has a cost (tile_cycles.py); the cheapest one is
-chosen, and `BEAM` times the others. Makes no loops: register_loops.py does.
+Each register tile that fits, with its factors packed or read in place, has an estimated cost (tile_cycles.py). The
+cheapest one is chosen; BEAM measures the others. Builds no loops: register_loops.py does.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class RegisterPlan(TileCycles):
 
     @staticmethod
     def of(p: Product, target: Target) -> RegisterPlan | None:
-        """The product with lanes along N. refuses: a short K, little work, factors that packing would make many times
-        as large, and few rows (plain loops read those along k)"""
+        """The plan with lanes along N. refuses (None): a short K; little work; factors that packing would make many
+        times as large; few rows (plain loops read those along k)"""
         limits = cpu.LIMITS["contract"]
         if p.depth < limits.least_k or p.work < limits.least_work or few_rows(p):
             return None
@@ -45,7 +45,7 @@ class RegisterPlan(TileCycles):
             usual = min(n.size, cpu.USUAL_POSITIONS[-1])
             n = replace(n.with_run_time_bound(p.stops), size=usual, most=n.size)
         if p.m[0] in p.stops:
-            usual = max(min(m.size, cpu.USUAL_ROWS[cpu.EVEN_ROWS][-1]), m.size // 4) if len(p.stops) == 1 else \
+            usual = max(min(m.size, cpu.USUAL_ROWS[cpu.BALANCED_ROWS][-1]), m.size // 4) if len(p.stops) == 1 else \
                 min(m.size, cpu.USUAL_POSITIONS[-1])
             m = replace(m.with_run_time_bound(p.stops), size=usual, most=m.size, any_length=len(p.stops) > 1)
         if m.stop is not None or n.stop is not None:
@@ -53,9 +53,9 @@ class RegisterPlan(TileCycles):
         plan = RegisterPlan(p, target, m, n, [*p.batch, *m_out, *n_out])
         if plan.work < limits.least_work or min(m.size, n.size) < 2:
             return None
-        large = plan.around * m.size * n.size * plan.itemsize > target.l2_bytes
+        large = plan.repetitions * m.size * n.size * plan.itemsize > target.l2_bytes
         if plan.depth < cpu.SHORT_K and large and plan.why_right_not_along_n is None:
-            return None                                  # writing the result takes longest: plain loops go row by row
+            return None  # writing the result takes longest: plain loops write it row by row
         if plan.reads_windows:
             return replace(plan, product=replace(p, k=taps_first(p)))
         if not n.pitch and (swells(p.right, p.n + p.k) or swells(p.left, p.m + p.k)):
@@ -64,9 +64,10 @@ class RegisterPlan(TileCycles):
 
     @staticmethod
     def cheapest(product: Product, target: Target) -> RegisterPlan | None:
-        """The product with lanes along the contiguous axis of the result. Where that axis is narrow and the other
-        factor can be read in place, with lanes along the other axis if that is cheaper in spite of scalar stores: by
-        the cost for one worker, since sums may be split into other blocks then, and bits should not depend on that."""
+        """The plan with lanes along the contiguous axis of the result; or, if that axis is narrow and the other factor
+        can be read in place, with lanes along the other axis if that is cheaper despite scalar stores. Costs are those
+        for one worker: the two may split sums into different blocks, and the bits should not depend on how many there
+        are."""
         plan = RegisterPlan.of(product.with_lanes_right(), target)
         if plan is None or product.stops or plan.n.size >= cpu.NARROW_VECTORS * plan.lanes:
             return plan
@@ -92,7 +93,7 @@ class RegisterPlan(TileCycles):
         return [self.with_blocks(tile) for tile in best.values()]
 
     def tiles(self) -> list[Tiling]:
-        """Every tile that fits the registers, with where its factors are read; its blocks are not decided yet."""
+        """Every tile that fits the registers, and where its factors are read; its blocks are not decided yet."""
         found = []
         for vectors in (2, 1, 3, 4, 5, 6, 7):
             if vectors > max(1, -(-self.n.size // self.lanes)):
@@ -122,7 +123,7 @@ class RegisterPlan(TileCycles):
         return ["in_place", "packed"] if self.target.multiplies_by_lane else ["in_place"]
 
     def ways_to_read_right(self, vectors: int) -> list[str]:
-        """Where tiles of so many vectors may read the right factor."""
+        """Where tiles with this many vectors may read the right factor."""
         if self.reads_windows:
             return ["in_place"]
         if self.n.stop is not None:
@@ -137,8 +138,8 @@ class RegisterPlan(TileCycles):
 
     def registers(self, rows: int, vectors: int, left: str) -> int:
         """How many registers a tile takes: its sums, a step of the right factor, elements of the left one, and one for
-        what is loaded next; one more for what joins a pair. Where a multiply-add takes one lane of a vector,
-        these elements are vectors: of rows, or of steps of K for each row."""
+        the next load; one more for what joins a pair. If a multiply-add takes one lane of a vector, the elements of the
+        left factor are vectors: of rows, or of steps of K for each row."""
         elements = 1 if self.product.pair is None else 2
         if self.target.multiplies_by_lane:
             elements = rows if left == "in_place" and not self.left_along_m else -(-rows // self.lanes)
@@ -153,9 +154,9 @@ class RegisterPlan(TileCycles):
         block_m, block_n = self.blocks(tile)
         in_l1 = 2 * self.right_bytes <= self.target.l1_bytes
         soon = self.m.size > cpu.MANY_PANELS * tile.rows or self.right_bytes <= cpu.FLOW_ROWS * cpu.FLOW_PITCH
-        ahead = tile.right != "in_place" or not (in_l1 or soon and self.right_flows)      # else the hardware prefetches
+        ahead = tile.right != "in_place" or not (in_l1 or soon and self.right_flows)      # else the hardware does
         if tile.right == "in_place" and not self.right_streams:
-            ahead = ahead and self.depth >= 4 * cpu.ROWS_AHEAD               # else too much of it is past the last row
+            ahead = ahead and self.depth >= 4 * cpu.ROWS_AHEAD  # otherwise too much of it is past the last row
         if self.reads_windows:
             ahead = False
         if tile.right == "near" and tile.left == "in_place":
@@ -172,12 +173,12 @@ class RegisterPlan(TileCycles):
         return -(-self.depth // -(-self.depth // longest)) if self.depth > longest and not self.n.pitch else 0
 
     def blocks(self, tile: Tiling) -> tuple[int, int]:
-        """Panels of M and N in one task.
+        """Panels of M and N per task.
 
-        Where the right factor is read in place and stays in the first-level cache, each task takes the same number of
-        whole rows of the result: what it writes is contiguous, likely to be read by rows again. Where it flows, a task
-        has as many rows as leave enough tasks. Else blocks are as square as can be while the task's rows of the left
-        factor (and its sums, where K is blocked) stay in half the second-level cache."""
+        If the right factor is read in place and stays in the first-level cache, each task takes the same number of
+        whole rows of the result: its stores are contiguous, and probably read by rows again. If the right factor flows
+        (`right_flows`), a task has as many rows as leave enough tasks. Otherwise blocks are as square as possible, as
+        long as the task's rows of the left factor (and its sums, if K is blocked) fit half the second-level cache."""
         rows, columns, wanted = tile.rows, tile.vectors * self.lanes, self.wanted
         panels_m, panels_n = self.panels(rows, tile.vectors)
         if self.n.stop is not None:
@@ -207,16 +208,17 @@ class RegisterPlan(TileCycles):
         return blocks(panels_m, panels_n, wanted, square(rows, columns), fits)
 
     def _blocks_that_pack(self, tile: Tiling) -> tuple[int, int]:
-        """The same where each task packs its panels of the right factor: the blocks that are done first, by what they
-        multiply, pack and write, and by how long workers wait. Several panels stay in the first-level cache, or in half
-        the second-level one where there are many. They are best all in one task, which writes whole rows then, if the
-        result does not stay in a cache, or if its rows share cache lines, which two tasks would both write."""
+        """The panels per task if each task packs its panels of the right factor: those blocks that take the least time,
+        by what they multiply, pack and write, and by how long workers wait. Several panels stay in the first-level
+        cache, or, if there are many, in half the second-level one. One task should have all of them, so that it writes
+        whole rows, if the result does not stay in a cache, or if its rows share cache lines, which two tasks would
+        write."""
         (panels_m, panels_n), panel = self.panels(tile.rows, tile.vectors), self.panel_bytes(tile.vectors)
         each, packing = self.tile_cycles(tile, tile.rows, self.m.size), self.costs.pack_near * tile.vectors * self.lanes
         row = self.n.size * self.itemsize
         piece = cpu.SHARED_CYCLES if row % cpu.CACHE_LINE and self.workers > 1 else 0.0
-        if self.around * self.m.size * row > self.workers * self.target.l2_bytes:      # written while others multiply
-            piece = max(piece, cpu.PIECE_CYCLES - self.depth * each / tile.rows)
+        if self.repetitions * self.m.size * row > self.workers * self.target.l2_bytes:      # written during other tasks
+            piece = max(piece, cpu.RESULT_PIECE_CYCLES - self.depth * each / tile.rows)
         many = panels_n if piece else panels_n // self.wanted
         fit = max(1, 3 * self.target.l1_bytes // (4 * panel))
         more = max(fit, min(self.target.l2_bytes // (2 * panel), many))
@@ -224,7 +226,7 @@ class RegisterPlan(TileCycles):
         def cycles(m: int, n: int) -> float:
             tasks = -(-panels_m // m) * -(-panels_n // n)
             pieces = m * tile.rows if n < panels_n else 0
-            again = cpu.AGAIN_CYCLES * tile.vectors if n > fit else 0
+            again = cpu.REREAD_CYCLES * tile.vectors if n > fit else 0
             task = n * (m * (each + again) + packing) + (cpu.TASK_CYCLES + pieces * piece) / self.depth
             return self.waiting(tasks) * tasks * task
         found = [blocks(panels_m, panels_n, least, cycles, lambda m: fit) for least in self.task_counts]
@@ -234,7 +236,7 @@ class RegisterPlan(TileCycles):
 
     # -- other choices ---------------------------------------------------------------------------------------
     def refuses(self, c: Tiling) -> str | None:
-        """Why this product cannot be tiled like this; None where it can."""
+        """Why this product cannot be tiled like this; None if it can."""
         if c.lanes > self.lanes or c.lanes & (c.lanes - 1):
             return f"a vector has 1, 2, 4 .. {self.lanes} lanes"
         if c.rows > self.m.size:
@@ -247,7 +249,7 @@ class RegisterPlan(TileCycles):
         if c.k_blocks > max(1, -(-self.depth // max(c.k_block, 1))):
             return "there are fewer blocks of K"
         resting = c.block_m * c.rows * c.block_n * c.vectors * c.lanes
-        if 0 < c.k_block * c.k_blocks < self.depth and resting > cpu.MOST_RESTING:
+        if 0 < c.k_block * c.k_blocks < self.depth and resting > cpu.MOST_WAITING_SUMS:
             return "the sums of a block do not fit a cache"
         if c.left not in ("packed", "in_place") or c.right not in ("packed", "in_place", "near"):
             return "a CPU reads factors in place or from panels"

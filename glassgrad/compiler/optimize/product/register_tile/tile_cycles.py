@@ -1,5 +1,5 @@
-"""Where register tiles read their factors, and the cycles that they take. In: a product on flat axes, a processor, a
-tile. Out: packed, near or in place; cycles, to compare tiles by.
+"""Estimate where register tiles should read their factors, and the cycles they take. In: a product on flat axes, a
+processor, a tile. Out: packed, near or in place; cycles, for comparing tiles.
 
 A factor is copied into panels before the product (packed), or each task copies the panels it uses (near), or tiles read
 it without a copy (in place). Which of these are possible, and what fits a cache, follows from the product:
@@ -8,8 +8,8 @@ it without a copy (in place). Which of these are possible, and what fits a cache
                                       must_pack_together: None (24 panels of `b`, enough for a task each)
     a.exp() @ b                       left_must_be_packed: it is computed, not read
 
-The cycles are a cost model, no measurements: what a tile multiplies, loads and stores, what is packed for it, and how
-long workers wait for the last task. Its constants are data of the processor (targets/cpu_costs.py). Chooses nothing.
+The cycles come from a cost model, not from measurements: what a tile multiplies, loads and stores, what is packed for
+it, and how long workers wait for the last task. Its constants are data of the processor (targets/cpu_costs.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 
 @dataclass
 class TileCycles(FlatProduct):
-    """A product on flat axes: its factors, where tiles can read them, and what tiles cost."""
+    """A product on flat axes: its factors, where tiles can read them, and the cost of tiles."""
 
     @cached_property
     def costs(self) -> cpu.TileCosts:
@@ -57,7 +57,7 @@ class TileCycles(FlatProduct):
 
     @cached_property
     def right_bytes_at_once(self) -> int:
-        """The same of one repetition."""
+        """As `right_bytes`, for one repetition."""
         return self.depth * self.n.size * self.product.right.dtype.itemsize
 
     def panel_bytes(self, vectors: int) -> int:
@@ -71,8 +71,7 @@ class TileCycles(FlatProduct):
 
     # -- packed, or in place ---------------------------------------------------------------------------------
     def left_must_be_packed(self, rows: int) -> str | None:
-        """Why the left factor must be packed; None where it can be read in place, along k or, where K is short, along
-        M."""
+        """Why the left factor must be packed; None if it can be read in place, along k or, if K is short, along M."""
         if self.product.left.dtype is not self.product.total.dtype or self.n.pitch:
             return "the left factor is not read as it is"
         if self.reads_windows and self.product.left.op is o.LOAD and 2 * self.left_bytes <= self.target.l2_bytes:
@@ -81,13 +80,13 @@ class TileCycles(FlatProduct):
 
     @cached_property
     def packs_own_left(self) -> bool:
-        """Whether each task packs the rows of the left factor that it reads: memory for all of the longest sums of the
-        most rows, or of the most matrices, would be far too large."""
+        """Whether each task packs the rows of the left factor that it reads: memory for the longest possible sums of
+        all rows, or of all matrices, would be far too large."""
         return self.any_rows and self.product.k_stop is not None or self.repeats_at_run_time(self.product.left)
 
     def must_pack_together(self, vectors: int) -> str | None:
-        """Why tasks must share the packed right factor; None where each can pack its own part of it. That saves a
-        phase, and reads of what another core has just written. The left factor, read by every task, is prefetched."""
+        """Why tasks must share the packed right factor; None if each can pack its own part of it. That saves a phase,
+        and reads of what another core has just written. The left factor, which every task reads, is prefetched."""
         if self.repeats_at_run_time(self.product.right):
             return None
         bounded = {*self.product.stops} - {*self.product.k, *self.outer}
@@ -98,13 +97,13 @@ class TileCycles(FlatProduct):
         return None
 
     def repeats_at_run_time(self, factor: UOp) -> bool:
-        """Whether how many matrices a factor has is known only at run time. Memory for all that there may be would be
+        """Whether the number of matrices in a factor is known only at run time. Memory for the greatest number would be
         far too large, so each task packs those that it reads. (Images with a pitch are not packed.)"""
         return not self.n.pitch and not self.product.stops.keys().isdisjoint({*self.outer} & ranges_of(factor))
 
     def right_stays_near(self, vectors: int) -> bool:
         """Whether a panel of the right factor, read in place, stays in the first-level cache for all of M, and comes
-        from the second-level one: from further away, in pieces that are pages apart, it is better packed."""
+        from the second-level one. From further away, in pieces that are pages apart, it is better packed."""
         if self.why_right_not_along_n is not None or 2 * self.panel_bytes(vectors) > self.target.l1_bytes:
             return False
         if 2 * self.right_bytes_at_once > self.target.l2_bytes:
@@ -123,34 +122,34 @@ class TileCycles(FlatProduct):
 
     @cached_property
     def stream_k(self) -> int:
-        """How many rows of the right factor a block has where it streams: lines a page apart share cache sets, so one
-        line of each row of two blocks takes a quarter of those sets of the second-level cache."""
+        """How many rows of the right factor a block has if it streams: lines a page apart share cache sets, so one line
+        of each row of two blocks takes a quarter of those sets of the second-level cache."""
         return max(1, self.target.l2_bytes // (8 * cpu.PAGE))
 
     @cached_property
     def right_streams(self) -> bool:
         """Whether the right factor is read once, in place, in short blocks of K: while all rows are multiplied with one
-        block, the next one is prefetched. The sums go to memory after each block, and are cleared before the first and
-        read after the last one: that costs less than packing where rows are few and sums are long. If all rows fit one
-        tile nothing is read twice either way, but consecutive lines are fetched faster than those of a narrow panel."""
+        block, the next one is prefetched. The sums are added to memory after each block, cleared before the first and
+        read after the last one. This costs less than packing if rows are few and sums are long. If all rows fit one
+        tile, nothing is read twice either way, but consecutive lines are fetched faster than a narrow panel."""
         if self.why_right_not_along_n is not None or self.product.stops.keys() - {*self.product.k}:
             return False
         if self.any_rows or self.n.stop is not None:
             return False
         uncached = 2 * self.right_bytes > self.target.l2_bytes and self.depth > self.stream_k
-        again = 1 if cpu.fit_sets(self.stream_k, self.right_pitch, 8) else 2         # else rows are read again, too
+        again = 1 if cpu.fit_sets(self.stream_k, self.right_pitch, 8) else 2  # otherwise rows are read again, too
         of_sums = again * self.costs.add_sums / self.stream_k + cpu.FINISH_CYCLES * self.lanes / self.depth
         return uncached and self.m.size * of_sums <= cpu.PACK_CYCLES * self.lanes
 
     @cached_property
     def right_is_near(self) -> bool:
         """Whether a right factor that is read in place is in a near cache when it is read: it flows, streams, or fits
-        the first-level cache; of an image, what taps before have read."""
+        the first-level cache; or it is an image, which earlier taps have read."""
         return self.reads_windows or self.right_flows or self.right_streams or self.right_bytes <= self.target.l1_bytes
 
     # -- cycles ----------------------------------------------------------------------------------------------
     def cycles(self, tile: Tiling) -> float:
-        """The estimated cycles of all tiles per step of K; where M has a run-time bound, per row, summed over typical
+        """Estimate the cycles of all tiles, per step of K; if M has a run-time bound, per row and summed over typical
         sizes."""
         if self.n.stop is not None:
             return self.cycles_of_columns(tile)
@@ -161,14 +160,14 @@ class TileCycles(FlatProduct):
                     for rows in [-(-size // panels) if self.m.balanced else tile.rows]])
 
     def cycles_of(self, tile: Tiling, rows: int, size: int) -> float:
-        """The same for one size of M and tiles of so many rows, of all workers together: those of `tile_cycles`, of
-        packing and of workers that wait. Packing is counted per element (more where other cores read it from further
-        away) and per phase; of a right factor that is read in place, its lines, once if they stay in the first-level
-        cache, none if it flows (`right_flows`)."""
-        target, costs, readers = self.target, self.costs, max(1, self.workers // self.around)
+        """The cycles for one size of M and tiles of this many rows, of all workers together: those of `tile_cycles`, of
+        packing, and of workers that wait. Packing is counted per element (more if other cores read it from further
+        away) and per phase. A right factor that is read in place counts by its lines: once if they stay in the
+        first-level cache, not at all if it flows (`right_flows`)."""
+        target, costs, readers = self.target, self.costs, max(1, self.workers // self.repetitions)
         panels_m, panels_n = -(-size // rows), self.panels(rows, tile.vectors)[1]
         left_far, right_far = 2 * self.left_bytes > target.l2_bytes, self.right_bytes > target.l2_bytes
-        phase = cpu.PHASE * self.workers / self.depth
+        phase = cpu.PHASE_CYCLES * self.workers / self.depth
         tiles, packing = panels_m * panels_n * self.tile_cycles(tile, rows, size), 0.0
         if tile.left == "packed":
             packing += phase + (costs.pack_left[left_far] + cpu.REMOTE_CYCLES * (min(readers, panels_n) - 1)) * size
@@ -186,8 +185,8 @@ class TileCycles(FlatProduct):
         return packing + self.waiting(min(self.wanted, panels_m * panels_n)) * tiles
 
     def cycles_of_columns(self, tile: Tiling) -> float:
-        """The same where N has a run-time bound, per row and column, summed over typical sizes: whole panels, and one
-        of the vectors that are left over."""
+        """The cycles if N has a run-time bound, per row and column, summed over typical sizes: whole panels, and one of
+        the remaining vectors."""
         sizes = (self.m.size,) if self.m.stop is None else cpu.USUAL_POSITIONS
         each = [self.tile_cycles(replace(tile, vectors=vectors), tile.rows, self.m.size)
                 for vectors in range(tile.vectors + 1)]
@@ -198,10 +197,10 @@ class TileCycles(FlatProduct):
         return of_columns * sum([-(-rows // tile.rows) / rows for rows in sizes])
 
     def tile_cycles(self, tile: Tiling, rows: int, size: int) -> float:
-        """The estimated cycles of a tile of so many rows per step of K. Counts: two multiply-adds a cycle, or a little
-        under two loads; cache lines of both panels from the second-level cache (more for rows read in place), and
-        vectors that cross a line; the epilogue's accesses, double where rows past the edge are masked, and per element
-        where they are strided."""
+        """Estimate the cycles of a tile of this many rows, per step of K. Counted are two multiply-adds, or a little
+        under two loads, per cycle; cache lines of both panels from the second-level cache (more for rows read in
+        place); vectors that cross a line; and accesses of the epilogue, double if rows past the edge are masked, and
+        per element if strided."""
         vectors, target, costs = tile.vectors, self.target, self.costs
         in_place = tile.right == "in_place"
         stays = in_place and self.right_stays_near(vectors)
@@ -218,43 +217,46 @@ class TileCycles(FlatProduct):
         lines = vectors * target.vector_bytes / cpu.CACHE_LINE
         if not (tile.right == "near" or stays) or 4 * self.panel_bytes(vectors) > 3 * target.l1_bytes:
             step += 0.2 * lines
-        if self.right_streams:                 # a tile's rows start over in each block: more than eight cost more
-            overlaps = self.n.size % (vectors * self.lanes) > 0          # its last panel begins early
+        if self.right_streams:                 # each block restarts a tile's rows: more than eight cost more
+            overlaps = self.n.size % (vectors * self.lanes) > 0          # its last panel starts early
             step = (step + 0.1 * max(0, rows - 8)) * (1.06 if overlaps else 1)
         elif in_place and self.right_pitch % target.vector_bytes:
             step += 0.6 * lines
-        each = cpu.APART_CYCLES * target.vector_bytes / 4 if self.apart else 2 if size % rows else 1
-        written_far = self.around * self.m.size * self.n.size * self.itemsize > target.l2_bytes
+        each: float = 2 if size % rows else 1
+        if self.stores_single_elements:
+            each = cpu.STRIDED_STORE_CYCLES * target.vector_bytes / 4
+        written_far = self.repetitions * self.m.size * self.n.size * self.itemsize > target.l2_bytes
         writing = self.accesses * rows * vectors * each + costs.write_row[written_far] * rows
         return step + writing / self.depth
 
     @cached_property
     def wanted(self) -> int:
-        """How many tasks each repetition should be split into, by its multiply-adds or by what is read."""
+        """How many tasks each repetition should be split into, by its multiply-adds or by what it reads."""
         limits = cpu.LIMITS["contract"]
-        reading = self.right_bytes // cpu.TASK_BYTES // max(1, self.around)      # what takes longest if rows are few
+        reading = self.right_bytes // cpu.TASK_BYTES // max(1, self.repetitions)  # most if rows are few
         return max(self.tasks_wanted(limits), min(reading, limits.most_tasks, self.target.most_tasks))
 
     @cached_property
     def workers(self) -> int:
         """How many workers have a task."""
-        return min(self.target.workers, self.wanted * self.around)
+        return min(self.target.workers, self.wanted * self.repetitions)
 
     @cached_property
     def task_counts(self) -> list[int]:
-        """How many tasks each repetition may be split into, where more tasks pack more: 1 to `WORKER_TASKS` for each
-        worker, if there is enough work."""
+        """How many tasks each repetition may be split into, where more tasks pack more: 1 to `WORKER_TASKS` per worker,
+        if there is enough work."""
         if self.workers == 1:
             return [1]
-        counts = [min(self.wanted, -(-each * self.workers // self.around)) for each in range(1, cpu.WORKER_TASKS + 1)]
+        each = range(1, cpu.WORKER_TASKS + 1)                # tasks of a worker
+        counts = [min(self.wanted, -(-n * self.workers // self.repetitions)) for n in each]
         return list(dict.fromkeys(counts))
 
     def waiting(self, tasks: int) -> float:
-        """The time of equal tasks of each repetition, over that of the same work shared without any waiting: by whole
-        rounds of tasks, or by a part of one, since cores differ in speed."""
+        """The time of equal tasks in each repetition, relative to the same work shared without waiting: whole rounds of
+        tasks, or a part of a round, since cores differ in speed."""
         if self.workers == 1:
             return 1.0
-        each = tasks * self.around / self.workers
+        each = tasks * self.repetitions / self.workers
         return max(math.ceil(each), each + cpu.TASK_SPREAD) / each
 
     @cached_property
@@ -264,7 +266,7 @@ class TileCycles(FlatProduct):
         return len(stores) + sum(n.op is o.LOAD for n in toposort([s.value for s in stores]))
 
     @cached_property
-    def apart(self) -> bool:
+    def stores_single_elements(self) -> bool:
         """Whether the result is not contiguous along N, so that each element is stored by itself."""
         return stride_along(self.product.store.index, self.n.parts[-1]) != 1
 
