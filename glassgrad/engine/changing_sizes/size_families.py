@@ -272,7 +272,7 @@ class SizeFormulas(NamedTuple):
     bases: tuple[int, ...]                   # numbers of the sizes that are the variables
     formulas: tuple[Formula, ...]            # one for each size
     scalars: tuple[int, ...]                 # numbers of the float constants that are arguments
-    bounds: tuple[tuple[int, int], ...]      # for each variable, lowest and highest value with which all sizes are valid
+    bounds: tuple[tuple[int, int], ...]      # for each variable: least and greatest value with valid sizes
     seen: tuple[Point, ...]                  # values of the variables in the graphs seen so far
 
     def graph(self, normal: NormalizedGraph) -> tuple[tuple[Symbol, ...], SymbolicGraph]:
