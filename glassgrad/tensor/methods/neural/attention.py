@@ -1,4 +1,4 @@
-"""Attention by scaled dot products. In: queries, keys, values and a mask, as tensors. Out: a tensor."""
+"""Define attention by scaled dot products. In: queries, keys, values and a mask, as tensors. Out: a tensor."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class AttentionMixin(TensorBase):
                                      dropout_p: float = 0.0, is_causal: bool = False, enable_gqa: bool = False,
                                      *, scale: float | None = None) -> Self:
         """softmax(query key^T scale + mask) value, over (.., time, size); scale is 1 / sqrt(size) unless given. A query
-        whose keys are all masked gives zeros, as in PyTorch. A score that is masked is not looked at: a NaN of a masked
-        key or such a query stays out, but one in `value` does not, since 0 * NaN is NaN.
+        whose keys are all masked gives zeros, as in PyTorch. Masked scores are ignored, so a NaN in a masked key or
+        such a query has no effect; a NaN in `value` has, because 0 * NaN is NaN.
 
         >>> q = Tensor([[1.0, 0.0]])
         >>> q.scaled_dot_product_attention(q, Tensor([[5.0, 6.0]])).tolist()
