@@ -191,8 +191,8 @@ class CompiledSchedule:
         return [segment.plan.stopwatch() for segment in self.segments]
 
     def _prepared(self, addresses: Sequence[int], key: tuple[State, tuple[int, ...]]) -> Calls:
-        """Return for each segment the functions that bind its addresses and launch it, under the current settings and
-        for the values of the variables that are in memory now."""
+        """Return the functions that bind each segment's addresses and launch it, under the current settings and for the
+        values of the variables that are in memory now."""
         if len(self._calls) >= MOST_LAYOUTS:
             self._calls.clear()
         for segment in self.segments:
@@ -266,8 +266,8 @@ def count_run(work: tuple[int, ...], seconds: float) -> None:
 
 
 def _spans(items: Sequence[Item]) -> list[range]:
-    """Return the longest runs of consecutive items that one plan can launch: kernels of one device, or one host launch.
-    """
+    """Return the longest runs of consecutive items that one plan can launch: kernels of one device, or one host
+    launch."""
     plans = [(item.device, at if item.ast.op in HOST_LAUNCHES else None) for at, item in enumerate(items)]
     starts = [at for at, plan in enumerate(plans) if at == 0 or plan != plans[at - 1]]
     return [range(start, stop) for start, stop in zip(starts, [*starts[1:], len(items)])]

@@ -99,8 +99,8 @@ def with_known_values(roots: Sequence[UOp], device: str, original: dict[UOp, UOp
 
 def without_history(node: UOp) -> UOp:
     """Rebuild a value that no gradient passes over the known values that it is computed from. With its whole
-    expression, `w -= rate * w.grad` would keep the graphs of all earlier steps, if the loss was read before the update.
-    """
+    expression, `w -= rate * w.grad` would keep the graphs of all earlier steps, if the loss was read before the
+    update."""
     below = toposort([node], lambda n: () if n.op is o.GRADIENT or value_in_memory(n) is not None else n.src)
     made = {n: n for n in below if n.op is o.GRADIENT and value_in_memory(n) is None}
     [found] = _replaced_by_values([node], value_in_memory, made)

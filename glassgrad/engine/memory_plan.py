@@ -192,8 +192,8 @@ class MemoryLayouts:
         return replaced(shape, lambda symbol: values[int(symbol.name[1:])]) if slot in self.changing else shape
 
     def _stack(self, rows: Sequence[tuple[int, Lifetime]]) -> Stack:
-        """Return the order of an arena's values from bottom to top, planned for the greatest values of the variables.
-        """
+        """Return the order of an arena's values from bottom to top, planned for the greatest values of the
+        variables."""
         sizes = self.sizes(self.greatest)
         lives = [life._replace(nbytes=sizes.get(slot, life.nbytes)) for slot, life in rows]
         return stack_of(lives, assign_offsets(lives)[0])

@@ -120,8 +120,8 @@ def _graph_to_compute(nodes: Sequence[UOp], device: str, trace: Trace | None,
 
 
 def _write_pieces(sinks: Collection[UOp], free: Collection[UOp], mode: _Mode, state: State) -> dict[UOp, UOp]:
-    """Compute, in place, the sinks that replace one contiguous piece of a `free` buffer; return each with its BUFFER.
-    """
+    """Compute, in place, the sinks that replace one contiguous piece of a `free` buffer; return each with its
+    BUFFER."""
     stored: dict[UOp, UOp] = {}
     for sink in sinks:
         piece = piece_of(sink) if sink.op is o.WHERE and sink.src[2] in free else None
@@ -154,8 +154,8 @@ def memory_of(nodes: Sequence[UOp], device: str) -> MemoryUse:
 
 
 def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
-    """Return what must be computed for these nodes, each once: the values below their views that are not in memory yet.
-    """
+    """Return what must be computed for these nodes, each once: the values below their views that are not in
+    memory yet."""
     found: dict[UOp, None] = {}
     for node in nodes:
         while node.op in _VIEWS and (node.op is not _PERMUTE or not _is_permuted_lookup(node)):
@@ -196,8 +196,8 @@ def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
 
 
 def is_result(node: UOp) -> bool:
-    """Return whether a node is the used part of a buffer that was allocated for the upper bounds of symbolic lengths.
-    """
+    """Return whether a node is the used part of a buffer that was allocated for the upper bounds of symbolic
+    lengths."""
     return node.op is o.SHRINK and node.symbolic and node.src[0].op is o.BUFFER and all(
         bound == (0, n) for bound, n in zip(node.arg.bounds, node.shape)) and \
         node.src[0].shape == tuple(map(most, node.shape))
@@ -366,8 +366,8 @@ def _limits(device: str) -> FusionLimits:
 
 
 def _stores_scores(device: str, dtype: DType, width: int) -> str | None:
-    """Say why a device should store the scores of a softmax in memory, for factors of this type; None if it should not.
-    """
+    """Say why a device should store the scores of a softmax in memory, for factors of this type; None if it
+    should not."""
     target = getattr(Device[device], "target", None)
     return None if target is None else target.why_scores_are_stored(dtype, width)
 
@@ -407,8 +407,8 @@ def _prepared(normal: NormalizedGraph, schedule: Callable[[], Schedule], scalars
 
 def _kept_or_made(normal: NormalizedGraph, scalars: tuple[int, ...], device: str, parts: tuple[Any, ...],
                   make: Callable[[], tuple[Schedule, Any]]) -> tuple[Schedule, Any]:
-    """Read a schedule, and the second value that `make` returned with it, from the disk cache; or make them and store
-    them there. `parts` are what the schedule depends on besides the graph and its devices."""
+    """Read a schedule, and the second value that `make` returned with it, from the disk cache, or make and store them.
+    `parts` are what the schedule depends on besides the graph and its devices."""
     if not settings.CACHE or not _known.uses_disk or observers or not can_be_kept(normal.order):
         return make()
     devices = {device, *[n.device or device for n in normal.buffers]}

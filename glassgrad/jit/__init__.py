@@ -130,8 +130,8 @@ class TinyJit:
 
     @property
     def memory(self) -> MemoryUse | None:
-        """The bytes that a replay of the largest capture needs (`.peak` and its parts); None before there is a capture.
-        """
+        """The bytes that a replay of the largest capture needs (`.peak` and its parts); None before there is a
+        capture."""
         found = [captured.replay.memory for c in self._known.values() for captured in c.replays]
         return max(found, key=lambda use: use.peak, default=None)
 
@@ -188,8 +188,8 @@ class TinyJit:
         self._latest = (form, found)
 
     def _say_why(self, why: str) -> None:
-        """Print why there is another capture: always at DEBUG=1, else once, when there are more captures than replays.
-        """
+        """Print why there is another capture: always at DEBUG=1, else once, when there are more captures than
+        replays."""
         if settings.DEBUG >= 1:
             print(f"jit: {self.__name__} is captured anew: {why}" if why else
                   f"jit: {self.__name__} is captured for a new combination of arguments")

@@ -396,8 +396,8 @@ def _names_used(code: Any) -> _CodeNames:
 
 
 def _is_incremented(name: str, after: Sequence[dis.Instruction]) -> bool:
-    """Return whether the instructions after a name is loaded add to it once and store it: `s.n += 1`, but not `s.n = 1
-    - s.n`."""
+    """Return whether the instructions after a name is loaded add to it once and store it, as in `s.n += 1`. Not so in
+    `s.n = 1 - s.n`."""
     end = next((i for i, row in enumerate(after) if row.opname.startswith("STORE") and row.argval == name), 0)
     done = ["" if row.opname.startswith(_FETCHES) or row.argrepr == "[]" else
             _SUMS_OF_3_10.get(row.opname) or row.argrepr or row.opname for row in after[:end]]

@@ -30,8 +30,8 @@ from glassgrad.tensor.tensor import Tensor
 
 # -- graphs of the trace over buffers of a call ------------------------------------------------------------------------
 def symbol_of(buffer: UOp, shape: tuple[int, ...]) -> UOp:
-    """Make a symbol for a buffer: a BUFFER of this shape without memory, which each call binds to a buffer of its own.
-    """
+    """Make a symbol for a buffer: a BUFFER of this shape without memory, which each call binds to a buffer of
+    its own."""
     return UOp(o.BUFFER, buffer.dtype, (), Buffer.from_host(None, 0, shape, buffer.dtype, buffer.arg.device))
 
 
@@ -126,8 +126,8 @@ class Weight:
 
 
 class ResultInPlace:
-    """A result that overwrites a weight, or the gradient that the call before left; `view` is the node of its tensor.
-    """
+    """A result that overwrites a weight, or the gradient that the call before left; `view` is the node of its
+    tensor."""
 
     def __init__(self, symbol: UOp, number: int, weight: Weight | None, view: UOp, update: PartialUpdate | None = None):
         self.symbol, self.number, self.weight, self.view, self.update = symbol, number, weight, view, update

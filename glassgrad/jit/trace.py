@@ -382,8 +382,8 @@ class TracedCall:
     # -- origin of buffers ---------------------------------------------------------------------------------------------
     def _find_sources(self) -> None:
         """For each buffer that was read, or that a result is a view of, and that the call did not make, find where it
-        comes from: the tensors that hold it (`sources`), or plain data (`data`: the line that made it, and its bytes).
-        """
+        comes from: the tensors that hold it (`sources`), or plain data (`data`: the line that made it, and its
+        bytes)."""
         bases = [node.base for record in self.trace.records for node in record.normal.buffers]
         left = dict.fromkeys(node.base for node in self.outcomes().values())
         self.fresh = [base for base in left if base in self.made]
@@ -453,8 +453,8 @@ def _is_data(tensor: Tensor) -> bool:
 
 
 def _realize_fresh(tensors: Iterable[Tensor]) -> None:
-    """Compute weights that were created but never read (`nn.Linear(3, 2)`); otherwise each call would draw them again.
-    """
+    """Compute weights that were created but never read (`nn.Linear(3, 2)`); otherwise each call would draw them
+    again."""
     fresh = [t for t in tensors if is_lazy(t) and is_held(t) and not any(n.op is o.BUFFER for n in t.uop.toposort())]
     for device in dict.fromkeys(t.device for t in fresh):
         Tensor.realize(*[t for t in fresh if t.device == device])

@@ -1,4 +1,4 @@
-"""PyTorch's torch.nn.utils: clipping gradients, parameters as one vector, sequences padded to one length.
+"""Provide torch.nn.utils: clip gradients, flatten parameters to one vector, pad sequences to one length.
 
 In: parameters, or sequences. Out: the same in another form. Clipping is in `optim.clip`, and has its names here too.
 """

@@ -1,9 +1,8 @@
-"""Define the backend contract: what a device provides. In: nothing. Out: `DeviceRecord`, `Backend` and the types they
-use.
+"""Define the backend contract: what a device provides. In: nothing. Out: `DeviceRecord`, `Backend` and their types.
 
 A device is a record in runtime/devices.py and a subclass of `Backend`. The engine uses nothing else of it.
 
-A device must provide it may provide
+A device must provide                                  it may provide
     memory   allocate, release, copy_in, copy_out          memory.on_host   memory shared with NumPy and files
     compile  a kernel's graph -> a program                 memory.in_parts  kernels take addresses inside a block
     launch   run one program on these addresses            memory.numbers   results of checks, read later
@@ -12,8 +11,7 @@ A device must provide it may provide
                                                            replay_plan      a plan that a jit replays, such as a graph
                                                            loop_tree        the loops it compiles, which CHECK=1 runs
 
-A device that overrides `programs` needs no `compile`, and one that overrides `plan` needs no `launch`. The CPU does
-both.
+A device that overrides `programs` needs no `compile`; one that overrides `plan` needs no `launch` (as on the CPU).
 
 Memory is named by addresses: integers that only the device itself dereferences. A scalar argument of a kernel is passed
 by address too: always eight bytes of host memory.
@@ -96,8 +94,8 @@ def longest_work(program: DeviceProgram) -> int:
 
 class DevicePlan:
     """A list of launches over numbered memory slots that is run repeatedly: arrays of addresses, which `bind` fills,
-    and a way to run. This base class starts each launch from Python; a device with native command lists overrides that.
-    """
+    and a way to run. This base class starts each launch from Python; a device with native command lists
+    overrides that."""
     # Whether a run, once it reaches the program given to `keep_together(first)`, always completes: neither a signal
     # nor a failing program stops it halfway.
     uninterrupted = False

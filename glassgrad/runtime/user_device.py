@@ -128,8 +128,8 @@ SIZES = {"global_size": (1, 1, 1), "local_size": (1, 1, 1)}      # a kernel is o
 
 
 def _accepts(function: Any, *args: Any, **keywords: Any) -> bool:
-    """Return whether a function accepts these arguments; true for a function without a signature that can be inspected.
-    """
+    """Return whether a function accepts these arguments; true for a function without a signature that can be
+    inspected."""
     try:
         inspect.signature(function).bind(*args, **keywords)
     except TypeError:

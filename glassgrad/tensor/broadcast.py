@@ -146,8 +146,8 @@ def whole(value: Any) -> int | None:
 
 
 def resolve_axis(axis: Any, rank: int, what: str, extra: int = 0) -> int:
-    """Return an axis counted from the front; negative axes count from the end. `extra` axes past the last may be named.
-    """
+    """Return an axis counted from the front; negative axes count from the end. `extra` axes past the last may be
+    named."""
     number, reach = whole(axis), rank + extra
     if number is None:
         raise InputError(f"{what} needs an integer as its axis", given=f"{axis!r} of type {type(axis).__name__}",

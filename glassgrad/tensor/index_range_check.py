@@ -134,8 +134,8 @@ def watch_classes(compared: UOp, target: UOp, size: int, axis: int, shape: tuple
 
 
 def watched_by(node: UOp) -> tuple[UOp, Watched] | None:
-    """Return the index that is checked when a node is computed, and what is checked, for code that rewrites the node.
-    """
+    """Return the index that is checked when a node is computed, and what is checked, for code that rewrites
+    the node."""
     index, limit = _index_of(node)
     watched = (watched_nodes.get(index) or {}).get(limit) if index is not None else None
     if index is None or watched is None:

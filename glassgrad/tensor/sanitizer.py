@@ -175,8 +175,8 @@ _ADVICE = {
 
 
 def _element(result: BadElement) -> str:
-    """Describe an element of a result, without the axes of length 1 that reductions leave and the program may not see.
-    """
+    """Describe an element of a result, without the axes of length 1 that reductions leave and the program may
+    not see."""
     long = [(i, n) for i, n in zip(result.at, result.node.shape) if n != 1]
     return f"{[i for i, _ in long]} of the result, {tuple(n for _, n in long)}" if long else "the result"
 

@@ -101,8 +101,8 @@ class TensorBase:
 
     @classmethod
     def _made_of(cls, data: Any, **options: Any) -> Self:
-        """Make a tensor of this class from data, for methods: the constructor of a subclass may have another meaning.
-        """
+        """Make a tensor of this class from data, for methods: the constructor of a subclass may have another
+        meaning."""
         return cls(data, **options)
 
     def _with(self, uop: UOp, *others: Any) -> Self:

@@ -45,7 +45,7 @@ class ScheduledGraph:
     """The structure of a graph that was scheduled: an op and the rows of its sources for each row."""
     rows: list[tuple[o.Op, list[int]]]
     sinks: list[int]
-    earlier: int = 0                 # length of the chain of graphs before it; each has values that the next starts from
+    earlier: int = 0                 # number of graphs before it in a chain: each starts from values of the last
     kept: Sequence[int] = ()         # rows whose values each run keeps
 
 

@@ -124,6 +124,6 @@ def split(row: Any) -> SizesOf:
 
 
 def some_ops(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the number of rows of a key and the ops of some of them: a cheap hash, equal for graphs of one skeleton.
-    """
+    """Return the number of rows of a key and the ops of some of them: a cheap hash, equal for graphs of one
+    skeleton."""
     return len(key), *[row[0] if type(row) is tuple else row for row in key[::_EVERY]]

@@ -226,8 +226,8 @@ def _joined(use: _Use, sequence: UOp, rest: UOp | None) -> UOp:
 
 
 def _sequences(loop: EqualSteps, wanted: list[UOp]) -> list[UOp] | None:
-    """Compute nodes of a step for all steps, each as one node with a leading time axis; None if that is not possible.
-    """
+    """Compute nodes of a step for all steps, each as one node with a leading time axis; None if that is not
+    possible."""
     ends = [*loop.states, *loop.rows]
     stands_in = {n: UOp(o.PARAM, n.dtype, (), Param(_STANDS_IN - i, n.shape, False, n.device))
                  for i, n in enumerate(ends)}

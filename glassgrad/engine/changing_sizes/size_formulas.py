@@ -44,8 +44,8 @@ class Polynomial(NamedTuple):
 
 
 class Rounded(NamedTuple):
-    """The formula constant + linear * n + times * ((factor * n + offset) // divisor), where n is one of the variables.
-    """
+    """The formula constant + linear * n + times * ((factor * n + offset) // divisor), where n is one of the
+    variables."""
     constant: int
     linear: int
     times: int
@@ -209,8 +209,8 @@ _MONOMIALS = {variables: [monomial for degree in range(3)
 
 def _solved(points: Sequence[Point], monomials: Sequence[tuple[int, ...]], values: Sequence[int]) -> list[int] | None:
     """Return the integers by which to multiply the monomials so that their sum has these values at the points: an empty
-    list if there are no such integers, None if there may be several solutions. (Gauss-Jordan elimination in integers.)
-    """
+    list if there are no such integers, None if there may be several solutions. (Gauss-Jordan elimination in
+    integers.)"""
     rows = [[*[math.prod([point[i] for i in monomial]) for monomial in monomials], value]
             for point, value in zip(points, values)]
     unknowns = len(monomials)

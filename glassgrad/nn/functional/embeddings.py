@@ -1,4 +1,6 @@
-"""torch.nn.functional's embeddings: rows of a table, by index. In: integers and a table. Out: rows, sums of rows."""
+"""Provide the embeddings of torch.nn.functional: rows of a table, by index. In: integers and a table. Out: rows, or
+sums of rows.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from glassgrad.tensor.tensor import Tensor
 
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
               norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False) -> Tensor:
-    """Rows of a table. The row `padding_idx` gets no gradient. `max_norm` first rescales rows that are looked up and
-    longer, in the table itself. `scale_grad_by_freq` divides the gradient of a row by how often it was looked up.
-    (`sparse` is a layout of gradients; here they are dense.)
+    """Rows of a table. The row `padding_idx` gets no gradient. With `max_norm`, rows that are looked up and have a
+    larger norm are first rescaled, in the table itself. `scale_grad_by_freq` divides the gradient of a row by how often
+    it was looked up. (`sparse` is a layout of gradients; here they are dense.)
 
     >>> embedding(Tensor([1, 0]), Tensor([[1.0, 2.0], [3.0, 4.0]])).tolist()
     [[3.0, 4.0], [1.0, 2.0]]
@@ -72,8 +74,8 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
 
 
 def _limit_norms(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
-    """Rescale rows that are looked up to a norm of at most `max_norm`. The table stays the same leaf, so that earlier
-    lookups pass it their gradients."""
+    """Rescale rows that are looked up to a norm of at most `max_norm`. The table stays the same leaf, so that the
+    gradients of earlier lookups reach it."""
     if max_norm < 0:
         raise InputError("no row is so short", given=f"max_norm={max_norm}", expected="0 or more",
                          fix="leave max_norm out: rows are of any length then")
@@ -86,7 +88,7 @@ def _limit_norms(weight: Tensor, index: Tensor, max_norm: float, norm_type: floa
 
 
 def _occurrences(index: Tensor, weight: Tensor) -> Tensor:
-    """How often each index occurs, with a last axis of size 1."""
+    """Return how often each index occurs, with a last axis of size 1."""
     flat = index.flatten()
     counts = Tensor.zeros(weight.shape[0], device=weight.device).scatter_add(0, flat, 1)
     return counts[index].unsqueeze(-1)

@@ -186,8 +186,7 @@ class NativePlan(DevicePlan):
         return self.scratch_bytes * worker_count()
 
     def bind(self, addresses: Sequence[int]) -> None:
-        """Write the addresses of the slots into the launches, and choose the commands for the values that the scalars
-        have there."""
+        """Write the slots' addresses into the launches, and choose the commands for the values of scalars there."""
         self.rebind(addresses)
         if self._cuts:
             values = tuple([ctypes.c_int64.from_address(addresses[slot]).value for slot in self._value_slots])
@@ -201,8 +200,8 @@ class NativePlan(DevicePlan):
         self._pack(*self._gather(addresses))
 
     def _commands_for(self, values: tuple[int, ...]) -> Any:
-        """Return the commands with the numbers of tasks for these values of scalars, so that no idle tasks are started.
-        """
+        """Return the commands with the numbers of tasks for these values of scalars, so that no idle tasks are
+        started."""
         commands = type(self._commands).from_buffer_copy(self._commands)
         value_of = dict(zip(self._value_slots, values))
         for (cut, slots), phases in self._cuts.items():
@@ -219,9 +218,8 @@ class NativePlan(DevicePlan):
         self.runner()()
 
     def runner(self) -> Callable[[], int]:
-        """Return a function that does `run` on the worker pool of the current settings, to be called again and again
-        with the scalar values that were bound last. If these leave no work for other threads, it runs in the calling
-        thread."""
+        """Return a function that does `run` on the worker pool of the current settings, for repeated calls with the
+        scalar values that were bound last. If these leave no work for other threads, it runs in the calling thread."""
         rows, pieces, is_little = self._commands[:self._count], self._pieces(), self.scratch_bytes <= LITTLE_SCRATCH
         is_alone = len(pieces) == 1 and (worker_count() == 1 or all([row.serial for row in rows]))
         if is_alone and len(rows) <= (1 if open_pools else MOST_INLINE_COMMANDS) and (is_little or not open_pools) and \
@@ -284,8 +282,8 @@ class NativePlan(DevicePlan):
 
 
 def _run_pieces(run: Callable[[Any, Any], int], pieces: list[tuple[Any, ctypes.c_int64]]) -> int:
-    """Run a split command list, and take interrupts between the calls. If a check ends one call, the rest does not run.
-    """
+    """Run a split command list, and take interrupts between the calls. If a check ends one call, the rest does
+    not run."""
     for commands, count in pieces:
         take_interrupt()
         undone = run(commands, count)

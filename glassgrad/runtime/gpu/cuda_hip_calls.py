@@ -91,8 +91,8 @@ class DriverCalls:
             raise Bug(f"{name}: {self.reason(result)}")
 
     def fault(self, result: int) -> DeviceError:
-        """Return the error for a failed kernel. Drivers report it late and without a name, so it lists all candidates.
-        """
+        """Return the error for a failed kernel. Drivers report it late and without a name, so it lists all
+        candidates."""
         kernels = [kernel for reference, number in tuple(self.started) if (plan := reference()) is not None
                    for kernel in plan.described(number)]
         names = list(dict.fromkeys(kernels))

@@ -104,8 +104,8 @@ class LaunchesByValue:
 
     @staticmethod
     def calls(launches: Sequence[Any]) -> list[Callable[[], int]]:
-        """Return the calls that start the launches of a kernel: one for all of them, if they depend on scalar values.
-        """
+        """Return the calls that start the launches of a kernel: one for all of them, if they depend on scalar
+        values."""
         followed = {argument for launch in launches if launch.tasks is not None for argument in launch.tasks.arguments}
         if len(launches) == 1 or not followed:
             return [launch.call for launch in launches]

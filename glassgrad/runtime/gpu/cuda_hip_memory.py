@@ -152,7 +152,7 @@ class DriverMemory(MemoryPool):
         self.driver, self._copying = driver, threading.RLock()
         self.numbers = LateNumbers(driver)
         self._released: dict[int, int] = {}        # pooled block: launch count at its release
-        self._newest = (0, 0, 0)                   # last allocated block: address, launch counts at its release and allocation
+        self._newest = (0, 0, 0)                   # last allocated block: address, launch counts at release, allocation
         self._pinned: PinnedMemory | None = None   # created at the first copy
         self._stream: Any = None                   # for copies concurrent with kernels
         self._reached: Any = None                  # event on the kernels' stream, and the launch count when recorded

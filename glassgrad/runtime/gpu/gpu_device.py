@@ -49,8 +49,8 @@ class Launch(Protocol):
         """Make the number of groups depend on the values of scalar arguments, so that no idle group is started."""
 
     def share_arguments(self, other: Any) -> None:
-        """Use the arrays of another launch with the same arguments, if possible, so that they are bound once for both.
-        """
+        """Use the arrays of another launch with the same arguments, if possible, so that they are bound once
+        for both."""
 
 
 class LaunchByAddress:
@@ -80,8 +80,8 @@ class LaunchByAddress:
 
 
 def groups_at(tasks: TasksByValue, values: Sequence[int], most: int) -> int:
-    """Return the number of groups to launch for values of scalars; at least 1, because drivers reject empty launches.
-    """
+    """Return the number of groups to launch for values of scalars; at least 1, because drivers reject empty
+    launches."""
     return max(1, min(most, tasks.at(*values)))
 
 

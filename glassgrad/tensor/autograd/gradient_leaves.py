@@ -152,8 +152,8 @@ def still_a_leaf(tensor: Any, earlier: UOp) -> None:
 
 
 def has_another_value(tensor: Any, earlier: UOp) -> None:
-    """Record that a tensor was given a new value, so that what was computed from its earlier value has lost its leaf.
-    """
+    """Record that a tensor was given a new value, so that what was computed from its earlier value has lost
+    its leaf."""
     note_written(tensor, earlier)
     if tensor._requires_grad is True and tensor.uop is not earlier and any(
             t is tensor for t in _alive(registry.leaves_of(earlier))):

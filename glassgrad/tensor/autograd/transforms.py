@@ -122,8 +122,8 @@ def _outside(value: Tensor, args: Sequence[Tensor]) -> list[UOp]:
 
 
 def _after(node: UOp, g: UOp) -> UOp:
-    """Return the same value, made to depend on g: a WHERE whose condition is a test of g that in practice never holds.
-    """
+    """Return the same value, made to depend on g: a WHERE whose condition is a test of g that in practice never
+    holds."""
     first = g.shrink([(0, min(1, n)) for n in g.shape]).reshape(()) if g.size else full((), 0.0, g.dtype)
     late = first.cast(dtypes.float32).bitcast(dtypes.int32).eq(0x7FC0BEEF)        # one NaN of four billion numbers
     return UOp(o.WHERE, node.dtype, (late.broadcast(node.shape), full(node.shape, 0.0, node.dtype), node))

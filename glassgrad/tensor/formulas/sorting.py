@@ -224,8 +224,8 @@ def kth_largest_of(key: UOp, k: Any) -> UOp:
 def largest_of(key: UOp, k: int) -> UOp:
     """Return the indices of each row's k largest keys, in ascending order of index (rows, k), int32.
 
-    All keys above the k-th largest are taken, and the first of those equal to it; running counts give their positions.
-    """
+    All keys above the k-th largest are taken, and the first of those equal to it; running counts give their
+    positions."""
     rows, n = key.shape
     key = key.contiguous()
     limit = kth_largest_of(key, k)

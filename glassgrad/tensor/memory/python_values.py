@@ -68,8 +68,8 @@ def read_value(value: Any, dtype: DType | None = None) -> HostValue:
 
 
 def read_array(value: Any, dtype: DType | None = None) -> HostValue:
-    """Read a NumPy array (or what becomes one) in row-major order: its own memory, or a copy if it is in another order.
-    """
+    """Read a NumPy array (or what becomes one) in row-major order: its own memory, or a copy if it is in another
+    order."""
     import numpy  # deferred: a program that has an array has loaded it already
     found = numpy.asarray(value)
     if dtype is not None and dtype in _CODES and found.dtype.kind in "biuf":

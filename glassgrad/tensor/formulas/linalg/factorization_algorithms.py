@@ -71,8 +71,8 @@ def _by_matrix(x: UOp) -> UOp:
 
 
 class _Panel(NamedTuple):
-    """The state of an elimination after a panel: the columns that are left, and after them those of the transformation.
-    """
+    """The state of an elimination after a panel: the columns that are left, and after them those of the
+    transformation."""
     used: UOp
     m: UOp
     found: tuple[UOp, ...] = ()        # the pivots and their rows

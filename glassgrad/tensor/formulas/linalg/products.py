@@ -56,8 +56,8 @@ def _linear_shape(x: UOp, weight: UOp, bias: UOp | None, dtype: DType | None = N
 
 @one_node(_linear_shape)
 def linear(x: UOp, weight: UOp, bias: UOp | None = None, dtype: DType | None = None, by_rows: bool = False) -> UOp:
-    """x @ weight + bias, or with `by_rows` x @ weight.T + bias; a weight with one axis multiplies element by element.
-    """
+    """x @ weight + bias, or with `by_rows` x @ weight.T + bias; a weight with one axis multiplies element by
+    element."""
     x = mul(x, weight) if len(weight.shape) == 1 else matmul(x, weight, dtype, by_rows)
     return x if bias is None else add(x, in_autocast_dtype(bias))
 

@@ -77,8 +77,8 @@ def _logs(x: UOp) -> tuple[UOp, UOp]: return _log(x).maximum(-100.0), _log(1 - x
 
 def _of_probabilities_backward(g: UOp, out: UOp, x: UOp, target: UOp) -> tuple[UOp, UOp]:
     """Compute a gradient that is finite also for the probabilities 0 and 1, which a sigmoid in float32 reaches. In a
-    narrower type a 1 may be a number below 1 that was rounded up; the sigmoid's own gradient uses the unrounded number.
-    """
+    narrower type a 1 may be a number below 1 that was rounded up; the sigmoid's own gradient uses the unrounded
+    number."""
     wide = x.dtype.accumulator
     rounded_away = 0.0 if wide is x.dtype else 2.0 ** -(x.dtype.mantissa + 2)
     g, p, y = g.cast(wide), x.cast(wide), target.cast(wide)

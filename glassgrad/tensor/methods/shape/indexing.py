@@ -108,8 +108,8 @@ class IndexingMixin(TensorBase):
         return expanded[:at] + [slice(None)] * (self.ndim - used) + expanded[at + 1:]
 
     def _basic(self, parts: list[Any]) -> tuple[UOp, list[tuple[int, UOp]]]:
-        """Return the view that numbers, slices and None select, and the tensors still to look up, by axis of the view.
-        """
+        """Return the view that numbers, slices and None select, and the tensors still to look up, by axis of
+        the view."""
         if len(parts) == 1 and isinstance(parts[0], TensorBase) and parts[0].dtype is dtypes.bool:
             mask = parts[0]
             if mask.shape != self.shape[:mask.ndim]:
