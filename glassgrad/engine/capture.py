@@ -66,7 +66,7 @@ class Trace:
     flags: list[RunCheck] = field(default_factory=list)
     variables: frozenset[str] = frozenset()      # names of the variables whose values each call brings
     any_size: bool = False                       # whether kernels for all sizes may run
-    answers: dict[LengthComparison, None] = field(default_factory=dict)      # comparisons of variables, with outcomes
+    comparisons: dict[LengthComparison, None] = field(default_factory=dict)      # of variables, with outcomes
     made: list[weakref.ref[Any]] = field(default_factory=list)      # tensors that were made by this thread
     touched: dict[int, TouchedTensor] = field(default_factory=dict)      # by id
     data: set[UOp] = field(default_factory=set)           # buffers that plain data was copied into
@@ -146,7 +146,7 @@ def refuse_reading(what: str) -> None:
                        fix="return the tensor and read it outside, or leave the jit off this function")
 
 
-def note_answer(comparison: LengthComparison) -> None:
+def note_comparison(comparison: LengthComparison) -> None:
     """Record the outcome of a comparison of variables, on which the program's next steps may depend: a replay is for
     calls with the same outcome. Variables whose values no call brings cannot be compared again, so comparing them is
     refused."""
@@ -154,7 +154,7 @@ def note_answer(comparison: LengthComparison) -> None:
     if trace is not None:
         if not all(symbol.name in trace.variables for symbol in comparison.length.symbols):
             refuse_reading(f"{comparison}, which is true for some values only")
-        trace.answers[comparison] = None
+        trace.comparisons[comparison] = None
 
 
 def refuse_binding(symbol: Symbol) -> None:
@@ -163,9 +163,9 @@ def refuse_binding(symbol: Symbol) -> None:
     if _current.trace is not None and symbol.name in _current.trace.variables:
         raise JitError("a variable is bound again inside a jitted function", given=f"{symbol.name} = {symbol.value}",
                        expected=f"the value of {symbol.name} that the call was given",
-                       fix="use the bound variable that was handed in, or a Variable of another name")
+                       fix="use the bound variable that was passed in, or a Variable of another name")
 
 
-on_comparing.append(note_answer)
+on_comparing.append(note_comparison)
 on_reading.append(refuse_reading)
 on_binding.append(refuse_binding)

@@ -62,7 +62,7 @@ class CompiledSchedule:
         self.unbound = [*map(ctypes.addressof, self._scalars), *[0] * (self.slots - planned.inputs)]
         for i, update in enumerate(planned.updates):
             self.unbound[update.copied - buffers] = ctypes.addressof(self.copied) + 8 * i
-        self.work, self.work_now, self.costs = self._counted()
+        self.work, self.work_now, self.costs = self._count_work()
 
     # -- what the schedule needs, once -----------------------------------------------------------------------
     def _segments(self, programs: Sequence[Any]) -> list[Segment]:
@@ -78,7 +78,7 @@ class CompiledSchedule:
             found.append(segment)
         return found
 
-    def _counted(self) -> tuple[Work, Callable[[], Work], Callable[[], list[tuple[int, int]]]]:
+    def _count_work(self) -> tuple[Work, Callable[[], Work], Callable[[], list[tuple[int, int]]]]:
         """Count operations and bytes. Return the totals (number of kernels, operations, bytes), empty if they depend on
         variables; a function for the totals with the values that variables have in memory now; and a function for the
         operations and bytes of each kernel with these values."""
@@ -119,7 +119,7 @@ class CompiledSchedule:
         addresses = normal.addresses + self.unbound
         if self.cell_types and (values != self._values or len(values) < len(self.cell_types)):
             self._values = ()                    # unknown, in case a Ctrl-C comes while the cells are written
-            self.write_numbers([*[c.arg.value for c in normal.cells], *values,
+            self.write_scalars([*[c.arg.value for c in normal.cells], *values,
                                 *[normal.constants[i].arg for i in self.scalars]])
             self._values = values
         results: list[UOp] = []
@@ -168,7 +168,7 @@ class CompiledSchedule:
         for slot, whole, offset in self.pieces:
             addresses[slot] = addresses[whole] + offset
 
-    def write_numbers(self, numbers: Sequence[Any]) -> None:
+    def write_scalars(self, numbers: Sequence[Any]) -> None:
         """Write scalars into their cells, from where kernels read them."""
         for cell, dtype, value in zip(self._scalars, self.cell_types, numbers):
             cell.value = value if dtype.kind == "f" else int(value) & ((1 << dtype.bits) - 1)

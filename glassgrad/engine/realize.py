@@ -43,7 +43,7 @@ from glassgrad.engine.observer import observers, prepare_observed
 from glassgrad.engine.registry import registry
 from glassgrad.engine.schedule_key import NormalizedGraph, name_on_disk, normalize, scalar_bytes, with_params
 from glassgrad.runtime.devices import Device
-from glassgrad.runtime.schedule_cache import can_be_kept, keep_schedule, kept_schedule
+from glassgrad.runtime.schedule_cache import is_cacheable, load_schedule, store_schedule
 
 _VIEWS = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH))
 _RESHAPES = frozenset((o.RESHAPE, o.DETACH))
@@ -353,7 +353,7 @@ def _compile_for_all_sizes(normal: NormalizedGraph, sizes: SizeFormulas, mode: _
 
     def schedule() -> Schedule:
         nonlocal variables
-        planned, variables = _kept_or_made(normal, sizes.scalars, device, (mode[0], device, sizes), make)
+        planned, variables = _cached_schedule(normal, sizes.scalars, device, (mode[0], device, sizes), make)
         return planned
 
     return _prepared(normal, schedule, sizes.scalars), variables
@@ -379,7 +379,7 @@ def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> 
         return make_schedule(*with_params(normal, scalars), device, _stores_scores, _limits(device)), None
 
     parts = kernel_mode(), scalars
-    return _prepared(normal, lambda: _unrolled(_kept_or_made(normal, scalars, device, parts, make)[0]), scalars)
+    return _prepared(normal, lambda: _unrolled(_cached_schedule(normal, scalars, device, parts, make)[0]), scalars)
 
 
 def _unrolled(planned: Schedule) -> Schedule:
@@ -405,23 +405,23 @@ def _prepared(normal: NormalizedGraph, schedule: Callable[[], Schedule], scalars
             gc.enable()
 
 
-def _kept_or_made(normal: NormalizedGraph, scalars: tuple[int, ...], device: str, parts: tuple[Any, ...],
+def _cached_schedule(normal: NormalizedGraph, scalars: tuple[int, ...], device: str, parts: tuple[Any, ...],
                   make: Callable[[], tuple[Schedule, Any]]) -> tuple[Schedule, Any]:
     """Read a schedule, and the second value that `make` returned with it, from the disk cache, or make and store them.
     `parts` are what the schedule depends on besides the graph and its devices."""
-    if not settings.CACHE or not _known.uses_disk or observers or not can_be_kept(normal.order):
+    if not settings.CACHE or not _known.uses_disk or observers or not is_cacheable(normal.order):
         return make()
     devices = {device, *[n.device or device for n in normal.buffers]}
-    name = name_on_disk(normal, scalars, (*parts, _limits(device), *map(_units, sorted(devices))))
+    name = name_on_disk(normal, scalars, (*parts, _limits(device), *map(_matrix_units, sorted(devices))))
     order = list(normal.order)
-    found = kept_schedule(name, order)
+    found = load_schedule(name, order)
     if found is None:
         found = make()
-        keep_schedule(name, *found, order)
+        store_schedule(name, *found, order)
     return found
 
 
-def _units(device: str) -> tuple[Any, ...]:
+def _matrix_units(device: str) -> tuple[Any, ...]:
     """Return what `_stores_scores` depends on of a device's target."""
     target = getattr(Device[device], "target", None)
     return (device,) if target is None else (device, target.groups, *[unit.name for unit in target.units])

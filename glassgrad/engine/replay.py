@@ -46,7 +46,7 @@ class _MergedSchedules:
 
     def __init__(self, records: Sequence[Record]):
         self.buffers = list(dict.fromkeys(n.base for r in records for n in (*r.normal.buffers, *r.results)))
-        self.numbers = [number for record in records for number in _numbers(record)]
+        self.scalars = [number for record in records for number in _scalars_of(record)]
         slots = [Slot(base.shape, base.dtype, base.device) for base in self.buffers]
         slots += [Slot((), dtype, None) for record in records for dtype in record.compiled.cell_types]
         self.slot_of = {base: slot for slot, base in enumerate(self.buffers)}
@@ -97,7 +97,7 @@ class _MergedSchedules:
             [rows[number] for number in sorted(kept)] for rows in (self.items, self.programs, self.planned.items))
 
 
-def _numbers(record: Record) -> list[tuple[Cell | Symbol | None, Any]]:
+def _scalars_of(record: Record) -> list[tuple[Cell | Symbol | None, Any]]:
     """Return the scalars of a schedule with their values: cells and variables, which each call writes, and those (as
     None) that are the same in all calls: constants, and the sizes that kernels for all sizes run with."""
     normal = record.normal
@@ -109,10 +109,10 @@ def _numbers(record: Record) -> list[tuple[Cell | Symbol | None, Any]]:
 
 class Replay:
     """The launches of a trace as one compiled schedule. `outside` has the buffers that each call binds, with their
-    symbols; all other memory is bound once. `renewed` are the buffers of weights and gradients that a call gives a new
+    symbols; all other memory is bound once. `updated` are the buffers of weights and gradients that a call gives a new
     value."""
 
-    def __init__(self, trace: Trace, outside: dict[UOp, UOp], renewed: Set[UOp]):
+    def __init__(self, trace: Trace, outside: dict[UOp, UOp], updated: Set[UOp]):
         merged = _MergedSchedules(trace.records)
         made = {node for record in trace.records for node in record.results}
         flags = {flag.buffer for flag in trace.flags}
@@ -129,18 +129,18 @@ class Replay:
         self._flags: list[tuple[int, int]] = []               # (address, bound): a value below its bound ends the run
         self.pause = 0                                        # number of launches before the flags are checked
         self.updates = self._updates()
-        self.memory = self._memory({*merged.buffers} - renewed, made)
+        self.memory = self._memory({*merged.buffers} - updated, made)
 
     def _place(self, merged: _MergedSchedules) -> None:
-        """Find the addresses of all that is bound once, and of the scalars that each call writes (`numbers`)."""
+        """Find the addresses of all that is bound once, and of the scalars that each call writes (`scalars`)."""
         buffers, compiled = merged.buffers, self.compiled
         self._blocks: list[Any] = []                          # the arenas
         self._addresses = [base.arg.address for base in buffers] + compiled.unbound
-        compiled.write_numbers([value for _, value in merged.numbers])
+        compiled.write_scalars([value for _, value in merged.scalars])
         compiled.allocate_arenas(self._addresses, compiled.layout, self._blocks)
         # (cell or variable, its type, the address of its value)
-        rows = zip(merged.numbers, compiled.cell_types, self._addresses[len(buffers):])
-        self.numbers = [(number, dtype, address) for (number, _), dtype, address in rows if number is not None]
+        rows = zip(merged.scalars, compiled.cell_types, self._addresses[len(buffers):])
+        self.scalars = [(number, dtype, address) for (number, _), dtype, address in rows if number is not None]
 
     def _find_slots(self, merged: _MergedSchedules, outside: dict[UOp, UOp]) -> None:
         """Find the slots of each symbol, with their byte offsets in its buffer."""
@@ -171,8 +171,8 @@ class Replay:
         for plan in self._plans:
             plan.bind(self._addresses)
         only: Any = self._plans[0] if len(self._plans) == 1 else None
-        self.at_once = only is not None and only.uninterrupted       # a run can complete as one foreign call
-        self.ends_early = self.at_once and only.ends_early           # a flag can end a run in the middle
+        self.is_one_call = only is not None and only.uninterrupted       # a run can complete as one foreign call
+        self.ends_early = self.is_one_call and only.ends_early           # a flag can end a run in the middle
         uses = [plan.uses() for plan in self._plans]
         self.pointers = {symbol: [(array, position, offset) for slot, offset in places.items()
                                   for by_slot in uses for array, position in by_slot.get(slot, ())]
@@ -209,23 +209,23 @@ class Replay:
         self.pause = writers[-1] + 1 if writers else len(self.items)
         self._plans[0].check(self.pause, self._flags)
 
-    def stays(self, symbols: Collection[UOp]) -> None:
+    def write_in_place(self, symbols: Collection[UOp]) -> None:
         """Declare that these results are written in place. Their bytes then count once, and a run is not interrupted
         from the first of them on, because a failed call must leave the old values whole."""
         self.memory = self.memory._replace(results=self.memory.results - sum(s.arg.nbytes for s in symbols))
         first = [number for symbol in symbols for number in self._writers(symbol)]
-        if first and self.at_once:
+        if first and self.is_one_call:
             self._plans[0].keep_together(min(first))
 
     def _writers(self, symbol: UOp) -> list[int]:
         return [i for i, item in enumerate(self.compiled.items)
                 if not self._slots[symbol].keys().isdisjoint(item.slots[:item.results])]
 
-    def waits(self, symbol: UOp) -> bool:
+    def waits_for_checks(self, symbol: UOp) -> bool:
         """Return whether a result is written only after the flags are checked."""
         return min(self._writers(symbol), default=-1) >= self.pause
 
-    def rewrites(self, source: UOp, result: UOp) -> bool:
+    def may_overwrite(self, source: UOp, result: UOp) -> bool:
         """Return whether one symbol's value may be written over another's: nothing reads the old value afterwards, and
         the launch that writes an element of the new value reads just that element of the old one."""
         writers = self._writers(result)

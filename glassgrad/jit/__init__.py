@@ -22,7 +22,7 @@ from glassgrad.base.settings import current_state, settings
 from glassgrad.compiler.graph.node import WeakNodeDict
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.jit.compare_traces import TraceWork, difference, facts_of, narrow
+from glassgrad.jit.compare_traces import TraceWork, difference, facts_of, keep_common_holders
 from glassgrad.jit.guards import Stale
 from glassgrad.jit.plain_values import SymbolNames, describe
 from glassgrad.jit.replay import CapturedCall
@@ -78,7 +78,7 @@ class TinyJit:
         self._lock = threading.RLock()         # a replay binds the addresses of one call at a time; see _after_fork
         self._replayed = 0                     # number of calls that were replays
         self._captures: dict[str, int] = {}    # number of captures by their cause
-        self._told = False                     # whether the notice about many captures was printed
+        self._notice_printed = False                     # whether the notice about many captures was printed
         _all_jits.add(self)
 
     def __get__(self, instance: Any, owner: Any) -> TinyJit:
@@ -168,7 +168,7 @@ class TinyJit:
                         replays.insert(0, captured)
                     self._replayed += 1
                     return result
-                self._say_why(why)
+                self._report_new_capture(why)
             return combination.trace(self.function, instance, args, kwargs, symbols)
 
     def _find(self, form: list[Any], objects: list[Any]) -> None:
@@ -180,14 +180,14 @@ class TinyJit:
         found = self._known.get(key)
         if found is None:
             if self._known:
-                self._say_why("")
+                self._report_new_capture("")
             if len(self._known) >= _MOST_COMBINATIONS:
                 self._known.pop(next(iter(self._known)))
             found = _Combination(self.__name__, objects, any_size=bool(self._known))
             self._known[key] = found
         self._latest = (form, found)
 
-    def _say_why(self, why: str) -> None:
+    def _report_new_capture(self, why: str) -> None:
         """Print why there is another capture: always at DEBUG=1, else once, when there are more captures than
         replays."""
         if settings.DEBUG >= 1:
@@ -195,11 +195,11 @@ class TinyJit:
                   f"jit: {self.__name__} is captured for a new combination of arguments")
         cause = why.split(" is no longer ")[0] if why else "its arguments"
         count = self._captures[cause] = self._captures.get(cause, 0) + 1
-        if count >= _MANY_CAPTURES and self._replayed < count and not self._told:
-            self._told = True
+        if count >= _MANY_CAPTURES and self._replayed < count and not self._notice_printed:
+            self._notice_printed = True
             print(f"glassgrad: jit: {self.__name__} was captured {count} times and hardly ever replayed: "
                   + (f"{cause} changes between calls; keep it in a tensor, or out of sight of the function" if why else
-                     "its plain arguments or shapes change between calls; hand in what changes as a tensor"),
+                     "its plain arguments or shapes change between calls; pass what changes as a tensor"),
                   file=sys.stderr)
 
 
@@ -239,7 +239,7 @@ class _Combination:
         traced = TracedCall(function, self.objects, instance, args, kwargs, symbols, self.any_size)
         facts = list(facts_of(traced))
         work = TraceWork(traced, facts)
-        alike = [earlier for earlier in self.traces if earlier.itself == work.itself]
+        alike = [earlier for earlier in self.traces if earlier.argument_paths == work.argument_paths]
         differences = [difference(facts, earlier) for earlier in alike]
         if "" in differences:
             if traced.faults:
@@ -249,7 +249,7 @@ class _Combination:
                                "its Python", fix="do that outside, keep it in a tensor, or leave the jit off")
             earlier = alike[differences.index("")]
             self._forget([earlier])
-            narrow(traced, earlier)
+            keep_common_holders(traced, earlier)
             self._keep(CapturedCall(traced))
         elif sum(earlier.state == work.state for earlier in alike) + 1 >= _MOST_TRACES:
             self._forget(alike)
@@ -269,7 +269,7 @@ class _Combination:
         paths, and beyond `_MOST_COMBINATIONS` of all. Drop those with kernels for all sizes once this size has kernels
         of its own."""
         self.replays = [captured, *[replay for replay in self.replays if captured.served or not replay.served]]
-        alike = [replay for replay in self.replays if replay.itself == captured.itself]
+        alike = [replay for replay in self.replays if replay.argument_paths == captured.argument_paths]
         dropped = [*alike[_MOST_VARIANTS:], *[r for r in self.replays[_MOST_COMBINATIONS:] if r not in alike]]
         self.replays = [replay for replay in self.replays if replay not in dropped]
         if dropped and settings.DEBUG >= 1:

@@ -33,7 +33,7 @@ class TraceWork:
     def __init__(self, traced: TracedCall, facts: Sequence[Fact]):
         self.values = [fact.value for fact in facts]
         self.state = traced.state
-        self.itself = traced.itself
+        self.argument_paths = traced.argument_paths
         self.sources = [{row.path for row in rows} for rows in traced.sources.values()]
         self.arguments = {traced.name_of(row.tensor) for row in traced.arguments}        # may be freed between calls
         self._named = traced.named               # while these live, no other tensor can get the name of one of them
@@ -85,7 +85,7 @@ def _same_bits(x: UOp, then: Any, now: Any) -> bool:
     return scalar_bytes(then, x.dtype) == scalar_bytes(now, x.dtype)
 
 
-def narrow(traced: TracedCall, theirs: TraceWork) -> None:
+def keep_common_holders(traced: TracedCall, theirs: TraceWork) -> None:
     """Drop the tensors that held a buffer in this trace but not in the equal earlier one."""
     for rows, earlier in zip(traced.sources.values(), theirs.sources):
         rows[:] = [row for row in rows if row.path in earlier - theirs.arguments] or rows

@@ -1,5 +1,5 @@
 """Find every value that a function can see without being given it, and check that these values are unchanged. In: a
-function, objects. Out: `Walk`, `compiled`. Does not know traces or replays.
+function, objects. Out: `Walk`, `compile_guards`. Does not know traces or replays.
 
 A walk visits the names in the function's closure, defaults and globals, its `self`, the objects among its arguments,
 and everything that can be reached from there: attributes, entries of lists and dicts, other functions of the user's.
@@ -9,10 +9,11 @@ names are visited first; the rest is visited while there are fewer than `MOST_BI
 assumed not to change.
 
 The result of the walk is one list of bindings. A capture adds those that the function does not see by itself:
-arguments, tensors that it cannot reach, gradients. `compiled` generates one Python function that reads and compares all
-of them; each call runs it, and it finds all tensors of the call. For the 58 values of `benchmarks/dispatch.py`,
-measured in the same minute, this takes 2.5 us of the 19 us of a call; a loop over the list took 10.2 us. The generated
-function does not hold the `self` of a method or anything that leads to it: it starts from the `self` of each call.
+arguments, tensors that it cannot reach, gradients. `compile_guards` generates one Python function that reads and
+compares all of them; each call runs it, and it finds all tensors of the call. For the 58 values of
+`benchmarks/dispatch.py`, measured in the same minute, this takes 2.5 us of the 19 us of a call; a loop over the list
+took 10.2 us. The generated function does not hold the `self` of a method or anything that leads to it: it starts from
+the `self` of each call.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Walk:
             raise JitError("this function can see too much to be watched",
                            given=f"more than {MOST_BINDINGS} values in its closure, globals and objects",
                            expected="a function that sees its model and little else",
-                           fix="hand in the data as arguments, as tensors")
+                           fix="pass the data as arguments, as tensors")
         read = set(self.read)
         self._visit_waiting(all_names=True)
         self.read = read
@@ -254,7 +255,7 @@ class Stale(Exception):
     """A capture does not fit this call. The message says which value has changed that the trace relied on."""
 
 
-def compiled(walk: Walk, tensors: Sequence[Tensor] = (), own: int = 0, graded: Sequence[int] = (),
+def compile_guards(walk: Walk, tensors: Sequence[Tensor] = (), own: int = 0, graded: Sequence[int] = (),
              bound: Sequence[tuple[Binding, Any]] = ()) -> \
         Callable[[Any, Sequence[Any], Sequence[Any]], tuple[list[Tensor], bool, list[Any]]]:
     """Generate the function `check(instance, arguments, left)`, which compares everything that a walk found, and raises

@@ -22,7 +22,7 @@ from glassgrad.engine.capture import RunCheck, Trace
 from glassgrad.engine.changing_sizes.size_families import FIXED_AFTER
 from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
-from glassgrad.jit.guards import Stale, compiled
+from glassgrad.jit.guards import Stale, compile_guards
 from glassgrad.jit.plain_values import (ATTRIBUTE, GRADIENT, HAS_GRADIENT, PART, WEAKLY, Binding, Increment,
                                         SymbolNames, TensorNumber, has_gradient, mapped, tensors_of)
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, same_view,
@@ -49,21 +49,21 @@ class CapturedCall:
     def __init__(self, traced: TracedCall):
         flags, late = traced.trace.flags, _late_checks(traced.trace)
         tensors = self._find_tensors(traced)
-        numbers = {id(t): i for i, t in enumerate([*tensors, *traced.given])}
+        numbers = {id(t): i for i, t in enumerate([*tensors, *traced.new_tensors])}
         symbols, self.outcomes = self._make_symbols(traced, late, numbers)
         self._find_weights(traced, symbols, numbers)
         put = self._find_assigned(traced, numbers)
-        self.replay = Replay(traced.trace, symbols, traced.renewed)
-        if flags and not late and self.replay.at_once:
+        self.replay = Replay(traced.trace, symbols, traced.updated_buffers)
+        if flags and not late and self.replay.is_one_call:
             self.replay.check(flags)
         self._place_results(traced, symbols)
-        self._sort_outcomes(traced.given)
-        self._watch(traced, tensors)
-        self._find_numbers(traced)
+        self._sort_outcomes(traced.new_tensors)
+        self._record_state(traced, tensors)
+        self._find_scalars(traced)
         self._find_checks(flags, late, symbols)
         bound = [(b, nest) for b, nest in put
                  if b.way is not GRADIENT or numbers[id(b.holder)] not in self.gradients]
-        self.check = compiled(traced.walk, tensors, self.own, list(self.gradients), bound)
+        self.check = compile_guards(traced.walk, tensors, self.own, list(self.gradients), bound)
         self.bound = [(b.way, b.name, nest) for b, nest in bound]      # what each call puts where; not the holders
         self.settings: State | None = None        # those that the replay was prepared under
         # the kernels for all sizes that it runs, and how often it may run them before the size gets kernels of its own
@@ -72,9 +72,9 @@ class CapturedCall:
 
     def _find_tensors(self, traced: TracedCall) -> list[Tensor]:
         """List the tensors that existed before the call, by number. The guards find the current ones at each call."""
-        walk, (hidden, gradients) = traced.walk, traced.used()
-        for i, tensor in enumerate(traced.handed):
-            walk.include(PART, None, f"arguments[{i}]", tensor, "which of its own tensors it is handed")
+        walk, (hidden, gradients) = traced.walk, traced.needed_tensors()
+        for i, tensor in enumerate(traced.tensor_arguments):
+            walk.include(PART, None, f"arguments[{i}]", tensor, "which of its own tensors it is passed")
         for tensor in hidden:
             walk.include(WEAKLY, None, weakref.ref(tensor), tensor, "a tensor out of sight")
         for tensor, grad in gradients:
@@ -83,8 +83,8 @@ class CapturedCall:
         tensors = [*own, *[row.stand_in for row in traced.arguments]]
         self.in_sight, self.own, self.before = len(walk.tensors), len(own), len(tensors)
         owners = {id(tensor) for tensor, _ in gradients}
-        self.summed = {i for i, t in enumerate(tensors) if id(t) in owners}        # their gradients are added to
-        self.unmade, self.itself = [None] * len(traced.given), traced.itself
+        self.accumulated = {i for i, t in enumerate(tensors) if id(t) in owners}        # their gradients are added to
+        self.placeholders, self.argument_paths = [None] * len(traced.new_tensors), traced.argument_paths
         return tensors
 
     def _make_symbols(self, traced: TracedCall, late: Collection[UOp],
@@ -97,13 +97,13 @@ class CapturedCall:
         # where a tensor is left as a reshape of a whole result, the result's buffer gets the tensor's shape: then the
         # tensor's node is the BUFFER itself
         shapes = {node.base: node.shape for node in reversed(outcomes.values())
-                  if node.base in traced.fresh and is_whole(node) and not node.symbolic}
+                  if node.base in traced.result_buffers and is_whole(node) and not node.symbolic}
         symbols = {b: symbol_of(b, shapes.get(b, b.shape))
-                   for b in dict.fromkeys((*arguments, *traced.sources, *traced.fresh, *late))}
+                   for b in dict.fromkeys((*arguments, *traced.sources, *traced.result_buffers, *late))}
         as_traced = {b: symbol.reshape(b.shape) for b, symbol in symbols.items()}
         self.flags = [flag.over(lambda node: substituted(node, as_traced, {})) for flag in traced.trace.flags]
-        self.inputs = [symbols[node] for node in arguments]
-        self.addresses = [0] * len(arguments)              # of the arguments at the last call
+        # the symbols of the arguments, and their addresses at the last call
+        self.inputs, self.addresses = [symbols[node] for node in arguments], [0] * len(arguments)
         self.passing = [row.passes_gradients for row in traced.arguments]
         return symbols, {
             numbers[id(tensor)]: symbols[node.base].reshape(node.shape) if is_whole(node) and node.base in symbols else
@@ -139,48 +139,49 @@ class CapturedCall:
     def _place_results(self, traced: TracedCall, symbols: Mapping[UOp, UOp]) -> None:
         """Choose which results are written in place and which get separate memory."""
         bases = [node.base for node in self.outcomes.values()]
-        in_place = self._find_in_place({symbols[b] for b in traced.fresh if bases.count(symbols[b]) == 1}, {*bases})
+        of_one_tensor = {symbols[b] for b in traced.result_buffers if bases.count(symbols[b]) == 1}
+        in_place = self._find_in_place(of_one_tensor, {*bases})
         self.in_place = ResultsInPlace(self.replay, in_place)
         self.gradients = {row.number: row.gradient for row in in_place if row.weight is None}
         stays = {row.symbol for row in in_place}
         self.results = [Result(symbols[b], self.replay, b in traced.cut_off)
-                        for b in traced.fresh if symbols[b] not in stays]
+                        for b in traced.result_buffers if symbols[b] not in stays]
         bound: list[Any] = [*self.weights, *self.results, *in_place]
         self.bound_to = {each.symbol: each for each in bound}
 
-    def _find_in_place(self, fresh: Set[UOp], bases: Set[UOp]) -> list[ResultInPlace]:
+    def _find_in_place(self, of_one_tensor: Set[UOp], bases: Set[UOp]) -> list[ResultInPlace]:
         """Find the results that are written in place, and take them out of `outcomes`: new values of weights, and
         gradients that are not added to earlier ones. A result that overwrites a whole value must be written after all
         checks of the run, because a failed call leaves old values as they were.
 
-        `fresh` are the symbols of new buffers that exactly one tensor is left with. `bases` are the base nodes of all
-        outcomes: a weight among them keeps its memory, because the call leaves a view of its old value."""
-        whole = self.replay.at_once
+        `of_one_tensor` are the symbols of new buffers that exactly one tensor is left with. `bases` are the base nodes
+        of all outcomes: a weight among them keeps its memory, because the call leaves a view of its old value."""
+        whole = self.replay.is_one_call
         replaced = {number for number, _ in self.put}
         found: dict[int, ResultInPlace] = {}
-        for number, view in [(number, node) for number, node in self.outcomes.items() if node.base in fresh]:
+        for number, view in [(number, node) for number, node in self.outcomes.items() if node.base in of_one_tensor]:
             weight, part = self.by_number.get(number), self.replay.updates.get(view)
             owner = self.only_gradients.get(number)
-            if weight is not None and weight.may_move([number]) and weight.symbol not in bases \
+            if weight is not None and weight.is_unread_without([number]) and weight.symbol not in bases \
                     and weight.node.op is o.BUFFER and same_view(view, weight.node) and number not in replaced \
-                    and (part.source is weight.symbol if part is not None else whole and self.replay.waits(view)
-                         and self.replay.rewrites(weight.symbol, view)):
+                    and (part.source is weight.symbol if part is not None else whole
+                         and self.replay.waits_for_checks(view) and self.replay.may_overwrite(weight.symbol, view)):
                 found[number] = ResultInPlace(view, number, weight, view, part)
-            elif owner is not None and whole and not view.symbolic and owner not in self.summed \
-                    and self.replay.waits(view.base):
+            elif owner is not None and whole and not view.symbolic and owner not in self.accumulated \
+                    and self.replay.waits_for_checks(view.base):
                 found[number] = ResultInPlace(view.base, owner, None, view)
         for number in found:
             del self.outcomes[number]
-        self.replay.stays([row.symbol for row in found.values()])
+        self.replay.write_in_place([row.symbol for row in found.values()])
         return list(found.values())
 
-    def _sort_outcomes(self, given: list[Tensor]) -> None:
+    def _sort_outcomes(self, new_tensors: list[Tensor]) -> None:
         """Sort the tensors that the call leaves values in by how they get them, each with the `Result` whose whole
-        buffer is that value, if there is one. `given` are the tensors that a call makes."""
+        buffer is that value, if there is one. `new_tensors` are those that a call makes."""
         whole = {result.symbol: result for result in self.results}
         values = {number: (whole.get(node), node) for number, node in self.outcomes.items()}
         made = {number: (result_maker(class_of_results(t)) if number in values and values[number][0] else view_maker(t),
-                         wants_gradient(t)) for number, t in enumerate(given, self.before)}
+                         wants_gradient(t)) for number, t in enumerate(new_tensors, self.before)}
         # a row for each tensor that gets a value: its number; the `Result` that is the value, or None; the node over
         # symbols; and, if the call makes the tensor, the function that makes it and its requires_grad
         self.left = [(number, *value, *made.get(number, (None, None))) for number, value in values.items()]
@@ -192,11 +193,11 @@ class CapturedCall:
         for number, result in following.items():
             weight = self.by_number.get(number)
             others = [other for other, found in following.items() if found is result]
-            if result is not None and (weight is None or weight.may_move(others) and all(
+            if result is not None and (weight is None or weight.is_unread_without(others) and all(
                     same_view(result.symbol, view) for view in weight.views)):
                 self.expected.append((number, result, weight))
 
-    def _watch(self, traced: TracedCall, tensors: Sequence[Tensor]) -> None:
+    def _record_state(self, traced: TracedCall, tensors: Sequence[Tensor]) -> None:
         """Record what each call compares: the nodes of the tensors, which of them are lazy, and which already have a
         gradient."""
         found = [traced.reached[id(t)] for t in tensors]
@@ -209,23 +210,23 @@ class CapturedCall:
         self.in_sight_passing = [passes_gradients(row.tensor, row.node) for row in rows]
         asked = {i: row for i, row in enumerate(found) if wants_gradient(row.tensor) or row.grad is not row.tensor.grad}
         # tensors that had a gradient, which is written in place: `_compare` raises if one of them was reset
-        self.graded = [i for i, row in asked.items() if i in self.gradients and row.grad is not None]
-        for i in asked.keys() - {*self.graded, *self.summed}:
+        self.gradients_in_place = [i for i, row in asked.items() if i in self.gradients and row.grad is not None]
+        for i in asked.keys() - {*self.gradients_in_place, *self.accumulated}:
             had = asked[i].grad is not None
             traced.walk.include(HAS_GRADIENT, asked[i].tensor, "", had, "whether a tensor has a gradient")
 
-    def _find_numbers(self, traced: TracedCall) -> None:
+    def _find_scalars(self, traced: TracedCall) -> None:
         """Find the scalars that each call writes for the kernels: cells (some of them count random streams) and
         symbolic lengths."""
         first, last = traced.streams
         self.drawn = last - first
         drawn: dict[Any, int] = {cell: cell.value - first for cell in self.replay.streams if cell.value > first}
-        self.numbers = [(*row, drawn.get(row[0], 0)) for row in self.replay.numbers]
+        self.scalars = [(*row, drawn.get(row[0], 0)) for row in self.replay.scalars]
         if drawn:
             traced.walk.include(PART, None, "", streams, "")
             traced.walk.include(ATTRIBUTE, streams, "seed", traced.seed, "the random seed")
         self.symbols = traced.symbols             # variables in the arguments' shapes, as they were in the trace
-        self.answers = list(traced.trace.answers)     # comparisons of variables that the function made, with outcomes
+        self.comparisons = list(traced.trace.comparisons)     # of variables, by the function, with outcomes
         self.names: dict[Any, Any] = {}           # {variable of the trace: the same variable of this call}
 
     def _find_checks(self, flags: list[RunCheck], late: dict[UOp, RunCheck], symbols: Mapping[UOp, UOp]) -> None:
@@ -241,7 +242,7 @@ class CapturedCall:
         nor a value that the tensor could have had in the trace."""
         if sharing(found[:self.in_sight]) != self.sharing:
             raise Stale("which of its tensors are views of others is no longer the same")
-        if not all(has_gradient(found[number]) for number in self.graded):
+        if not all(has_gradient(found[number]) for number in self.gradients_in_place):
             raise Stale("a gradient was reset")
         for number, tensor in enumerate(found[:self.own]):
             then = self.seen[number]
@@ -254,10 +255,10 @@ class CapturedCall:
             if passes_gradients(tensor, tensor.uop) is not self.in_sight_passing[number]:
                 raise Stale("which of its tensors are computed from what is trained is no longer the same")
             if weight is not None:
-                self._follow(weight, found)
+                self._rebind_weight(weight, found)
             self.seen[number] = tensor.uop
 
-    def _follow(self, weight: Weight, found: list[Tensor]) -> None:
+    def _rebind_weight(self, weight: Weight, found: list[Tensor]) -> None:
         """Bind a weight to the buffer that its tensors hold now. Raise `Stale` unless they still are the same views of
         one buffer."""
         nodes = weight.nodes(found)
@@ -269,13 +270,13 @@ class CapturedCall:
         weight.node = now
         self.replay.bind(weight.symbol, now.base.arg.address)
 
-    def _take_symbols(self, symbols: Collection[Symbol]) -> None:
+    def _bind_variables(self, symbols: Collection[Symbol]) -> None:
         """Take the variables of this call. Raise `Stale` if a comparison of variables that the function made in the
         trace would have another outcome now."""
         self.names = dict(zip(self.symbols, symbols))
-        for answer in self.answers:
-            if not answer.holds(lambda symbol: value_of(self.names[symbol])):
-                raise Stale(f"{answer} is no longer {'true' if answer.answer else 'false'}")
+        for comparison in self.comparisons:
+            if not comparison.holds(lambda symbol: value_of(self.names[symbol])):
+                raise Stale(f"{comparison} is no longer {'true' if comparison.answer else 'false'}")
 
     # -- replaying -----------------------------------------------------------------------------------------------------
     def call(self, instance: Any, tensors: list[Tensor], symbols: Collection[Symbol], settings: State) -> Any:
@@ -285,13 +286,13 @@ class CapturedCall:
         if self.served:
             self._count_run()
         if symbols:
-            self._take_symbols(symbols)
+            self._bind_variables(symbols)
         if not steady:
             self._compare(found)
         if self.own and len({*found}) < len(found):            # equal arguments alone are part of the form, the key
             raise Stale("two of its tensors are one")
         for weight in self.symbolic:
-            self._follow(weight, found)
+            self._rebind_weight(weight, found)
         if settings is not self.settings:
             self.settings = settings
             self.replay.prepare()
@@ -301,8 +302,8 @@ class CapturedCall:
         in_place = self.in_place
         if in_place.rows and (not steady or in_place.disturbed or [*map(len, in_place.readers)] != in_place.lengths):
             in_place.begin(found)
-        if self.numbers or self.drawn:
-            self._write_numbers()
+        if self.scalars or self.drawn:
+            self._write_scalars()
         if not self.replay.is_long:
             return self._run(found, holders)
         with interrupts_deferred():               # a Ctrl-C ends the run only while nothing is written in place yet
@@ -317,9 +318,9 @@ class CapturedCall:
                 served.general.leave(served.values, f"replayed {FIXED_AFTER}")
             raise Stale(f"it was replayed {FIXED_AFTER} times with kernels for all sizes; its own ones pay by now")
 
-    def _write_numbers(self) -> None:
+    def _write_scalars(self) -> None:
         """Write the scalars of this call to where the kernels read them, and advance the count of random streams."""
-        for number, dtype, address, stream in self.numbers:
+        for number, dtype, address, stream in self.scalars:
             value = (streams.count + stream) & 0xFFFFFFFF if stream else self.names.get(number, number).value
             ctypes.memmove(address, scalar_bytes(value, dtype), 8)
         streams.count += self.drawn
@@ -334,7 +335,7 @@ class CapturedCall:
             if written and storage_of(tensor) is not None:
                 changed = {id(found[number]) for number in written}
                 if shares_with(tensor, changed) or id(tensor) in changed and is_view(tensor):
-                    raise Stale("it changes a tensor that it is handed a view of")
+                    raise Stale("it changes a tensor that it is passed a view of")
             if passes_gradients(tensor, node) is not passing:
                 raise Stale("which arguments are computed from what is trained is no longer the same")
             buffer = node.arg if node.op is _BUFFER else as_buffer(tensor).arg
@@ -345,15 +346,15 @@ class CapturedCall:
     def _run(self, found: list[Any], holders: list[Any]) -> Any:
         """Run the kernels, assign and bind what the function assigns and binds, and return its results."""
         if self.late:
-            self._run_unwaited(found)
+            self._run_without_waiting(found)
         elif self.replay.run() or self.verifies:
             self._verify(found)
-        bases = self._bases(found, self.viewed) if self.viewed else {}
+        bases = self._buffers_by_symbol(found, self.viewed) if self.viewed else {}
         for number in self.replaced:
             leave(found[number])
         if self.in_place.disturbed or self.in_place.counted:
             self.in_place.end(found, self.seen)
-        found += self.unmade
+        found += self.placeholders
         for number, result, view, make, requires_grad in self.left:
             node = substituted(view, bases, self.names) if result is None else result.node
             if make is not None:
@@ -376,7 +377,7 @@ class CapturedCall:
         nest = self.returned
         return found[nest] if nest.__class__ is TensorNumber else mapped(nest, found.__getitem__, TensorNumber)
 
-    def _bases(self, found: list[Tensor], symbols: Collection[UOp]) -> dict[UOp, UOp]:
+    def _buffers_by_symbol(self, found: list[Tensor], symbols: Collection[UOp]) -> dict[UOp, UOp]:
         """Map symbols to the buffers that they stand for in this call."""
         inputs = zip(self.inputs, map(as_buffer, found[self.own:]))
         return {**{symbol: node.reshape(symbol.shape) for symbol, node in inputs if symbol in symbols},
@@ -384,18 +385,18 @@ class CapturedCall:
 
     def _verify(self, found: list[Tensor]) -> None:
         """Raise if the run met an index out of range or, under SANITIZE, made a NaN. The error names the operation."""
-        present = self._bases(found, [*self.inputs, *self.bound_to])
+        present = self._buffers_by_symbol(found, [*self.inputs, *self.bound_to])
         for flag in self.flags:
             flag.verify(partial(_values, present, self.names))
 
-    def _run_unwaited(self, found: list[Tensor]) -> None:
+    def _run_without_waiting(self, found: list[Tensor]) -> None:
         """Run the kernels without waiting for the checks, which raise at a later call. What the checks read is kept
         alive until then; weights may have new values by then."""
         taken = [numbers.take() for _, numbers, _ in self.late]
         for number, (symbol, _, _) in zip(taken, self.late):
             self.replay.bind(symbol, ctypes.addressof(number))
         self.replay.run()
-        read = partial(_values, self._bases(found, self.checked), self.names)
+        read = partial(_values, self._buffers_by_symbol(found, self.checked), self.names)
         for number, (_, numbers, flag) in zip(taken, self.late):
             numbers.expect(number, partial(flag.settle, read=read, late=True))
 

@@ -49,7 +49,7 @@ def substituted(node: UOp, bases: Mapping[UOp, UOp], names: SymbolNames) -> UOp:
     return concrete([made], lambda s: names.get(s, s))[made] if names else made
 
 
-def moved(node: UOp, base: UOp, names: SymbolNames | None = None) -> UOp:
+def rebased(node: UOp, base: UOp, names: SymbolNames | None = None) -> UOp:
     """Rebuild a view over another buffer and with the variables of a call."""
     return substituted(node, {node.base: base}, names or {})
 
@@ -109,10 +109,10 @@ class Weight:
         they still read this buffer when its own tensor has another one."""
         self.symbol, self.pinned = symbol, pinned
         self.holders = [numbers[id(row.tensor)] for row in rows]
-        self.views = [moved(row.node, symbol) for row in rows]       # the view of the buffer that each of them is
+        self.views = [rebased(row.node, symbol) for row in rows]       # the view of the buffer that each of them is
         self.node = rows[0].node                 # the node of the first of them at the last call
 
-    def may_move(self, numbers: Collection[int]) -> bool:
+    def is_unread_without(self, numbers: Collection[int]) -> bool:
         """Return whether nothing reads the buffer any more once the tensors of these numbers hold another one."""
         return not self.pinned and set(self.holders) <= set(numbers)
 
@@ -135,7 +135,7 @@ class ResultInPlace:
         self.gradient = UnreadGradient(lambda: symbol)       # of a gradient, what the call before left on the tensor
         self.is_new = False                      # whether `node` is new memory that was not given to the tensor yet
 
-    def stays(self, tensor: Tensor) -> bool:
+    def can_overwrite(self, tensor: Tensor) -> bool:
         """Return whether the present value may be overwritten: its tensor has no views, and nothing else can read it.
         For a gradient this also requires that it is the one that the call before left. If it was read, but the tensor
         that showed it is gone, it is marked as unread again."""
@@ -176,7 +176,7 @@ class ResultsInPlace:
         """Choose memory for the values of this call: in place, or new where something else can read the old value."""
         for row in self.rows:
             tensor = found[row.number]
-            row.is_new = row.is_new or not row.stays(tensor)       # a failed call leaves it True
+            row.is_new = row.is_new or not row.can_overwrite(tensor)       # a failed call leaves it True
             if row.is_new and not row.is_spare(tensor):
                 row.node = _new_buffer(row.symbol)
                 if row.update is not None:
@@ -204,7 +204,7 @@ class ResultsInPlace:
 
     def _give(self, row: ResultInPlace, tensor: Tensor, seen: list[Any]) -> None:
         if row.weight is None:
-            before, row.gradient = row.gradient, UnreadGradient(partial(moved, row.view, row.node))
+            before, row.gradient = row.gradient, UnreadGradient(partial(rebased, row.view, row.node))
             set_unread_gradient(tensor, row.gradient)
             seen[seen.index(before)] = row.gradient
         else:

@@ -27,7 +27,8 @@ from glassgrad.engine.registry import registry
 from glassgrad.jit.guards import Walk
 from glassgrad.jit.plain_values import (ATTRIBUTE, CELL, GRADIENT, MEMBER, PLAIN, SIZE, Binding, Increment, SymbolNames,
                                         is_nest, mapped, tensors_of)
-from glassgrad.tensor.autograd.gradient_leaves import RESET, cut_off, hold, holders, is_cut_off, is_held, leaves_among
+from glassgrad.tensor.autograd.gradient_leaves import (RESET, cut_off, is_cut_off, is_leaf, leaves_among, live_leaves,
+                                                       register_leaf)
 from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
 from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.jit_access import assign_node, set_unread_gradient, wants_gradient
@@ -72,13 +73,13 @@ class TracedCall:
         args, kwargs = self._with_stand_ins(args, kwargs)
         # lazy tensors that are computed before the call, and then read like arguments: (tensor, node, its value)
         self.lazy = [(t, t.uop, computed_node(t)) for t in walk.tensors if _is_data(t)]
-        self.seed, first, dice = streams.seed, streams.count, random.getstate()
+        self.seed, first, random_state = streams.seed, streams.count, random.getstate()
         with noting_tensors(), record((s.name for s in symbols), any_size) as self.trace:
             self._reach_all()
             try:
                 result = function(*args, **kwargs) if instance is None else function(instance, *args, **kwargs)
             except BaseException:
-                self._hand_back()                # what it did to its arguments before it failed is kept
+                self._apply_to_arguments()       # what it did to its arguments before it failed is kept
                 raise
             faults = self._find_changes(result)
             self._realize_left()
@@ -86,8 +87,8 @@ class TracedCall:
         self._sort_left()
         self._find_sources()
         self._refuse_shared()
-        self.faults = [*faults, *self._faults(dice, result)]
-        own = self._hand_back()
+        self.faults = [*faults, *self._faults(random_state, result)]
+        own = self._apply_to_arguments()
         self.form, self.result = result, mapped(result, lambda t: own.get(id(t), t))
 
     # -- before the call -----------------------------------------------------------------------------------------------
@@ -95,9 +96,9 @@ class TracedCall:
         """Replace each tensor among the arguments by a stand-in over the same memory but with a BUFFER of its own, so
         that the uses of an argument can be told apart from other uses of that memory. An argument that the function
         also reaches by itself is passed as it is."""
-        handed = dict.fromkeys(tensors_of((args, kwargs)))
+        passed = dict.fromkeys(tensors_of((args, kwargs)))
         self.arguments: list[Argument] = []
-        for tensor in [t for t in handed if t not in self.walk.tensors]:
+        for tensor in [t for t in passed if t not in self.walk.tensors]:
             source, longest = as_buffer(tensor), tuple(map(most, tensor.shape))
             buffer = Buffer.from_host(source.arg, source.arg.address, longest, tensor.dtype, source.arg.device)
             node = UOp(o.BUFFER, tensor.dtype, (), buffer).shrink([(0, n) for n in tensor.shape])
@@ -106,14 +107,14 @@ class TracedCall:
             self.arguments.append(Argument(tensor, made, tensor.uop, tensor.grad, is_view(tensor),
                                            passes_gradients(tensor, tensor.uop)))
         stand_ins = {id(row.tensor): row.stand_in for row in self.arguments}
-        self.handed = [stand_ins.get(id(t), t) for t in handed]
+        self.tensor_arguments = [stand_ins.get(id(t), t) for t in passed]
         return mapped([args, kwargs], lambda t: stand_ins.get(id(t), t))
 
     def _reach_all(self) -> None:
         """Record the state before the call of all tensors that it can read or change."""
         for tensor, _, node in self.lazy:
             tensor.uop = node
-            hold(tensor)
+            register_leaf(tensor)
         self.trace.touched.clear()
         self.reached: dict[int, ReachedTensor] = {}        # by id
         for tensor, path in self.walk.tensors.items():
@@ -134,7 +135,7 @@ class TracedCall:
         """Return a name for a tensor that is the same in every trace: its path, or, for a new tensor, its number among
         those that the call returns or stores."""
         row = self.reached.get(id(tensor))
-        return f"tensor {[*map(id, self.given)].index(id(tensor))}" if row is None else row.path
+        return f"tensor {[*map(id, self.new_tensors)].index(id(tensor))}" if row is None else row.path
 
     def name_of(self, tensor: Tensor) -> str:
         """Return the name of a tensor that the function cannot reach; it serves as its path. It is made of the id of
@@ -164,12 +165,12 @@ class TracedCall:
         or returns (`left`), and those it left alive where the jit cannot find them (`hidden`). Return, in words, the
         changes that a replay cannot repeat."""
         self._drop_unread_gradients()
-        self._add_out_of_sight()
-        self.given_gradients = [row for row in self.reached.values()
-                       if row.tensor.grad is not row.grad and id(row.tensor) in self.trace.touched]
+        self._add_unreachable()
+        self.changed_gradients = [row for row in self.reached.values()
+                                  if row.tensor.grad is not row.grad and id(row.tensor) in self.trace.touched]
         self.bound, faults = self._sort_changes()
         self.bound += [(Binding(GRADIENT, row.tensor, "", row.grad, f"{row.path}.grad"), row.tensor.grad)
-                       for row in self.given_gradients]
+                       for row in self.changed_gradients]
         nests = [result, *[value for _, value in self.bound]]
         self.left = [t for nest in nests for t in tensors_of(nest)]
         self.hidden = self._find_hidden()
@@ -185,7 +186,7 @@ class TracedCall:
                     "a gradient ends at the edge of this function",
                     given=f"argument {i} of shape {tensor.shape}, computed from what is trained; backward() ran "
                     "inside", expected="arguments that gradients need not pass",
-                    fix="compute it inside the function, or hand in x.detach(); this call went without that gradient")
+                    fix="compute it inside the function, or pass x.detach(); this call went without that gradient")
         for tensor, row in self._touched():
             grad = tensor.grad
             if grad is not None and grad is not row.grad and is_lazy(grad) and wants_gradient(tensor) is not True:
@@ -195,7 +196,7 @@ class TracedCall:
         """Return the ids of the tensors that the call made and that are alive."""
         return {id(reference()) for reference in self.trace.made}
 
-    def _add_out_of_sight(self) -> None:
+    def _add_unreachable(self) -> None:
         """Record the tensors that the function cannot reach by a path but that the call changed or left a gradient on:
         a replay finds them again by weak references."""
         made = self._made()
@@ -205,20 +206,20 @@ class TracedCall:
             if changed and id(tensor) not in made and id(tensor) not in self.reached:
                 self._reach(tensor, earlier, row.grad, self.name_of(tensor))
 
-    def used(self) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+    def needed_tensors(self) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
         """Return the tensors from before the call that a replay needs (because it reads them, changes them or returns
         them) and that the walk does not find: tensors, and pairs (tensor, its gradient). All others may be freed."""
         read = [row.tensor for rows in (*self.sources.values(), self.lazy_read) for row in rows]
-        used = {id(t) for t in (*read, *self.changed, *[row.tensor for row in self.given_gradients], *self.left)}
+        used = {id(t) for t in (*read, *self.changed, *[row.tensor for row in self.changed_gradients], *self.left)}
         rows = [row for row in self.reached.values() if not used.isdisjoint((id(row.tensor), id(row.grad)))]
         gradients = [(row.tensor, row.grad) for row in rows if row.grad is not None and id(row.grad) in used]
         apart = {*self.walk.tensors, *[grad for _, grad in gradients], *[row.stand_in for row in self.arguments]}
         return [row.tensor for row in rows if row.tensor not in apart], gradients
 
     @property
-    def renewed(self) -> set[UOp]:
+    def updated_buffers(self) -> set[UOp]:
         """The buffers of weights and gradients that the call gives a new value."""
-        tensors = {*map(id, self.changed), *[id(row.grad) for row in self.given_gradients]}
+        tensors = {*map(id, self.changed), *[id(row.grad) for row in self.changed_gradients]}
         return {node for node, rows in self.sources.items() if any(id(row.tensor) in tensors for row in rows)}
 
     def _sort_changes(self) -> tuple[list[tuple[Binding, Any]], list[str]]:
@@ -251,7 +252,7 @@ class TracedCall:
             gc.collect()
         return surviving()
 
-    def was_there(self, tensor: Tensor) -> bool:
+    def existed_before(self, tensor: Tensor) -> bool:
         """Return whether a tensor existed before the call."""
         return id(tensor) in self.reached and all(tensor is not row.stand_in for row in self.arguments)
 
@@ -261,7 +262,7 @@ class TracedCall:
         rows = self.reached.values()
         trained = {self.reached[id(row.stand_in)].node.base for row in self.arguments
                    if row.passes_gradients or wants_gradient(row.tensor) is True}
-        for tensor in self.given:        # copy a view of a stand-in: it would lead to no leaf of the caller's
+        for tensor in self.new_tensors:            # copy a view of a stand-in: it would lead to no leaf of the caller's
             if not is_lazy(tensor) and _leads_to(tensor.uop, trained):
                 leave(tensor)
                 tensor.uop = tensor.uop.contiguous()
@@ -270,7 +271,7 @@ class TracedCall:
         changed = [row.tensor for row in rows if self._is_changed(row)]
         left = dict.fromkeys([*self.left, *changed, *self._new_grads(), *self.hidden])
         waiting = [t for t in left if is_lazy(t)]
-        ends = [t for t in waiting if not self.was_there(t) and (
+        ends = [t for t in waiting if not self.existed_before(t) and (
             _leads_to(t.uop, trained) or passes_gradients(t, t.uop))]
         if waiting:
             waiting[0].realize(*waiting[1:])
@@ -281,7 +282,7 @@ class TracedCall:
     def _sort_left(self) -> None:
         """Sort the tensors that the call leaves values in."""
         for tensor in self.left:                 # results are values: a replay cannot make a result a view of a tensor
-            if not self.was_there(tensor):
+            if not self.existed_before(tensor):
                 leave(tensor)
         # a view gets its value from the tensor that it is a view of, which is in the list too
         self.changed = [row.tensor for row in self.reached.values()
@@ -290,20 +291,20 @@ class TracedCall:
         self.made = {node for record in self.trace.records for node in record.results}
 
     @property
-    def given(self) -> list[Tensor]:
+    def new_tensors(self) -> list[Tensor]:
         """The new tensors that the call returns or stores, each once."""
         return [t for t in dict.fromkeys(self.left) if id(t) not in self.reached]
 
     @property
-    def itself(self) -> list[str]:
+    def argument_paths(self) -> list[str]:
         """The path of each tensor argument: it says which of the arguments the function also reaches by itself."""
-        return [self.path(t) for t in self.handed]
+        return [self.path(t) for t in self.tensor_arguments]
 
     def outcomes(self) -> dict[Tensor, UOp]:
         """Return the node of each tensor that the call changed or made."""
-        return {t: t.uop for t in (*self.changed, *self.given)}
+        return {t: t.uop for t in (*self.changed, *self.new_tensors)}
 
-    def _hand_back(self) -> dict[int, Tensor]:
+    def _apply_to_arguments(self) -> dict[int, Tensor]:
         """Apply to the arguments what the call did to their stand-ins, and put the arguments where the function stored
         the stand-ins. Lazy tensors that were computed before the call become lazy again. Return {id of a stand-in: its
         argument}."""
@@ -346,13 +347,13 @@ class TracedCall:
                 "it assigns to, which is a view of another tensor": updated and was_view,
                 "it assigns to, and a view of it": updated and shares_with(tensor, originals)}
             for words in [words for words, is_so in problems.items() if is_so]:
-                raise JitError("a jitted function changes a tensor that it is handed and that is not the argument's "
-                               "alone", given=f"an argument of shape {tensor.shape} that {words}",
+                raise JitError("a jitted function changes an argument that it also uses in another way",
+                               given=f"an argument of shape {tensor.shape} that {words}",
                                expected="arguments that share nothing with what it changes, or tensors that it sees in "
                                "its closure, its globals or its objects",
-                               fix="hand in a copy (x.clone()), or leave the jit off this function")
+                               fix="pass a copy (x.clone()), or leave the jit off this function")
 
-    def _faults(self, dice: Any, result: Any) -> Iterator[str]:
+    def _faults(self, random_state: Any, result: Any) -> Iterator[str]:
         """Yield, in words, what a replay would leave undone, because it runs no Python."""
         for tensor in self.hidden:
             yield f"the function puts a new tensor of shape {tensor.shape} where the jit does not look"
@@ -365,7 +366,7 @@ class TracedCall:
         for tensor, _, _, wanted, _ in self.reached.values():
             if wants_gradient(tensor) is not wanted:
                 yield f"the function sets requires_grad of a tensor of shape {tensor.shape} to {wants_gradient(tensor)}"
-        if random.getstate() != dice:
+        if random.getstate() != random_state:
             yield "the function draws numbers from Python's random"
         for length in lengths_in(result):
             yield f"the function returns the length {length}"
@@ -373,7 +374,7 @@ class TracedCall:
         for binding in self.walk.bindings:
             for length in lengths_in(binding.value):
                 if names & {s.name for s in length.symbols if s.value is not None}:
-                    yield f"it sees the length {length}, and is handed a variable of that name"
+                    yield f"it sees the length {length}, and is passed a variable of that name"
 
     def numbered(self, value: Any) -> Any:
         """Return a shape or a length with the call's variables numbered and without their values."""
@@ -386,24 +387,24 @@ class TracedCall:
         bytes)."""
         bases = [node.base for record in self.trace.records for node in record.normal.buffers]
         left = dict.fromkeys(node.base for node in self.outcomes().values())
-        self.fresh = [base for base in left if base in self.made]
-        given: dict[UOp, list[ReachedTensor]] = {base: [] for base in (*bases, *left) if base not in self.made}
-        nodes = dict.fromkeys([*[n for record in self.trace.records for n in record.normal.order], *given])
+        self.result_buffers = [base for base in left if base in self.made]
+        held_by: dict[UOp, list[ReachedTensor]] = {base: [] for base in (*bases, *left) if base not in self.made}
+        nodes = dict.fromkeys([*[n for record in self.trace.records for n in record.normal.order], *held_by])
         # tensors that were lazy before the call and that it computes, and the buffers that it reads for that
         self.lazy_read = [row for row in self.reached.values()
                           if row.node in nodes and row.node.base.op is not o.BUFFER]
         self.below_lazy = {n for n in toposort([row.node for row in self.lazy_read]) if n.op is o.BUFFER}
         apart = {*self._made(), *self.reached}
         for row in self.reached.values():
-            if row.node.base in given:
-                given[row.node.base].append(row)
-        for tensor in dict.fromkeys(holders(nodes)):
-            if tensor.uop.base in given and id(tensor) not in apart:
-                given[tensor.uop.base].append(self._reach(tensor, tensor.uop, tensor.grad, self.name_of(tensor)))
-        self.sources = {base: rows for base, rows in given.items() if rows}
+            if row.node.base in held_by:
+                held_by[row.node.base].append(row)
+        for tensor in dict.fromkeys(live_leaves(nodes)):
+            if tensor.uop.base in held_by and id(tensor) not in apart:
+                held_by[tensor.uop.base].append(self._reach(tensor, tensor.uop, tensor.grad, self.name_of(tensor)))
+        self.sources = {base: rows for base, rows in held_by.items() if rows}
         self.data: dict[UOp, tuple[str, bytes]] = {}
         self.unseen: list[str] = []
-        for base in [base for base, rows in given.items() if not rows]:
+        for base in [base for base, rows in held_by.items() if not rows]:
             self.data[base] = (str(line_of(base.arg.place)), bytes(base.arg.copy_out()))
             if base not in self.trace.data and base not in self.below_lazy:
                 self.unseen.append(f"the function reads a tensor of shape {base.shape} that it does not see")
@@ -455,6 +456,6 @@ def _is_data(tensor: Tensor) -> bool:
 def _realize_fresh(tensors: Iterable[Tensor]) -> None:
     """Compute weights that were created but never read (`nn.Linear(3, 2)`); otherwise each call would draw them
     again."""
-    fresh = [t for t in tensors if is_lazy(t) and is_held(t) and not any(n.op is o.BUFFER for n in t.uop.toposort())]
+    fresh = [t for t in tensors if is_lazy(t) and is_leaf(t) and not any(n.op is o.BUFFER for n in t.uop.toposort())]
     for device in dict.fromkeys(t.device for t in fresh):
         Tensor.realize(*[t for t in fresh if t.device == device])

@@ -52,7 +52,7 @@ def _shape(tensor: Any) -> tuple[int, ...]:
     """Return the shape of a tensor; raise for anything else."""
     if not isinstance(tensor, Tensor):
         raise InputError("only a tensor can be given values", given=f"a {type(tensor).__name__}", expected="a tensor",
-                         fix="hand in the weight itself: nn.init.zeros_(layer.weight)")
+                         fix="pass the weight itself: nn.init.zeros_(layer.weight)")
     return tensor.shape
 
 

@@ -24,7 +24,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     flat = [p.flatten() for p in parameters]
     if not flat:
         raise InputError("there are no parameters to make a vector of", given="none", expected="one or more tensors",
-                         fix="hand in model.parameters()")
+                         fix="pass model.parameters()")
     return flat[0].cat(*flat[1:])
 
 

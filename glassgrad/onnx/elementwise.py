@@ -184,7 +184,7 @@ def cast_to(x: Tensor, dtype: DType, saturate: int) -> Tensor:
         return x.isnan().where(x, x.clamp(-largest, largest)).cast(dtype)
     if dtype.name == "fp8e5m2":                          # the type that has infinities
         return x.cast(dtype)
-    step = largest / (14 if "e4m3" == dtype.name[3:] else 15 if "e4m3" in dtype.name else 7)      # spacing at the largest
+    step = largest / (14 if "e4m3" == dtype.name[3:] else 15 if "e4m3" in dtype.name else 7)      # spacing at largest
     return (x.abs() > largest + step / 2).where(math.nan, x).cast(dtype)
 
 

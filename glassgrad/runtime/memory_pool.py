@@ -111,7 +111,7 @@ class MemoryPool:
     def allocate(self, nbytes: int) -> MemoryBlock:
         """Return an uninitialized block of at least `nbytes` bytes."""
         if nbytes < self.least:
-            return self._of_few(nbytes)
+            return self._smallest_block(nbytes)
         size = rounded(nbytes)
         if size > self.small:
             address = self._large(size)
@@ -122,7 +122,7 @@ class MemoryPool:
                 address = self._carve(size)
         return MemoryBlock(address, nbytes, size)
 
-    def _of_few(self, nbytes: int) -> MemoryBlock:
+    def _smallest_block(self, nbytes: int) -> MemoryBlock:
         if nbytes < 0:
             raise Bug(f"a block cannot have {nbytes} bytes")
         if not nbytes and self.nowhere:

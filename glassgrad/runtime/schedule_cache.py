@@ -34,7 +34,7 @@ def _compiler() -> tuple[Any, ...]:
 _OWN_COMPILER = _compiler()
 
 
-def can_be_kept(order: Collection[UOp]) -> bool:
+def is_cacheable(order: Collection[UOp]) -> bool:
     """Return whether to cache the schedule of a graph of these nodes: the graph must be large enough, the program must
     not have extended the compiler, and no setting (DEBUG=4, CHECK) may need the passes to run."""
     ops = Counter(n.op for n in order)
@@ -49,7 +49,7 @@ def schedule_name(*parts: str) -> str:
     return name_of("schedule", *sources, *parts)
 
 
-def keep_schedule(name: str, schedule: Schedule, more: Any, order: Sequence[UOp]) -> None:
+def store_schedule(name: str, schedule: Schedule, more: Any, order: Sequence[UOp]) -> None:
     """Store a schedule together with the picklable `more`; `order` has the nodes of its graph."""
     import pickle
     wanted = {line for item in schedule.items for line in item.lines}
@@ -59,7 +59,7 @@ def keep_schedule(name: str, schedule: Schedule, more: Any, order: Sequence[UOp]
     default_cache().put(name, pickle.dumps((replace(schedule, items=items, results={}), lines, more)))
 
 
-def kept_schedule(name: str, order: Sequence[UOp]) -> tuple[Schedule, Any] | None:
+def load_schedule(name: str, order: Sequence[UOp]) -> tuple[Schedule, Any] | None:
     """Return the (schedule, more) stored under a name, or None."""
     stored = default_cache().get(name)
     if stored is None:

@@ -145,10 +145,10 @@ def choice(problem: str, fix: str, *, among: Sequence[Any], error: type[InputErr
                     fix=fix)
 
 
-def share(what: str, problem: str, fix: str, **given: Any) -> float:
+def fraction(what: str, problem: str, fix: str, **given: Any) -> float:
     """Return an argument as a float; raise if it is not from 0 to 1.
 
-    >>> share("dropout", "dropout needs a probability", "write x.dropout(0.5)", p=0.25)
+    >>> fraction("dropout", "dropout needs a probability", "write x.dropout(0.5)", p=0.25)
     0.25
     """
     (name, _), = given.items()

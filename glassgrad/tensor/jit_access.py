@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from glassgrad.compiler.graph import UOp
-from glassgrad.tensor.autograd.gradient_leaves import is_held
+from glassgrad.tensor.autograd.gradient_leaves import is_leaf
 from glassgrad.tensor.tensor import Tensor, class_of_results
 
 GRADIENT_SLOT = "_grad"          # for generated code: the attribute that `unread_gradient` returns
@@ -50,4 +50,4 @@ def result_maker(kind: type[Tensor]) -> Callable[[UOp], Tensor]:
 def view_maker(tensor: Tensor) -> Callable[[UOp], Tensor]:
     """Return a function that makes a tensor like this one of a node: a leaf with its own gradient, or not a leaf."""
     kind = class_of_results(tensor)
-    return (lambda node: kind(kind._of_node(node))) if is_held(tensor) else kind._of_node
+    return (lambda node: kind(kind._of_node(node))) if is_leaf(tensor) else kind._of_node

@@ -80,17 +80,17 @@ def over_memory(owner: Any, address: int, shape: Sequence[int], dtype: DType, de
     return UOp(o.BUFFER, dtype, (), buffer, buffer.place)
 
 
-def share(array: Any, device: str) -> UOp | None:
+def over_array(array: Any, device: str) -> UOp | None:
     """Return a buffer over a NumPy array's own memory; None if the device cannot share it."""
     dtype = numpy_dtype(array.dtype)
     usable = array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative
     if dtype is None or not usable or not Device[device].memory.on_host:
         return None
     address: int = array.__array_interface__["data"][0]
-    return shared(over_memory(array, address, array.shape, dtype, device))
+    return as_foreign(over_memory(array, address, array.shape, dtype, device))
 
 
-def shared(memory: UOp) -> UOp:
+def as_foreign(memory: UOp) -> UOp:
     """Mark a buffer as foreign memory, which others may write to: what is computed from it is not remembered."""
     registry.foreign.set(memory, True)
     return note_data(memory)
@@ -220,11 +220,11 @@ def memory(nodes: Sequence[UOp], device: str) -> MemoryUse:
     return memory_of(with_known_values(nodes, device), device)
 
 
-def taken(node: UOp, device: str) -> UOp:
+def read_from_file(node: UOp, device: str) -> UOp:
     """Read the values of a view of files into memory of a device."""
     refuse_reading(f"the file of {node.device}")
     host = device if Device[device].memory.on_host else "CPU"
-    lent = {n: shared(over_memory(n.arg, n.arg.address, n.arg.shape, n.dtype, host))
+    lent = {n: as_foreign(over_memory(n.arg, n.arg.address, n.arg.shape, n.dtype, host))
             for n in node.toposort() if n.op is o.BUFFER and on_disk(n.device)}
     [found] = substitute([node], lent)
     made = store(HostValue(found.arg.view() if found.arg.nbytes else b"", found.shape, found.dtype), host) \
@@ -246,7 +246,7 @@ def value_of(node: UOp, device: str) -> UOp:
             never_drop(known)
         return known
     if on_disk(base.device):
-        return taken(base, "CPU")
+        return read_from_file(base, "CPU")
     stored = base.op.kind in _COMPUTED or base.op in (o.FORMULA, o.COPY)
     value = realize_alone(base if stored else base.contiguous(), device).below((o.RESHAPE,))
     if value.op is not o.BUFFER and not (value.op is o.SHRINK and value.src[0].op is o.BUFFER):

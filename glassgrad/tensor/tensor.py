@@ -17,8 +17,9 @@ from glassgrad.compiler.graph import UOp, dtype_by_name, full, ops as o, sizes_n
 from glassgrad.compiler.graph.gradient import at_once, deferred, passes_to
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.autograd.gradient_leaves import (RESET, assigned, computed_at, hold, is_only_leaf, leaves_among,
-                                                       made_together, refuse_cut_off, refuse_replaced, started_from)
+from glassgrad.tensor.autograd.gradient_leaves import (RESET, assigned, is_only_leaf, leaves_among, move_to_value,
+                                                       note_backward, note_gradients_of, refuse_cut_off,
+                                                       refuse_replaced, register_leaf)
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.autograd.training_mode import Training, TrainingSwitch
 from glassgrad.tensor.formulas import bitcast
@@ -85,7 +86,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         elif self._storage is None:
             node = self.uop
             if node.op is not _BUFFER or not is_only_leaf(self):
-                computed_at(running.realize_alone(node, node.device or self.device), self)
+                move_to_value(running.realize_alone(node, node.device or self.device), self)
             return self
         tensors, views = _owners_first((self, *others))
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
@@ -94,10 +95,10 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                     storage.keep()
                 else:
                     leave(t)                     # a view whose owner is gone becomes a value of its own
-            computed_at(node, t)
+            move_to_value(node, t)
         for view, owner in views:
             renew(view, owner)
-            hold(view)
+            register_leaf(view)
         return self
 
     def schedule(self, *others: Tensor) -> running.Planned:
@@ -274,7 +275,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                 made = leaf._with(self._as_grad(node, create_graph))
                 add = leaf.grad is not None and not (was_reset and leaf._requires_grad is None)
                 leaf.grad = leaf.grad + made if add else made
-        started_from(self, [leaf.grad for _, leaf in leaves if leaf._requires_grad is True and leaf.grad is not None])
+        note_backward(self, [leaf.grad for _, leaf in leaves if leaf._requires_grad is True and leaf.grad is not None])
         return self
 
     def _as_grad(self, node: UOp, create_graph: bool) -> UOp:
@@ -311,7 +312,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                                         fix="check the order of targets; or pass materialize_grads=True for zeros")
                 node = full(target.shape, 0, target.dtype)
             result.append(target._with(node))
-        made_together(self.uop, result)
+        note_gradients_of(self.uop, result)
         return result
 
     def _seed(self, what: str, gradient: Tensor | None) -> UOp:

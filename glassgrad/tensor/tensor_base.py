@@ -18,8 +18,8 @@ from glassgrad.compiler.graph import DType, Length, UOp, const, dtype_by_name, d
 from glassgrad.engine import capture
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd import no_grad as no_gradient
-from glassgrad.tensor.autograd.gradient_leaves import (RESET, UnreadGradient, distinct, hold, holders, is_detached,
-                                                       is_held, separate)
+from glassgrad.tensor.autograd.gradient_leaves import (RESET, UnreadGradient, distinct, is_detached, is_leaf,
+                                                       live_leaves, register_leaf, separate_node)
 from glassgrad.tensor.broadcast import number, plain_number, size_from, whole
 from glassgrad.tensor.formulas.arithmetic import as_float, in_accumulator
 from glassgrad.tensor.formulas.bitcast import reread
@@ -91,9 +91,9 @@ class TensorBase:
             self.uop = self.uop.cast(wanted)
         if file is not None:
             self.uop = stored(self.uop, self.device, file)
-        if isinstance(data, TensorBase) and requires_grad is not False and holders((self.uop,)):
+        if isinstance(data, TensorBase) and requires_grad is not False and live_leaves((self.uop,)):
             self.uop = distinct(self.uop)            # its gradient is separate from that of the tensor it was made of
-        hold(self)
+        register_leaf(self)
         if no_gradient.open_blocks:
             capture.note_made(self)
         if requires_grad is not None:
@@ -168,7 +168,7 @@ class TensorBase:
         made._device = running.canonical_device(device)
         if on_disk(made._device):
             made.uop = stored(uop, running.default_device(), str(made._device))
-        hold(made)
+        register_leaf(made)
         if requires_grad is not None:
             made.requires_grad = requires_grad
         return made
@@ -283,9 +283,9 @@ class TensorBase:
                              given=f"requires_grad=True on {self.uop.dtype.name}", expected="a float dtype",
                              fix="cast it first: x.float()")
         if value:
-            if not is_held(self) and not is_detached(self.uop):    # a computed node may be shared by equal expressions
-                self.uop = separate(self.uop)
-            hold(self)
+            if not is_leaf(self) and not is_detached(self.uop):    # a computed node may be shared by equal expressions
+                self.uop = separate_node(self.uop)
+            register_leaf(self)
         self._requires_grad = value
 
     @property
@@ -365,7 +365,7 @@ class TensorBase:
         if on_disk(place):
             node = stored(self.uop, self.device, place)
         elif on_disk(self.uop.device):
-            node = running.taken(self.uop, place)
+            node = running.read_from_file(self.uop, place)
         else:
             node = running.copied_to(self.uop, place, self._requires_grad is not False)
         moved = self._with(node)
@@ -381,7 +381,7 @@ class TensorBase:
         moved = self.to(device)
         if moved is not self:
             self.uop, self._device = moved.uop, moved._device
-            hold(self)
+            register_leaf(self)
         return self
 
     def _rebind(self, value: Self, leaf: bool = False) -> Self:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.compat.tinygrad.absent_methods import NODE_METHODS
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor.autograd.gradient_leaves import holders
+from glassgrad.tensor.autograd.gradient_leaves import live_leaves
 from glassgrad.tensor.tensor import Tensor
 
 
@@ -40,9 +40,9 @@ def after(self: UOp, *writes: Write) -> UOp:
     here = Tensor(self)                  # a tensor that holds the node, so that the writes reach it too
     for target, value in writes:
         node = target
-        while not holders((node,)) and node.src:         # for a view: its base's tensors
+        while not live_leaves((node,)) and node.src:         # for a view: its base's tensors
             node = node.src[0]
-        for owner in holders((node,)):
+        for owner in live_leaves((node,)):
             owner._view(target).assign(Tensor._of_node(value))
     return here.uop
 

@@ -132,7 +132,7 @@ def _alike(node: UOp, other: UOp) -> bool:
     return bool(node.arg == other.arg) and node.op not in (o.BUFFER, o.CONST, o.GRADIENT)
 
 
-def _pairs(last: UOp, before: UOp, ends: Collection[UOp], known: Mapping[UOp, UOp], most: int = 1 << 30) -> \
+def _compared_steps(last: UOp, before: UOp, ends: Collection[UOp], known: Mapping[UOp, UOp], most: int = 1 << 30) -> \
         tuple[dict[UOp, UOp], dict[UOp, StepRow], list[UOp]] | None:
     """Compare the last step with the one before it. Return {node of the last step: the same node one step before},
     those of these nodes that are rows, and the states, where the step ends: nodes among `ends` that are not computed
@@ -154,7 +154,7 @@ def _pairs(last: UOp, before: UOp, ends: Collection[UOp], known: Mapping[UOp, UO
         if row is not None:
             rows[node] = row
         elif node in ends:
-            of_rows = _pairs(node, other, (), {}, FEW)
+            of_rows = _compared_steps(node, other, (), {}, FEW)
             if of_rows is None:
                 states.append(node)
             else:
@@ -171,7 +171,7 @@ def equal_steps(last: UOp, before: UOp) -> EqualSteps | None:
     """Return the loop in which these two nodes are the same value of two steps, the later one first; None if there is
     none."""
     earlier = set(toposort([before]))
-    found = None if last in earlier else _pairs(last, before, earlier, {})
+    found = None if last in earlier else _compared_steps(last, before, earlier, {})
     if found is None:
         return None
     pairs, rows, states = found
@@ -229,10 +229,10 @@ class EqualSteps:
                 waiting.extend(zip(node.src, other.src))
         return same
 
-    def follow(self, values: Sequence[UOp]) -> bool:
+    def extend_by(self, values: Sequence[UOp]) -> bool:
         """Return whether the values, from the last one back, are the same value of the last step, of the one before,
         and so on to the first step. If they are, their graph is added to the steps."""
-        found = _pairs(values[-1], values[-2], (), self.steps[1]) if len(values) >= len(self.steps) else None
+        found = _compared_steps(values[-1], values[-2], (), self.steps[1]) if len(values) >= len(self.steps) else None
         if found is None:
             return False
         before, (new, rows, _) = (self.varying, self.rows), found

@@ -195,7 +195,7 @@ class _Replacement:
         self.inner.update(values.so_far)
         for reverse in (False, True):
             found = values.values[::-1] if reverse else values.values
-            if (not reverse or len(found) == self.count) and self.loop.follow(found):
+            if (not reverse or len(found) == self.count) and self.loop.extend_by(found):
                 return _Use(values, found[-1], reverse)
         return None
 

@@ -261,7 +261,7 @@ class SizeFamily:
             return None
         scalars = tuple(i for i, floats in self.constants.items() if len(floats) > 1)
         least = [n for part in self.parts for n in part.least]
-        bounds = _limits(formulas, least, points)
+        bounds = _variable_bounds(formulas, least, points)
         if len(last) == SEEN_GROWING and bounds[0][1] == max(values):     # no larger size is possible: a chance fit
             return None
         return SizeFormulas(bases, tuple(formulas), scalars, bounds, points)
@@ -428,17 +428,17 @@ def _bits(values: Sequence[float]) -> bytes:
     return struct.pack(f"{len(values)}d", *values)
 
 
-def _limits(formulas: Sequence[Formula], least: Sequence[int | None],
+def _variable_bounds(formulas: Sequence[Formula], least: Sequence[int | None],
             points: Sequence[Point]) -> tuple[tuple[int, int], ...]:
     """Return the widest bounds of the variables within which the sizes are valid that grow or shrink with just one of
     them. (The bounds ignore remainders and sizes that depend on several variables; where these are invalid, the guard
     refuses a graph.)"""
-    return tuple([_limits_of(i, [(f, n) for f, n in dict.fromkeys(zip(formulas, least)) if n is not None and
+    return tuple([_bounds_of(i, [(f, n) for f, n in dict.fromkeys(zip(formulas, least)) if n is not None and
                                  variables_of(f) == {i} and not (isinstance(f, Rounded) and f.linear)], min(seen),
                              max(seen)) for i, seen in enumerate(zip(*points))])
 
 
-def _limits_of(variable: int, conditions: Sequence[tuple[Formula, int]], low: int, high: int) -> tuple[int, int]:
+def _bounds_of(variable: int, conditions: Sequence[tuple[Formula, int]], low: int, high: int) -> tuple[int, int]:
     """Return the widest bounds of one variable that was seen from `low` to `high`."""
     def holds(value: int) -> bool:
         return all(formula.at({variable: value}) >= n for formula, n in conditions)

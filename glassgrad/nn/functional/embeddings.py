@@ -10,7 +10,7 @@ from glassgrad.base.errors import InputError
 from glassgrad.nn.functional.fixed_arguments import public_functions
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.tensor.autograd.function import custom_gradient
-from glassgrad.tensor.autograd.gradient_leaves import still_a_leaf
+from glassgrad.tensor.autograd.gradient_leaves import note_former_node
 from glassgrad.tensor.tensor import Tensor
 
 
@@ -84,7 +84,7 @@ def _limit_norms(weight: Tensor, index: Tensor, max_norm: float, norm_type: floa
     table = weight.detach().clone()
     table[picked] = table.index_select(0, picked).renorm(norm_type, 0, max_norm)
     weight.assign(table)
-    still_a_leaf(weight, old)
+    note_former_node(weight, old)
 
 
 def _occurrences(index: Tensor, weight: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ class _Dropout(Layer):
     least_axes, instead = 0, ""                     # minimum rank of an input, and the layer to use for a lower rank
 
     def __init__(self, p: float = 0.5, inplace: bool = False):
-        checks.share("Dropout", "dropout needs a probability", "write Dropout(0.5), for example", p=p)
+        checks.fraction("Dropout", "dropout needs a probability", "write Dropout(0.5), for example", p=p)
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:

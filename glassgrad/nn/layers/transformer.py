@@ -38,7 +38,7 @@ class _Block(Layer):
                  norm_first: bool = False, bias: bool = True):
         if isinstance(activation, str) and activation not in ("relu", "gelu"):
             raise InputError("a transformer has one of two activations by name", given=f"activation={activation!r}",
-                             expected='"relu", "gelu", or a function', fix="hand in the function: Tensor.silu")
+                             expected='"relu", "gelu", or a function', fix="pass the function: Tensor.silu")
         self.d_model, self.nhead, self.norm_first = d_model, nhead, norm_first
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first)
         if self.norms == 3:

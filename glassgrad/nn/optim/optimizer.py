@@ -18,7 +18,7 @@ from glassgrad.compiler.graph import DType, dtypes, ops as o
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.nn.modules.argument_checks import check_call, signature_of
 from glassgrad.nn.optim.parameter_group import Group
-from glassgrad.tensor.autograd.gradient_leaves import distinct, take_started
+from glassgrad.tensor.autograd.gradient_leaves import distinct, take_losses
 from glassgrad.tensor.jit_access import computed_from, wants_gradient
 from glassgrad.tensor.tensor import Tensor
 
@@ -73,7 +73,7 @@ class Optimizer:
         if not self.params:
             raise InputError("an optimizer needs something to optimize", given="no trainable tensor",
                              expected="float tensors whose requires_grad is not False",
-                             fix="hand in nn.state.get_parameters(model)")
+                             fix="pass nn.state.get_parameters(model)")
 
     # -- parameters ------------------------------------------------------------------------------------------------
     def add_param_group(self, settings: dict[str, Any]) -> None:
@@ -97,7 +97,7 @@ class Optimizer:
                 raise InputError("an optimizer takes tensors",
                                  given=f"{tensor!r} of type {type(tensor).__name__} at {position}",
                                  expected="a list of tensors, or of dictionaries with params",
-                                 fix="hand in nn.state.get_parameters(model)")
+                                 fix="pass nn.state.get_parameters(model)")
             if id(tensor) in known:
                 if any(tensor is t for group in self.param_groups for t in group["params"]):
                     raise InputError("a parameter is in two groups",
@@ -238,7 +238,7 @@ class Optimizer:
                 if before is not None and before is not t.uop:
                     t.assign(only_if.reshape(()).where(t, Tensor(before)))
         gradients = [grad for p in self.params if (grad := p.grad) is not None]
-        losses = [t for t in take_started() if not pending.is_computed(t) and t.device == self.params[0].device]
+        losses = [t for t in take_losses() if not pending.is_computed(t) and t.device == self.params[0].device]
         return [*gradients, *self._state(), *self.rates, *self.buffers, *pending.take(), *losses]
 
     def _update_all(self) -> None:

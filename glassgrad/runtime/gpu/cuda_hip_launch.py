@@ -73,7 +73,7 @@ class DriverLaunch:
         """Return the value of a scalar argument."""
         return ctypes.c_int64.from_address(self.pointers[position] or 0).value
 
-    def places(self, position: int) -> tuple[Any, int]:
+    def argument_slot(self, position: int) -> tuple[Any, int]:
         return (self.pointers if self.scalars[position] else self.values), position
 
     def settle(self) -> bool:

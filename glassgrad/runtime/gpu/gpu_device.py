@@ -39,7 +39,7 @@ class KernelCall(NamedTuple):
 class Launch(Protocol):
     """One function with its arguments, to be launched repeatedly."""
 
-    def places(self, position: int) -> tuple[Any, int]:
+    def argument_slot(self, position: int) -> tuple[Any, int]:
         """Return the (array, position) that holds the address of an argument."""
 
     def start(self) -> None:
@@ -60,7 +60,7 @@ class LaunchByAddress:
     def __init__(self, device: Any, call: KernelCall):
         self.device, self.call, self.scalars, self.addresses = device, call, call.scalars, [0] * len(call.scalars)
 
-    def places(self, position: int) -> tuple[Any, int]:
+    def argument_slot(self, position: int) -> tuple[Any, int]:
         return self.addresses, position
 
     def follow(self, tasks: TasksByValue) -> None:
@@ -172,7 +172,7 @@ class GpuDevice(CompiledKernels, Backend):
         def run(addresses: Sequence[int], count: int) -> None:
             launch = self.prepare(KernelCall(function, max(1, -(-count // USER_THREADS)), USER_THREADS, 0, scalars))
             for position, address in enumerate(addresses):
-                array, at = launch.places(position)
+                array, at = launch.argument_slot(position)
                 array[at] = address
             launch.start()
             self.synchronize()
@@ -199,7 +199,7 @@ class GpuPlan(DevicePlan):
             for launch in made[1:]:
                 launch.share_arguments(made[0])
             self.launches.append(made)
-            wires = [(slot, *launch.places(position)) for launch in made for position, slot in enumerate(uses)]
+            wires = [(slot, *launch.argument_slot(position)) for launch in made for position, slot in enumerate(uses)]
             self.wires += {(id(array), position): (slot, array, position) for slot, array, position in wires}.values()
         self.flat: list[Any] = [launch for made in self.launches for launch in made]
 

@@ -61,10 +61,10 @@ def distinct(node: UOp) -> UOp:
 def own_node(node: UOp) -> UOp:
     """Return a node of the same value for a leaf that was assigned an expression. It differs from the node of an equal
     expression, and a gradient passes on to what the value was computed from."""
-    return node if node.dtype.kind != "f" or node.op.kind is o.Kind.LEAF or node.op is o.DETACH else separate(node)
+    return node if node.dtype.kind != "f" or node.op.kind is o.Kind.LEAF or node.op is o.DETACH else separate_node(node)
 
 
-def separate(node: UOp) -> UOp:
+def separate_node(node: UOp) -> UOp:
     """Return the same value at a unique node, from which gradients pass on to the given node."""
     return UOp(o.DETACH, node.dtype, (node, node), OwnGradient(lambda g, out, x: (g,)))
 
@@ -79,7 +79,7 @@ def distinct_copy(node: UOp) -> UOp:
     return UOp(o.DETACH, node.dtype, (node, *computed.src), OwnGradient(lambda g, out, *src: rule(g, computed, *src)))
 
 
-def hold(tensor: Any) -> None:
+def register_leaf(tensor: Any) -> None:
     """Register this tensor, by a weak reference, as a leaf at its node: in the buffer, if the node is one."""
     if no_grad.open_blocks:
         note_written(tensor)
@@ -98,7 +98,7 @@ def is_detached(node: UOp) -> bool:
     return node.op is o.DETACH and node.arg is None
 
 
-def is_held(tensor: Any) -> bool:
+def is_leaf(tensor: Any) -> bool:
     """Return whether this tensor is a leaf."""
     node = tensor.uop
     if node.op is not _BUFFER and id(node) not in registry.leaves.rows:          # the common case: a computed node
@@ -107,15 +107,15 @@ def is_held(tensor: Any) -> bool:
 
 
 def is_only_leaf(tensor: Any) -> bool:
-    """Return whether `hold` would change nothing: this tensor is the only leaf at its node, shares no storage, and no
-    `no_grad` block or trace is open."""
+    """Return whether `register_leaf` would change nothing: this tensor is the only leaf at its node, shares no storage,
+    and no `no_grad` block or trace is open."""
     if tensor._storage is not None or no_grad.open_blocks:
         return False
     known = registry.leaves_of(tensor.uop)
     return known is not None and len(known) == 1 and known[0]() is tensor
 
 
-def holders(nodes: Collection[UOp]) -> list[Any]:
+def live_leaves(nodes: Collection[UOp]) -> list[Any]:
     """Return the live leaf tensors among these nodes: first those at BUFFERs, then the others, each in the nodes'
     order."""
     listed = [(n, n.arg.leaves) for n in nodes if n.op is _BUFFER and n.arg.leaves] + registry.leaves.among(nodes)
@@ -127,7 +127,7 @@ def leaf_shared(node: UOp, tensor: Any) -> bool:
     return any([t is not tensor and t.uop is node for t in _alive(registry.leaves_of(node))])
 
 
-def computed_at(node: UOp, tensor: Any) -> None:
+def move_to_value(node: UOp, tensor: Any) -> None:
     """Move a tensor to the node of its computed value. It becomes a leaf there, and stays a leaf at its earlier node if
     it was one."""
     earlier = tensor.uop
@@ -135,23 +135,23 @@ def computed_at(node: UOp, tensor: Any) -> None:
         # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
         if (node.op is not _BUFFER or node.arg.leaves) and leaf_shared(node, tensor):
             node = distinct(node)
-        if node is not earlier and is_held(tensor):
-            still_a_leaf(tensor, earlier)
+        if node is not earlier and is_leaf(tensor):
+            note_former_node(tensor, earlier)
     tensor.uop = node
-    hold(tensor)
+    register_leaf(tensor)
 
 
 def _alive(references: Tensors | None) -> list[Any]:
     return [] if references is None else [t for r in references if (t := r()) is not None]
 
 
-def still_a_leaf(tensor: Any, earlier: UOp) -> None:
+def note_former_node(tensor: Any, earlier: UOp) -> None:
     """Record that a tensor that moved to another node (because it was realized, or because a layer shortened its table)
     still gets the gradients that reach its earlier node."""
     registry.add(registry.former, earlier, tensor)
 
 
-def has_another_value(tensor: Any, earlier: UOp) -> None:
+def note_new_value(tensor: Any, earlier: UOp) -> None:
     """Record that a tensor was given a new value, so that what was computed from its earlier value has lost
     its leaf."""
     note_written(tensor, earlier)
@@ -167,8 +167,8 @@ def refuse_replaced(root: UOp, order: Sequence[UOp]) -> None:
             and all(other is not t for other in _alive(registry.former.get(node)))}
     if lost:
         # stop at leaves, which no gradient passes: a new value, not computed yet, may have been made from the old one
-        for node in toposort([root], lambda n: () if n is not root and holders((n,)) else passes_to(n)):
-            if node in lost and node.dtype.kind == "f" and not holders((node,)):      # no other leaf is there
+        for node in toposort([root], lambda n: () if n is not root and live_leaves((n,)) else passes_to(n)):
+            if node in lost and node.dtype.kind == "f" and not live_leaves((node,)):      # no other leaf is there
                 raise GradientError("a tensor got a new value between a computation and its backward()",
                                     given=f"a tensor of shape {lost[node].shape} with requires_grad=True",
                                     expected="backward() before the tensor is assigned to",
@@ -179,7 +179,7 @@ def leaves_among(nodes: Sequence[UOp]) -> list[tuple[UOp, Any]]:
     """Return (node, tensor) for every live leaf among these nodes: the gradient at the node belongs to the tensor. A
     tensor that moved to another node is returned with its former nodes too, unless its present value was computed from
     them."""
-    found = [(t.uop, t) for t in holders(nodes)]
+    found = [(t.uop, t) for t in live_leaves(nodes)]
     for node, known in registry.former.among(nodes):
         moved = {id(t): t for t in _alive(known)}.values()
         found.extend((node, t) for t in moved if node not in reached_from([t.uop]))
@@ -207,20 +207,20 @@ def refuse_cut_off(root: UOp) -> None:
 
 
 # -- losses --------------------------------------------------------------------------------------------------
-def started_from(tensor: Any, gradients: Sequence[Any]) -> None:
+def note_backward(tensor: Any, gradients: Sequence[Any]) -> None:
     """Record that `backward` started at this tensor, so that it is computed together with the gradients. Computed by
     itself, it would repeat the forward pass, and keep the old parameters alive until then."""
     registry.losses.set(tensor.uop, weakref.ref(tensor))
-    made_together(tensor.uop, gradients)
+    note_gradients_of(tensor.uop, gradients)
 
 
-def made_together(root: UOp, gradients: Sequence[Any]) -> None:
+def note_gradients_of(root: UOp, gradients: Sequence[Any]) -> None:
     """Record these tensors as gradients of one value, which are computed together while they are alive."""
     if len(gradients) > 1:
         registry.gradients.set(root, [*map(weakref.ref, gradients)])
 
 
-def take_started() -> list[Any]:
+def take_losses() -> list[Any]:
     """Return and forget the live tensors that `backward` started from; the caller computes them."""
     found = _alive([reference for _, reference in registry.losses.rows.values()])
     registry.losses.rows.clear()

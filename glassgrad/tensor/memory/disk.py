@@ -33,7 +33,7 @@ def opened(device: str, shape: Shape, dtype: DType) -> UOp:
     path, buffer = device[len(PREFIX):], Buffer.from_host(None, 0, shape, dtype, device)
     if buffer.nbytes:
         buffer.owner, buffer.address = exported(_map(path, buffer.nbytes))
-    return running.shared(UOp(o.BUFFER, dtype, (), buffer))
+    return running.as_foreign(UOp(o.BUFFER, dtype, (), buffer))
 
 
 def _map(path: str, nbytes: int) -> Any:
@@ -64,7 +64,7 @@ def reread_in_place(node: UOp, dtype: DType) -> UOp:
         return other
     buffer: Buffer = node.base.arg
     address = buffer.address + views[0].offset * node.dtype.itemsize
-    return running.shared(running.over_memory(buffer, address, other.shape, dtype, buffer.device))
+    return running.as_foreign(running.over_memory(buffer, address, other.shape, dtype, buffer.device))
 
 
 def no_place(node: UOp) -> DeviceError:

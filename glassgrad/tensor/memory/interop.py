@@ -139,7 +139,7 @@ class InteropMixin(TensorBase):
         dense = all(n == 1 or s == plain for n, s, plain in zip(shape, steps, dlpack.row_major(shape)))
         if dense and not read_only and address % dtype.itemsize == 0 and 0 not in shape \
                 and Device[place].memory.on_host:
-            return cls._leaf(running.shared(running.over_memory(owner, address, shape, dtype, place)), device, None)
+            return cls._leaf(running.as_foreign(running.over_memory(owner, address, shape, dtype, place)), device, None)
         import numpy  # a library with strided arrays has most likely loaded it already
         size = dtype.itemsize
         low = sum((n - 1) * s for n, s in zip(shape, steps) if s < 0) if 0 not in shape else 0

@@ -18,8 +18,8 @@ from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, promote
 from glassgrad.engine.capture import note_replaced
 from glassgrad.engine.in_place import without_history
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.autograd.gradient_leaves import (assigned, distinct_copy, has_another_value, hold, is_held,
-                                                       leaf_shared, own_node)
+from glassgrad.tensor.autograd.gradient_leaves import (assigned, distinct_copy, is_leaf, leaf_shared, note_new_value,
+                                                       own_node, register_leaf)
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.formulas import (add, as_node, ceil, counting, divide, elementary, flatten, in_accumulator, less,
                                        lookup, maximum, mul, replace_part, running as running_total, sub, where)
@@ -125,7 +125,7 @@ class AssignmentMixin(TensorBase):
         self._write(self._with(node), leaf=True)
 
     def _take(self, node: UOp, new: Self, leaf: bool) -> None:
-        earlier, held = self.uop, is_held(self)
+        earlier, held = self.uop, is_leaf(self)
         if node.op is o.DETACH and node.arg == "no_grad":
             node = without_history(node)
         self.uop, self._device = node, new._device
@@ -135,11 +135,11 @@ class AssignmentMixin(TensorBase):
                 self.uop = distinct_copy(node)
             elif self._requires_grad is not False:
                 self.uop = own_node(node)
-            hold(self)
+            register_leaf(self)
             assigned(self)
         elif node.op is o.BUFFER:
             node.arg.add_reader(ref(self))
-        has_another_value(self, earlier)
+        note_new_value(self, earlier)
 
     def _rebind(self, value: Self, leaf: bool = False) -> Self:
         """Give this tensor and its views the new value of x += y or x[i] = y. Unlike in `assign`, integers may become
@@ -177,8 +177,8 @@ class AssignmentMixin(TensorBase):
         note_replaced(self)
         leave(self)
         earlier, self.uop, self._device = self.uop, value.uop, value._device
-        hold(self)
-        has_another_value(self, earlier)
+        register_leaf(self)
+        note_new_value(self, earlier)
         return self
 
     def _become(self, view: Self) -> Self:
@@ -186,8 +186,8 @@ class AssignmentMixin(TensorBase):
         earlier, self.uop = self.uop, view.uop
         if self._storage is not None:
             self._steps = view._steps
-        hold(self)
-        has_another_value(self, earlier)
+        register_leaf(self)
+        note_new_value(self, earlier)
         return self
 
     # -- with an underscore ----------------------------------------------------------------------------------

@@ -346,7 +346,7 @@ class CreationMixin(TensorBase):
             raise InputError("from_numpy shares the memory of an array", given=f"{type(array).__name__}",
                              expected="a NumPy array", fix="for other values write Tensor(value)")
         place = running.canonical_device(device) or running.default_device()
-        shared = running.share(array, place)
+        shared = running.over_array(array, place)
         return cls._leaf(shared if shared is not None else running.store(read_array(array), place), None, requires_grad)
 
 

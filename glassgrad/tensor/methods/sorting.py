@@ -17,8 +17,8 @@ from glassgrad.tensor.formulas import (arg_extreme, argsort, both, cat, flatten,
                                        minimum, part, ranked, running as running_total, smallest, sort, squeeze, stack,
                                        take, topk, total, true_indices, where)
 from glassgrad.tensor.formulas.statistics import median, mode, quantile, search_sorted
-from glassgrad.tensor.methods import (Found, Self, TensorBase, arguments, broadcast_shape, choice, of_kind,
-                                      plain_number, resolve_axis, share)
+from glassgrad.tensor.methods import (Found, Self, TensorBase, arguments, broadcast_shape, choice, fraction, of_kind,
+                                      plain_number, resolve_axis)
 
 
 class SortingMixin(TensorBase):
@@ -186,7 +186,7 @@ class SortingMixin(TensorBase):
                among=("linear", "lower", "higher", "midpoint", "nearest"))
         for value in q if isinstance(q, (list, tuple)) else (q,):
             if isinstance(value, (int, float)):
-                share("quantile", "quantile needs shares", "write 0.5 for half", q=value)
+                fraction("quantile", "quantile needs shares", "write 0.5 for half", q=value)
         if self.dtype.kind != "f":
             raise InputError("quantile needs floats", given=f"{self.dtype.name} values", expected="a float tensor",
                              fix="cast first: x.float()")

@@ -59,7 +59,7 @@ class Adadelta(Optimizer):
 
     def check(self, group: Group) -> None:
         super().check(group)
-        checks.share("Adadelta", "rho is a share of what was there before", "write rho=0.9, for example",
+        checks.fraction("Adadelta", "rho is a share of what was there before", "write rho=0.9, for example",
                      rho=group["rho"])
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:

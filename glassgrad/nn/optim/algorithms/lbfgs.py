@@ -15,7 +15,7 @@ from glassgrad.base.errors import InputError
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.nn.optim.algorithms.line_search import Point, strong_wolfe
 from glassgrad.nn.optim.optimizer import Group, Optimizer, Parameters
-from glassgrad.tensor.autograd.gradient_leaves import take_started
+from glassgrad.tensor.autograd.gradient_leaves import take_losses
 from glassgrad.tensor.tensor import Tensor
 
 LEAST_CURVATURE = 1e-10         # pairs with less are skipped, because the estimated Hessian must be positive definite
@@ -61,7 +61,7 @@ class LBFGS(Optimizer):
                              given=f"{len(self.param_groups) + 1} groups, history_size={group['history_size']}, "
                                    f"line_search_fn={group['line_search_fn']!r}",
                              expected='1 group, history_size from 1, None or "strong_wolfe"',
-                             fix="hand in all parameters as one list")
+                             fix="pass all parameters as one list")
 
     # -- a step ----------------------------------------------------------------------------------------------------
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -149,7 +149,7 @@ class LBFGS(Optimizer):
         parts = [(p.zeros_like() if p.grad is None else p.grad).detach().cast(p.dtype.accumulator).flatten()
                  for p in self.params]
         gradient = parts[0].cat(*parts[1:])
-        take_started()
+        take_losses()
         gradient.requires_grad = False
         gradient.realize(*([loss] if isinstance(loss, Tensor) else []), *pending.take())
         return float(loss.item() if isinstance(loss, Tensor) else loss), gradient

@@ -206,7 +206,7 @@ class ReduceLROnPlateau(LRScheduler):
         """End an epoch with this metric, a number or a tensor of one element."""
         if metrics is None:
             raise InputError("ReduceLROnPlateau watches a measure", given="step()", expected="step(loss)",
-                             fix="hand in the loss")
+                             fix="pass the loss")
         current = float(metrics)
         self.last_epoch += 1
         better = self._is_better(current)

@@ -152,7 +152,7 @@ def cross_entropy(x: UOp, target: UOp, reduction: str, smooth: float, ignored: i
         if target.shape != x.shape:
             raise ShapeError("the target probabilities do not fit the predictions",
                              given=f"predictions {x.shape}, targets {target.shape}", expected="one shape",
-                             fix="for classes, hand in integers: target.int()")
+                             fix="for classes, pass integers: target.int()")
         target = target * (1 - smooth) + smooth / x.shape[axis] if smooth else target
         logs = logs if weight is None else logs * by_class(x, weight, axis)
         losses = -total(logs * target, axis)

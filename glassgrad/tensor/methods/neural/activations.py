@@ -9,7 +9,8 @@ from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import DType, UOp
 from glassgrad.tensor.formulas import absolute, add, as_float, elementary, halves, in_accumulator, less, mul, sub, where
 from glassgrad.tensor.formulas.neural import activations
-from glassgrad.tensor.methods import Axis, Self, TensorBase, arguments, choice, computed, share, spelled, working_axis
+from glassgrad.tensor.methods import (Axis, Self, TensorBase, arguments, choice, computed, fraction, spelled,
+                                      working_axis)
 
 
 class ActivationsMixin(TensorBase):
@@ -263,5 +264,5 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([1.0, 2.0]).dropout(0.9).tolist()
         [1.0, 2.0]
         """
-        p = share("dropout", "dropout needs a probability", "write x.dropout(0.5), for example", p=p)
+        p = fraction("dropout", "dropout needs a probability", "write x.dropout(0.5), for example", p=p)
         return self._with(activations.dropout(self.uop, p)) if settings.TRAINING and p else self

@@ -8,7 +8,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import one_place
 from glassgrad.tensor.formulas.neural.attention import attention, grouped_attention
-from glassgrad.tensor.methods import Self, TensorBase, arguments, share
+from glassgrad.tensor.methods import Self, TensorBase, arguments, fraction
 
 
 class AttentionMixin(TensorBase):
@@ -26,7 +26,7 @@ class AttentionMixin(TensorBase):
         >>> q.scaled_dot_product_attention(q, Tensor([[5.0, 6.0]])).tolist()
         [[5.0, 6.0]]
         """
-        dropped = share("dropout", "dropout needs a probability", "write x.dropout(0.5), for example", p=dropout_p)
+        dropped = fraction("dropout", "dropout needs a probability", "write x.dropout(0.5), for example", p=dropout_p)
         key, value, attn_mask, is_causal, enable_gqa, scale = arguments(
             "scaled_dot_product_attention", key=key, value=value, attn_mask=attn_mask, is_causal=is_causal,
             enable_gqa=enable_gqa, scale=scale)

@@ -15,7 +15,7 @@ from glassgrad.tensor.formulas import (absolute, add, as_node, divide, equal, ma
                                        take, unsqueeze, where)
 from glassgrad.tensor.formulas.neural import ctc, losses
 from glassgrad.tensor.formulas.neural.activations import relu, softplus
-from glassgrad.tensor.methods import REQUIRED, Operand, Self, TensorBase, arguments, computed, share, two_axes
+from glassgrad.tensor.methods import REQUIRED, Operand, Self, TensorBase, arguments, computed, fraction, two_axes
 
 _SMOOTHING = "label_smoothing is a share", "write label_smoothing=0.1, for example"
 
@@ -133,7 +133,7 @@ class LossesMixin(TensorBase):
         >>> round(Tensor([[0.0, 0.0]]).cross_entropy(Tensor([1])).exp().item(), 6)
         2.0
         """
-        smooth = share("cross_entropy", *_SMOOTHING, label_smoothing=label_smoothing)
+        smooth = fraction("cross_entropy", *_SMOOTHING, label_smoothing=label_smoothing)
         return computed(self, losses.cross_entropy, "cross_entropy", spelling, target=target, reduction=reduction,
                         label_smoothing=smooth, ignore_index=ignore_index, weight=weight)
 
@@ -146,7 +146,7 @@ class LossesMixin(TensorBase):
         2.0
         """
         what = "sparse_categorical_crossentropy"
-        smooth = share(what, *_SMOOTHING, label_smoothing=label_smoothing)
+        smooth = fraction(what, *_SMOOTHING, label_smoothing=label_smoothing)
         return computed(self, losses.sparse_cross_entropy, what, spelling, target=target, ignore_index=ignore_index,
                         label_smoothing=smooth, reduction=reduction)
 

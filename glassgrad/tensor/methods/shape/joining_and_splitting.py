@@ -73,7 +73,7 @@ class JoiningMixin(TensorBase):
         return tensors[0]._with(stack([t.uop for t in tensors], axis), *tensors[1:])  # type: ignore[no-any-return]
 
     def hstack(self, *others: Self) -> Self:
-        """Tensors joined along the second axis (vectors: along the only one).
+        """Tensors joined along the second axis; vectors along their only one.
 
         >>> Tensor([1]).hstack(Tensor([2])).tolist()
         [1, 2]
