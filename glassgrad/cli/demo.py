@@ -1,7 +1,7 @@
 """The first thing to run: train a small network on handwritten digits and show what ran. `./dev demo`
 
 In: MNIST, found or downloaded; else the 8x8 digits that ship with the package. Out: a test accuracy, and a table of the
-kernels that ran with the lines of this file that asked for them.
+kernels that ran, with the lines of this file that they compute.
 """
 
 from __future__ import annotations

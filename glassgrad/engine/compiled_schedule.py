@@ -99,11 +99,11 @@ class CompiledSchedule:
     # -- memory ----------------------------------------------------------------------------------------------
     @property
     def memory(self) -> MemoryUse:
-        """What one run needs at most."""
+        """The memory that one run needs at most."""
         return self.memory_for(self.layouts.greatest)
 
     def memory_for(self, values: tuple[int, ...]) -> MemoryUse:
-        """What one run needs, with these values of the variables."""
+        """Return the memory that one run needs with these values of the variables."""
         sizes = self.layouts.sizes(values)
         read = sum(sizes[slot] for slot in range(self.buffers))
         made = sum(sizes[slot] for slot in set(self.planned.sinks))

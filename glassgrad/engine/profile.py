@@ -81,7 +81,7 @@ class Profile(Observer):
 
     @property
     def kernels(self) -> int:
-        """How many kernels ran."""
+        """The number of kernels that ran."""
         return sum(row.times for row in self._rows.values())
 
     @property

@@ -272,7 +272,7 @@ def nodes_of(proto: Any) -> Iterator[Any]:
 
 
 def operators_of(proto: Any) -> Counter[tuple[str, str]]:
-    """How often a model uses each operator: (domain, name) -> count."""
+    """Return how often a model uses each operator: (domain, name) -> count."""
     return Counter((node.domain or "ai.onnx", node.op_type) for node in nodes_of(proto))
 
 

@@ -33,7 +33,7 @@ from glassgrad.tensor.formulas.movement import cat, counting
 Read = Callable[[Sequence[UOp]], list[memoryview]]      # reads the values of nodes from memory
 _MOST_POSITIONS = 1 << 30                        # int32 holds twice as many: positions of NaN and of infinities
 _TOGETHER = 8                                    # numbers that share a buffer: each copy from a GPU is a round trip
-_KEPT = (o.BUFFER, o.GATHER, o.SCATTER, o.SCAN, o.RANDOM)      # stored in the search, as reductions are
+_KEPT = (o.BUFFER, o.GATHER, o.SCATTER, o.SCAN, o.RANDOM)      # stored in the search (reductions too): costly
 _meant: set[tuple[Line | None, tuple[Any, ...]]] = set()      # lines and shapes of results with intended infinities
 
 

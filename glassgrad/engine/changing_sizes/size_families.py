@@ -126,7 +126,8 @@ class GeneralGraph:
         return None
 
     def has_floats_of(self, normal: NormalizedGraph) -> bool:
-        """Return whether the float constants that are not arguments equal those of a graph with the same skeleton."""
+        """Return whether a graph with the same key has the same float constants, apart from those that are arguments.
+        """
         return self._other_floats(normal) == self.constants
 
     def _places_in(self, known: dict[Any, int], rows: Sequence[SizesOf], place: dict[int, int],
@@ -215,7 +216,7 @@ class SizeFamily:
         if self.given_up:
             return
         if sizes in self.seen:
-            self.seen.remove(sizes)          # moved to the end: the formulas must fit the last ones
+            self.seen.remove(sizes)          # this graph's sizes come last: the formulas must fit them
         self.seen.append(sizes)
         for i, c in enumerate(normal.constants):
             self.constants.setdefault(i, set()).add(_bits([c.arg]))

@@ -46,7 +46,7 @@ class Tuned:
 
     @property
     def speedup(self) -> float:
-        """How many times faster than the recipe."""
+        """The recipe's time divided by that of the faster moves; 1 without moves."""
         return self.recipe_us / self.tuned_us if self.moves and self.tuned_us else 1.0
 
 

@@ -202,7 +202,7 @@ def diagonal(x: UOp, offset: int = 0, row: int = 0, column: int = 1) -> UOp:
 def diagonal_matrix(x: UOp, offset: int = 0) -> UOp:
     """Matrices with the last axis as their diagonal, `offset` above the main one."""
     lead, n = x.shape[:-1], x.shape[-1]
-    rows = unsqueeze(x, -1).pad([*[(0, 0) for _ in lead], (0, 0), (0, n)])   # n x (n + 1), which is then cut to n x n
+    rows = unsqueeze(x, -1).pad([*[(0, 0) for _ in lead], (0, 0), (0, n)])   # n x (n + 1); as n x n, rows shift by one
     square = part(rows.reshape((*lead, n * (n + 1))), -1, 0, n * n).reshape((*lead, n, n))
     right, down = max(offset, 0), max(-offset, 0)
     return square.pad([*[(0, 0) for _ in lead], (down, right), (right, down)])

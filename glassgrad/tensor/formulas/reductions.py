@@ -175,11 +175,11 @@ def running_extreme(op: o.Op, x: UOp, axis: int) -> tuple[UOp, UOp]:
 
 # -- skipping NaN --------------------------------------------------------------------------------------------
 def nan_sum(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
-    """The sum of all that is not NaN."""
+    """The sum of all values that are not NaN."""
     return total(is_nan(x).where(0, x), axis, keepdim)
 
 
 def nan_mean(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
-    """The mean of all that is not NaN."""
+    """The mean of all values that are not NaN."""
     counted = is_nan(x).logical_not().cast(x.dtype)
     return divide(nan_sum(x, axis, keepdim), total(counted, axis, keepdim))

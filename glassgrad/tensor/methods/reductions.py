@@ -129,7 +129,7 @@ class ReductionsMixin(TensorBase):
 
     # -- skipping NaN ----------------------------------------------------------------------------------------
     def nansum(self, axis: Axis = None, keepdim: bool = False, **spelling: Any) -> Self:
-        """The sum of all that is not NaN.
+        """The sum of all values that are not NaN.
 
         >>> Tensor([1.0, float("nan"), 2.0]).nansum().item()
         3.0
@@ -138,7 +138,7 @@ class ReductionsMixin(TensorBase):
         return self._with(reductions.nan_sum(self.uop.cast(self._sum_dtype(self.dtype)), axis, keepdim))
 
     def nanmean(self, axis: Axis = None, keepdim: bool = False, **spelling: Any) -> Self:
-        """The mean of all that is not NaN.
+        """The mean of all values that are not NaN.
 
         >>> Tensor([1.0, float("nan"), 2.0]).nanmean().item()
         1.5
