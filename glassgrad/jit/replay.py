@@ -79,9 +79,9 @@ class CapturedCall:
             walk.include(WEAKLY, None, weakref.ref(tensor), tensor, "a tensor out of sight")
         for tensor, grad in gradients:
             walk.include(GRADIENT, tensor, "", grad, "the gradient of a tensor")
-        own = dict.fromkeys([*walk.tensors, *hidden, *[grad for _, grad in gradients]])      # some may be in sight
+        own = dict.fromkeys([*walk.tensors, *hidden, *[grad for _, grad in gradients]])      # each once
         tensors = [*own, *[row.stand_in for row in traced.arguments]]
-        self.in_sight, self.own, self.before = len(walk.tensors), len(own), len(tensors)
+        self.reachable, self.own, self.before = len(walk.tensors), len(own), len(tensors)
         owners = {id(tensor) for tensor, _ in gradients}
         self.accumulated = {i for i, t in enumerate(tensors) if id(t) in owners}        # their gradients are added to
         self.placeholders, self.argument_paths = [None] * len(traced.new_tensors), traced.argument_paths
@@ -104,7 +104,7 @@ class CapturedCall:
         self.flags = [flag.over(lambda node: substituted(node, as_traced, {})) for flag in traced.trace.flags]
         # the symbols of the arguments, and their addresses at the last call
         self.inputs, self.addresses = [symbols[node] for node in arguments], [0] * len(arguments)
-        self.passing = [row.passes_gradients for row in traced.arguments]
+        self.arguments_pass_gradients = [row.passes_gradients for row in traced.arguments]
         return symbols, {
             numbers[id(tensor)]: symbols[node.base].reshape(node.shape) if is_whole(node) and node.base in symbols else
             substituted(node, as_traced, {}) for tensor, node in outcomes.items()}
@@ -207,7 +207,7 @@ class CapturedCall:
         # the tensors' nodes, and the gradients that the last call left in place
         self.seen: list[Any] = [*[row.node for row in rows], *self.gradients.values()]
         # for each, whether it is computed from a leaf with requires_grad=True, so that gradients would flow on
-        self.in_sight_passing = [passes_gradients(row.tensor, row.node) for row in rows]
+        self.own_pass_gradients = [passes_gradients(row.tensor, row.node) for row in rows]
         asked = {i: row for i, row in enumerate(found) if wants_gradient(row.tensor) or row.grad is not row.tensor.grad}
         # tensors that had a gradient, which is written in place: `_compare` raises if one of them was reset
         self.gradients_in_place = [i for i, row in asked.items() if i in self.gradients and row.grad is not None]
@@ -240,7 +240,7 @@ class CapturedCall:
     def _compare(self, found: list[Tensor]) -> None:
         """Raise `Stale` if a tensor's node, or a gradient that is written in place, is neither what the last call left
         nor a value that the tensor could have had in the trace."""
-        if sharing(found[:self.in_sight]) != self.sharing:
+        if sharing(found[:self.reachable]) != self.sharing:
             raise Stale("which of its tensors are views of others is no longer the same")
         if not all(has_gradient(found[number]) for number in self.gradients_in_place):
             raise Stale("a gradient was reset")
@@ -252,7 +252,7 @@ class CapturedCall:
             if number in self.lazy or tensor.dtype is not then.dtype or weight is None and not then.symbolic and (
                     tensor.shape != then.shape or tensor.device != (then.device or tensor.device)):
                 raise Stale(f"a tensor of shape {then.shape} it uses was replaced by something else")
-            if passes_gradients(tensor, tensor.uop) is not self.in_sight_passing[number]:
+            if passes_gradients(tensor, tensor.uop) is not self.own_pass_gradients[number]:
                 raise Stale("which of its tensors are computed from what is trained is no longer the same")
             if weight is not None:
                 self._rebind_weight(weight, found)
@@ -315,7 +315,7 @@ class CapturedCall:
         self.runs_left -= 1
         if self.runs_left < 0:
             for served in self.served:
-                served.general.leave(served.values, f"replayed {FIXED_AFTER}")
+                served.general.give_own_kernels(served.values, f"replayed {FIXED_AFTER}")
             raise Stale(f"it was replayed {FIXED_AFTER} times with kernels for all sizes; its own ones pay by now")
 
     def _write_scalars(self) -> None:
@@ -329,7 +329,7 @@ class CapturedCall:
         """Write the addresses of the arguments into the launches. (Arguments that the function also reaches by itself
         are weights.)"""
         addresses, written = self.addresses, self.written
-        for i, passing in enumerate(self.passing):
+        for i, passing in enumerate(self.arguments_pass_gradients):
             tensor = found[self.own + i]
             node = tensor.uop
             if written and storage_of(tensor) is not None:

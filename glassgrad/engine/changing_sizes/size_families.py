@@ -67,7 +67,7 @@ class GeneralGraph:
         slots = dict(enumerate(symbols, len(normal.buffers) + len(normal.cells)))
         self.slow_above = slow_above(compiled.items, compiled.programs, slots)
         self.runs: dict[Point, int] = {}                 # number of runs by values of the variables, latest at the end
-        self.left: set[Point] = set()                    # values that ran so often that they got kernels of their own
+        self.with_own_kernels: set[Point] = set()        # values that ran so often that compiling for them paid
         distinct = {formula: i for i, formula in enumerate(dict.fromkeys(formulas))}
         rest = iter(formulas)
         by_row = [tuple([distinct[f] for f in islice(rest, len(part.sizes))]) for part in parts]
@@ -154,7 +154,7 @@ class GeneralGraph:
     def gets_own_kernels(self, values: Point) -> bool:
         """Count one more graph with these values of the variables; return whether it gets kernels of its own, because
         these are much faster or because the values come so often that compiling pays."""
-        if values in self.left:
+        if values in self.with_own_kernels:
             return True
         runs = self.runs.pop(values, 0)
         if not runs and not self.is_fast(values):
@@ -163,15 +163,15 @@ class GeneralGraph:
         if len(self.runs) >= MOST_COUNTED:
             self.runs.pop(next(iter(self.runs)))
         self.runs[values] = runs + 1
-        if runs < FIXED_AFTER << len(self.left):
+        if runs < FIXED_AFTER << len(self.with_own_kernels):
             return False
-        self.leave(values, f"computed {runs}")
+        self.give_own_kernels(values, f"computed {runs}")
         return True
 
-    def leave(self, values: Point, how_often: str) -> None:
+    def give_own_kernels(self, values: Point, how_often: str) -> None:
         """Give these values of the variables kernels of their own from now on."""
-        if values not in self.left:
-            self.left.add(values)
+        if values not in self.with_own_kernels:
+            self.with_own_kernels.add(values)
             report_sizes(f"size {_named(values)} was {how_often} times: it gets kernels of its own")
 
     def _other_floats(self, normal: NormalizedGraph) -> bytes:
