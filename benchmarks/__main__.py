@@ -1,4 +1,4 @@
-"""The command: `./dev bench [options]`. In: arguments. Out: a line per workload, and the page in docs/."""
+"""Run the command `./dev bench [options]`. In: arguments. Out: a line per workload, and the page in docs/."""
 
 from __future__ import annotations
 

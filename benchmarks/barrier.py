@@ -1,9 +1,9 @@
-"""How long the workers need to meet between two kernels: `python -m benchmarks.barrier`. Out: JSON, in seconds.
+"""Measure how long the workers take to meet between two kernels: `python -m benchmarks.barrier`. Out: JSON, in seconds.
 
-A list of commands, each of as many tasks as there are workers. A task waits until all the tasks of its command have
-begun, so every worker takes part in every command, and nothing else is done: what a command takes is one barrier, from
-the last task of one kernel to the first of the next on every worker. The median over lists; workers spin meanwhile, as
-they do between the kernels of a step.
+The command list has as many tasks per command as there are workers. A task waits until all the tasks of its command
+have begun, so every worker takes part in every command, and nothing else is done: the time of a command is one barrier,
+from the last task of one kernel to the first of the next on every worker. The result is the median over lists; workers
+spin meanwhile, as they do between the kernels of a step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A workload of ours, every kernel checked: `python -m benchmarks.checked NAME`. In: a name. Out: JSON. Times nothing.
+"""Run a workload with every kernel checked: `python -m benchmarks.checked NAME`. In: a name. Out: JSON. Measures no
+times.
 
-Under CHECK=1 each kernel's results are compared with the graph interpreter's, so what is timed elsewhere is known to
-be right kernel by kernel, not only where the losses of a few steps would show it. Nothing is replayed meanwhile: a
-jitted function is traced at each call.
+Under CHECK=1 each kernel's results are compared with the graph interpreter's, so that what is timed elsewhere is known
+to be right kernel by kernel, not only where the losses of a few steps would show an error. Nothing is replayed
+meanwhile: a jitted function is traced at each call.
 """
 
 from __future__ import annotations

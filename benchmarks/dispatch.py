@@ -1,7 +1,8 @@
-"""What a call of a jitted training step costs beside its kernels: `python -m benchmarks.dispatch`. Out: JSON.
+"""Measure what a call of a jitted training step costs beside its kernels: `python -m benchmarks.dispatch`. Out: JSON.
 
-The step of `mlp-step-jit` (784-128-10, batch 64) with every size at 2: as many kernels, weights, arguments, guards and
-checks of indices, but next to nothing to compute. So its whole time is an upper bound of the larger step's overhead.
+The step is that of `mlp-step-jit` (784-128-10, batch 64) with every size reduced to 2: as many kernels, weights,
+arguments, guards and checks of indices, but next to nothing to compute. So its whole time is an upper bound of the
+larger step's overhead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A fresh process that times itself until its first result: `python -m benchmarks.first FRAMEWORK CASE`. Out: JSON.
+"""Time a fresh process until its first result: `python -m benchmarks.first FRAMEWORK CASE`. Out: JSON.
 
 The clock starts when Python runs its first line. `import` is the import of the framework (and of NumPy, for the
-networks); `first` is from then until the first result is in hand, the making of the input data not counted;
-`peak` and `before` are the process's largest memory after a few steps, and its memory after the import, in bytes.
+networks); `first` is the time from then until the first result is there, without making the input data; `peak` and
+`before` are the process's largest memory after a few steps, and its memory after the import, in bytes.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Who takes part. In: nothing. Out: a name, a title and a module for each framework. Imports none of them."""
+"""List the frameworks that take part. In: nothing. Out: a name, a title and a module for each. Imports none of them."""
 
 from __future__ import annotations
 

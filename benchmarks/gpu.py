@@ -1,14 +1,14 @@
-"""Kernels on an NVIDIA GPU beside PyTorch, in one process. Needs numpy and torch alone.
+"""Measure kernels on an NVIDIA GPU beside PyTorch, in one process. Needs only numpy and torch.
 
     python -m benchmarks.gpu                   all cases; a table, and JSON to the file that --json names
     python -m benchmarks.gpu --only product    cases whose name contains a text
     python -m benchmarks.gpu --quick           fewer rounds
 
-Inputs are fresh Gaussian numbers (constant ones raise the clock, and flatter). Results are compared with float64 on the
-device: the relative Frobenius error, beside PyTorch's own. Times: both libraries in turn, in another order each round;
-launches are queued behind a kernel that sleeps, so that Python's time does not count; several sets of inputs are taken
-in turn, so that they are not in the cache. `ratio` is the median of (PyTorch's time / ours) within a round. Cases that
-end in "compiled" are beside torch.compile.
+Inputs are fresh Gaussian numbers (with constant inputs the GPU's clock is higher, and times look better than they are).
+Results are compared with float64 on the device: the relative Frobenius error, beside PyTorch's own. Both libraries are
+timed in turn, in another order each round. Launches are queued behind a kernel that sleeps, so that Python's time does
+not count, and several sets of inputs are used in turn, so that they are not in the cache. `ratio` is the median of
+(PyTorch's time / ours) within a round. Cases that end in "compiled" are compared with torch.compile.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Everything that is measured on a GPU, in one run of one tree. In: options. Out: a file of results, a page's table.
+"""Run everything that is measured on a GPU, in one run of one tree. In: options. Out: a file of results, a page's
+table.
 
     ./dev bench --gpu                      measures for six minutes; writes benchmarks/gpu_results.json and the table
     python -m benchmarks.gpu_all --page    writes the table of docs/performance-gpu.md again, from that file
 
-First all kernels, ours and those of torch.compile, are made by several processes at once, and kept on disk; nothing is
-timed meanwhile. Then each script is a process of its own with a limit of time, alone on the machine; what one has
-written until its end is kept. First steps are measured with an empty cache.
+First several processes compile all kernels at once, ours and those of torch.compile, and store them on disk; nothing is
+timed meanwhile. Then each script runs as a process of its own with a time limit, alone on the machine; what a script
+has written until its end is kept. First steps are measured with an empty cache.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""What a training step costs before it has run: kernels, launches, bytes, seconds to compile. Needs no GPU.
+"""Count what a training step costs before it has run: kernels, launches, bytes, seconds to compile. Needs no GPU.
 
     python -m benchmarks.gpu_counts gpt2-2            a network of benchmarks.gpu_models; sm_90a
     python -m benchmarks.gpu_counts gpt2 --compile    through NVRTC too (pip install nvidia-cuda-nvrtc)
     python -m benchmarks.gpu_counts gpt2 --profile    where Python's time goes
 
-The driver here is one that runs nothing, so that a step of any size is scheduled, lowered and planned as on the chip.
-Kernels are listed by what they cost at least: bytes at 4 TB/s, or operations at 700 TFLOP/s by the matrix unit and at
-40 TFLOP/s without it.
+The driver here runs nothing, so that a step of any size is scheduled, lowered and planned as on the chip. Kernels are
+listed by their least cost: bytes at 4 TB/s, or operations at 700 TFLOP/s with the matrix unit and 40 TFLOP/s without.
 """
 
 from __future__ import annotations

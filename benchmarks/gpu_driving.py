@@ -1,12 +1,13 @@
-"""How a GPU is driven, beside PyTorch: launches, graphs, copies, training steps, first steps, a search. In about 6
-minutes, with numpy and torch alone.
+"""Measure how a GPU is driven, beside PyTorch: launches, graphs, copies, training steps, first steps, a search. Takes
+about 6 minutes, and needs only numpy and torch.
 
     python -m benchmarks.gpu_driving                       on CUDA: a table, and JSON to the file that --json names
     python -m benchmarks.gpu_driving --only launch,steps   parts: smoke, launch, copies, steps, first, beam, hang
     python -m benchmarks.gpu_driving --device CPU --quick  to try the script itself without a GPU
 
-Each part is a process of its own with a limit of time, so one that fails or hangs costs no other. Times are medians of
-rounds in which both libraries take turns. `host` is until the call returns, `whole` until the device is done.
+Each part is a process of its own with a time limit, so that a part that fails or hangs does not affect the others.
+Times are medians of rounds in which both libraries take turns. `host` is the time until the call returns, `whole` the
+time until the device is done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Layers of common networks on an NVIDIA GPU beside PyTorch, forward and trained: shapes that no table was tuned to.
+"""Measure layers of common networks on an NVIDIA GPU beside PyTorch, forward and trained, in shapes not tuned for.
 
     python -m benchmarks.gpu_layers                    all cases; options are those of benchmarks.gpu
     python -m benchmarks.gpu_layers --only attention --quick

@@ -1,4 +1,4 @@
-"""Whole training steps beside PyTorch, eager and compiled: ResNet-50 and GPT-2, mixed precision. Needs numpy and torch.
+"""Measure training steps beside PyTorch, eager and compiled: ResNet-50 and GPT-2, mixed precision. Needs numpy, torch.
 
     python -m benchmarks.gpu_models                                 on CUDA: a table; JSON where --json says
     python -m benchmarks.gpu_models --only gpt2-2,resnet18 --quick  smaller networks, two rounds

@@ -1,4 +1,4 @@
-"""One small kernel of each recipe under NVIDIA's compute-sanitizer: stray addresses and races. Needs numpy.
+"""Run a small kernel of each recipe under NVIDIA's compute-sanitizer: stray addresses and races. Needs numpy.
 
     python -m benchmarks.gpu_sanitize                          all cases, memcheck and racecheck; a line for each
     python -m benchmarks.gpu_sanitize --only product --tools memcheck

@@ -1,4 +1,4 @@
-"""Attention and convolutions beside PyTorch on an NVIDIA GPU.
+"""Measure attention and convolutions beside PyTorch on an NVIDIA GPU.
 
     python -m benchmarks.gpu_tiles --quick --json FILE      under five minutes; options are those of benchmarks.gpu
 

@@ -1,10 +1,10 @@
-"""Kernels for all sizes beside kernels for one size: `python -m benchmarks.lengths [PROGRAM ...]`. Out: a table.
+"""Compare kernels for all sizes with kernels for one size: `python -m benchmarks.lengths [PROGRAM ...]`. Out: a table.
 
 Each program is computed at each length by the kernels that serve every length, and by those for that length alone, in
-turns; the table has the time of the first over that of the second, at their best (bind and launch, no building of
-graphs; on a GPU, of launches in a row by its own clock). THREADS says on how many threads. In brackets: a length that
-the engine would compile for itself (`GeneralGraph.is_fast`). In programs of two sizes, the second one follows from the
-length by no formula that the engine looks for.
+turns. The table has the time of the first divided by that of the second, at their best (bind and launch, without
+building graphs; on a GPU, of launches in a row by its own clock). THREADS says on how many threads. In brackets: a
+length that the engine would compile for itself (`GeneralGraph.is_fast`). In programs of two sizes, the second one does
+not follow from the length by a formula that the engine looks for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Digests of optimized loop trees, to show that a change of the optimizer leaves kernels as they were.
+"""Compute digests of optimized loop trees, to show that a change of the optimizer leaves kernels as they were.
 
 In: shapes of contractions and other kernels. Out: for each kernel and target, its decisions and a digest of its tree.
 

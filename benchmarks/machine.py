@@ -1,4 +1,4 @@
-"""What the numbers were measured on. In: peers. Out: a description, and the best the machine was seen to do."""
+"""Describe what the numbers were measured on. In: peers. Out: a description, and the best rates seen on the machine."""
 
 from __future__ import annotations
 

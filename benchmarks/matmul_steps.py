@@ -1,8 +1,8 @@
-"""A matrix product made fast in five steps, each a few moves on the loop tree. In: a size, a target. Out: `Step`s.
+"""Make a matrix product fast in five steps, each a few moves on the loop tree. In: a size, a target. Out: `Step`s.
 
 Every step is the same kernel, edited by the optimizer's own moves (glassgrad/compiler/optimize). The fourth and fifth
-are what the recipe makes of any sum of products. docs/performance.md tells the story; benchmarks/performance.py
-measures it.
+are what the recipe makes of any contraction. docs/performance.md explains the steps; benchmarks/performance.py measures
+them.
 """
 
 from __future__ import annotations

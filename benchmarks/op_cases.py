@@ -1,6 +1,6 @@
-"""Ops of many kinds as expressions of PyTorch, which both libraries run. In: nothing. Out: `CASES`.
+"""List ops of many kinds as expressions of PyTorch, which both libraries run. In: nothing. Out: `CASES`.
 
-Sizes are those of ordinary programs; none was tuned to. On a GPU the first axis is four times as long.
+Sizes are those of ordinary programs; none was tuned for. On a GPU the first axis is four times as long.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How long it takes to open a safetensors file of 500 MB: `python -m benchmarks.opening`. Out: JSON.
+"""Time how long it takes to open a safetensors file of 500 MB: `python -m benchmarks.opening`. Out: JSON.
 
 The file is a hole on disk (its bytes read as 0), so writing it costs nothing. `opened` is the time until every tensor
-is there to be used; `used` until one of them was summed; `grown` how much memory the process gained by opening.
+can be used, `used` the time until one of them was summed, and `grown` how much memory the process gained by opening.
 """
 
 from __future__ import annotations

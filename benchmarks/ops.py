@@ -1,4 +1,4 @@
-"""Ops of many kinds beside PyTorch: `python -m benchmarks.ops --device CPU --only pad`. Needs numpy and torch.
+"""Measure ops of many kinds beside PyTorch: `python -m benchmarks.ops --device CPU --only pad`. Needs numpy and torch.
 
 Each case of op_cases.py is one expression. PyTorch runs it eagerly; here it is compiled by `TinyJit`, through the
 adapter `glassgrad.torch`. Both take turns; a ratio is PyTorch's time over ours, each the best of the rounds, calls

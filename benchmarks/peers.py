@@ -1,4 +1,4 @@
-"""The processes of the frameworks, seen from the command. In: requests. Out: answers, in time or not at all.
+"""Control the processes of the frameworks from the command. In: requests. Out: answers, in time or not at all.
 
 A process that is not being timed is stopped (SIGSTOP), not merely idle: worker threads of OpenMP and others go on
 spinning for a while after their work is done, and would take a core from the next measurement.

@@ -1,4 +1,4 @@
-"""What is measured of glassgrad alone, beside the workloads. In: what a module answered. Out: its line in the page.
+"""Measure what concerns glassgrad alone, beside the workloads. In: what a module answered. Out: its line in the page.
 
 Each probe is a module that measures when it is run in a fresh process and prints JSON; its docstring says how.
 """

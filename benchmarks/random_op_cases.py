@@ -1,8 +1,9 @@
-"""Ops of ordinary programs with random shapes, as expressions of PyTorch. In: a seed. Out: cases as in op_cases.py.
+"""Draw ops of ordinary programs with random shapes, as expressions of PyTorch. In: a seed. Out: cases as in
+op_cases.py.
 
-The cases of op_cases.py have one shape each, so what is slow beside that shape is not seen. Here a kind of op is drawn,
-then its sizes: powers of two, ten times something, primes and other integers alike. Work is bounded, not the ratio of
-its sizes: a matrix may have three rows and 300,000 columns.
+Each case of op_cases.py has one shape, so what is slow in other shapes is not seen. Here a kind of op is drawn, then
+its sizes: powers of two, ten times something, primes and other integers alike. The amount of work is bounded, but not
+the ratio of the sizes: a matrix may have three rows and 300,000 columns.
 """
 
 from __future__ import annotations

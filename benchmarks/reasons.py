@@ -1,4 +1,5 @@
-"""Why a workload stays below one of its goals, and what was tried. The page shows a reason only while that is so."""
+"""Say why a workload stays below one of its goals, and what was tried. The page shows a reason only while that is so.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Write the results down. In: `Results`. Out: docs/benchmarks.md, the plot, one line per workload. Measures nothing."""
+"""Write the results of the benchmarks. In: `Results`. Out: docs/benchmarks.md, the plot, one line per workload.
+Measures nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often the rules of algebra are used: `python -m benchmarks.rules`. In: nothing. Out: a table, which is in
+"""Count how often the rules of algebra are used: `python -m benchmarks.rules`. In: nothing. Out: a table, which is in
 docs/stages/graph.md.
 
 The graphs are those of benchmarks/loop_trees.py (products, convolutions, attention, their gradients), those of

@@ -1,4 +1,6 @@
-"""Time to the first result, cold and in a second process, and peak memory. In: a case. Out: a `Start` per framework."""
+"""Measure the time to the first result, cold and in a second process, and peak memory. In: a case. Out: a `Start` per
+framework.
+"""
 
 from __future__ import annotations
 

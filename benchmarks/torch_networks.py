@@ -1,7 +1,7 @@
-"""ResNet and GPT-2 as PyTorch modules. In: sizes. Out: a module whose parameters have the names of examples/.
+"""Define ResNet and GPT-2 as PyTorch modules. In: sizes. Out: a module whose parameters have the names of examples/.
 
-The names are torchvision's and those of GPT-2's published files, so that a state dict goes from one library to the
-other as it is. Attention is PyTorch's own fused function.
+The names are torchvision's and those of GPT-2's published files, so that a state dict can be passed from one library to
+the other as it is. Attention is PyTorch's own fused function.
 """
 
 from __future__ import annotations

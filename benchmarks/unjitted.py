@@ -1,13 +1,16 @@
-"""What un-jitted calls cost beside their kernels: `python -m benchmarks.unjitted`. Out: JSON.
+"""Measure what un-jitted calls cost beside their kernels: `python -m benchmarks.unjitted`. Out: JSON.
 
-Three programs: a sum of two vectors of 100 floats, realized; a training step of an MLP with every size at 2; and the
-GPT of examples/, untrained, that writes 40 tokens, each from a longer text than the one before, in a new process
-(`python -m benchmarks.unjitted generate`; with an empty CACHE_DIR that is the cold case). Of the first two, the
-bytecodes that Python executes for one call are counted: that number does not depend on the load of the machine, as the
-seconds do. `python -m benchmarks.unjitted where` counts them for each file. They say nothing of what functions written
-in C take: a key made of few calls of `map`, `chain` and `dict.fromkeys` had a third of the bytecodes and took longer.
-Of the third, the start of the process, the model's weights and the tokens are timed one by one; where Python keeps no
-bytecode (PYTHONDONTWRITEBYTECODE), half a second of the start is that of compiling this package.
+There are three programs: a sum of two vectors of 100 floats, realized; a training step of an MLP with every size at 2;
+and the GPT of examples/, untrained, that generates 40 tokens, each from a longer text than the one before, in a new
+process (`python -m benchmarks.unjitted generate`; with an empty CACHE_DIR that is the cold case).
+
+Of the first two, the bytecodes that Python executes for one call are counted: unlike the seconds, that number does not
+depend on the load of the machine. `python -m benchmarks.unjitted where` counts them for each file. They do not show the
+time of functions written in C: a key made with few calls of `map`, `chain` and `dict.fromkeys` had a third of the
+bytecodes and took longer.
+
+Of the third, the start of the process, the model's weights and the tokens are timed one by one. If Python stores no
+bytecode (PYTHONDONTWRITEBYTECODE), half a second of the start is compiling this package.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""The programs of `benchmarks.unjitted` in PyTorch, and both in turns: `python -m benchmarks.unjitted_peers [ROUNDS]`.
+"""Run the programs of `benchmarks.unjitted` in PyTorch, and both in turns: `python -m benchmarks.unjitted_peers
+[ROUNDS]`.
 
 Out: a table with the median seconds of each and their ratio, which depends less on the machine than seconds do. Each
 round starts processes: ours twice, with an empty cache on disk and with the one that the first has filled, and
-PyTorch's. Both use one thread, as the programs are small; of the tokens, start of process and weights are not counted.
+PyTorch's. Both use one thread, as the programs are small. For the tokens, the start of the process and the weights are
+not counted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What it costs to see: `python -m benchmarks.viz`. Out: JSON.
+"""Measure what the visualizer and the sanitizer cost: `python -m benchmarks.viz`. Out: JSON.
 
     overhead    of VIZ and of SANITIZE on a jitted training step: a tiny one, the MLP of the MNIST digits with batches
                 of 64, and one that is mostly products; taken in turn, ratios of what the faster steps take (a tenth

@@ -1,7 +1,8 @@
-"""WebAssembly against machine code: `python -m benchmarks.wasm`. Out: a table, the speed of WASM in parts of the CPU's.
+"""Compare WebAssembly with machine code: `python -m benchmarks.wasm`. Out: a table, the speed of WASM as a fraction of
+the CPU's.
 
 The device CPU is limited to what WebAssembly has: vectors of 128 bits, no fused multiply-add, one thread. Both are
-measured in turn, many times, in seconds of processor time, so that other programs disturb both alike; the ratio is that
+measured in turn, many times, in seconds of processor time, so that other programs disturb both alike. The ratio is that
 of the medians (and, in brackets, that of the least times). Needs `pip install wasmtime`.
 """
 

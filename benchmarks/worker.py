@@ -1,4 +1,4 @@
-"""The process of one framework: `python -m benchmarks.worker MODULE`. In: JSON requests. Out: answers, a line each.
+"""Run one framework in a process: `python -m benchmarks.worker MODULE`. In: JSON requests. Out: answers, a line each.
 
 MODULE holds `VERSION`, `build(workload, data) -> step` (a call of `step()` does the work once, waits for it and
 returns the result) and `to_arrays(result) -> list of NumPy arrays`. Requests:
@@ -7,7 +7,8 @@ returns the result) and `to_arrays(result) -> list of NumPy arrays`. Requests:
     {"do": "batch", "seconds": S}                            call for S seconds: the time of each call
     {"do": "drop"}                                           forget the workload
 
-The first answer comes unasked: {"version": ...}. A failure answers {"error": one line, "kind": exception's name}.
+The first answer comes without a request: {"version": ...}. After a failure the answer is {"error": one line, "kind":
+name of the exception}.
 """
 
 from __future__ import annotations

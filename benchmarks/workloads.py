@@ -1,7 +1,8 @@
-"""What is measured. In: nothing. Out: `TABLE`, name -> Workload: sizes, data, arithmetic, goals. Knows no framework.
+"""List what is measured. In: nothing. Out: `TABLE`, name -> Workload: sizes, data, arithmetic, goals. Knows no
+framework.
 
-A workload belongs to a family ("matmul", "conv", ...). Each framework has one small builder per family, called with
-the data below and the workload's parameters.
+A workload belongs to a family ("matmul", "conv", ...). Each framework has one small builder per family, called with the
+data below and the workload's parameters.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Each workload in glassgrad: the lines of workloads_lazy.py on our own classes.
+"""Define each workload in glassgrad: the lines of workloads_lazy.py on our own classes.
 
-What does not exist yet raises AttributeError or ImportError when it is asked for; the table then says "not yet".
+What does not exist yet raises AttributeError or ImportError when it is requested; the table then says "not yet".
 """
 
 from __future__ import annotations

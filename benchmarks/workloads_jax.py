@@ -1,4 +1,6 @@
-"""Each workload in JAX, jitted. In: arrays, parameters. Out: a function that does it once and returns the result."""
+"""Define each workload in JAX, jitted. In: arrays, parameters. Out: a function that does it once and returns the
+result.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each workload for a framework with tinygrad's interface: glassgrad and tinygrad run the same lines.
+"""Define each workload for a framework with tinygrad's interface: glassgrad and tinygrad run the same lines.
 
 In: a framework's names (class attributes), arrays and parameters. Out: a function that does it once and returns the
 computed result. What the two spell differently is in workloads_glassgrad.py and workloads_tinygrad.py.

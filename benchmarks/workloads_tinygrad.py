@@ -1,4 +1,4 @@
-"""Each workload in tinygrad with TinyJit: the lines of workloads_lazy.py on tinygrad's classes."""
+"""Define each workload in tinygrad with TinyJit: the lines of workloads_lazy.py on tinygrad's classes."""
 
 from __future__ import annotations
 

@@ -51,13 +51,13 @@ def __getattr__(name: str) -> Any:
 
 
 def _record() -> None:
-    """Record for the visualizer, if VIZ says so: from the import on, or from when the program sets it."""
+    """Record for the visualizer if VIZ is set: from the import on, or from when the program sets it."""
     if settings.VIZ:
         import_module("glassgrad.viz.program_recording").begin(settings.VIZ)
 
 
 def _note_layers(sanitize: int) -> Callable[[], Any]:
-    """Make nodes record the layer they are made in, for the sanitizer's messages; returns a function that ends it."""
+    """Make nodes record the layer they are made in, for the sanitizer's messages; return a function that stops it."""
     end: Callable[[], Any] = import_module("glassgrad.tensor.sanitizer").note_layers() if sanitize else lambda: None
     return end
 

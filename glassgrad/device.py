@@ -1,4 +1,4 @@
-"""Devices, and what a new one is made of: the public names of runtime/backend.py, devices.py and user_device.py."""
+"""Export the public names of runtime/backend.py, devices.py and user_device.py: devices, and the parts of a new one."""
 
 from __future__ import annotations
 

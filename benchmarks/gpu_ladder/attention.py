@@ -1,4 +1,4 @@
-"""Attention forward with wgmma: O = softmax(Q K^T * scale) V, the sums of scores never in memory."""
+"""Compute attention forward with wgmma: O = softmax(Q K^T * scale) V. The scores are never in memory."""
 
 from __future__ import annotations
 

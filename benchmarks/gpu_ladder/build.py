@@ -1,4 +1,4 @@
-"""Compiles the variants with NVRTC. In: configurations. Out: build/NAME.cubin and build/NAME.log (registers, spills)."""
+"""Compile the variants with NVRTC. In: configurations. Out: build/NAME.cubin and build/NAME.log (registers, spills)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches compiled kernels on torch's memory through libcuda."""
+"""Launch compiled kernels on torch's memory through libcuda."""
 
 from __future__ import annotations
 

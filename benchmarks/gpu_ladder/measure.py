@@ -1,5 +1,6 @@
-"""Checks and times every variant. `measure.py FOLDER` runs jobs in a child process and starts another where one hangs;
-results go to FOLDER/results.jsonl, a table to the output."""
+"""Check and time every variant. `measure.py FOLDER` runs jobs in a child process and starts another if one hangs;
+results go to FOLDER/results.jsonl, and a table to the output.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ladder and what is measured beside it."""
+"""List the variants of the ladder, and what is measured beside them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Which layers and calls a node was made in. In: running frames. Out: `CallTree`: numbered calls, each with its parent.
+"""Record in which layers and calls a node was made. In: running frames. Out: `CallTree`: numbered calls, each with its
+parent.
 
 A call is a function of the user's, a layer, an optimizer's step, or a method of Tensor. Nodes made by backward belong
-to the call whose gradient they compute. Reading frames takes microseconds: the visualizer stops after many nodes
-without a new graph (`renew`), the sanitizer never stops.
+to the call whose gradient they compute. Reading frames takes microseconds, so the visualizer stops after many nodes
+without a new graph (`renew`); the sanitizer never stops.
 """
 
 from __future__ import annotations
@@ -15,28 +16,29 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.source_lines import PACKAGE, PROGRAMS, Place, calls_of, library_folders
 
-MOST_NODES = 300_000             # nodes to note before the first new graph; after one, at least:
+MOST_NODES = 300_000             # nodes to note before the first graph is scheduled; after that, at least:
 MOST_OLD_NODES = 30_000
 FUNCTION, LAYER, OPTIMIZER, METHOD, BACKWARD = "function", "layer", "optimizer", "method", "backward"
 _GRADIENT = os.path.join(PACKAGE, "compiler", "graph", "gradient.py")
 
 
 class Call(NamedTuple):
-    """One call: the number of the calling one (-1: none), its name and kind."""
+    """One call: the number of the calling one (-1 if there is none), its name and kind."""
     parent: int
     name: str
     kind: str
 
 
 class Noted(NamedTuple):
-    """The record of a node: its call, whether it is part of a gradient, and the place of the node that it derives."""
+    """The record of a node: its call, whether it is part of a gradient, and the place of the node that it is the
+    gradient of."""
     call: int
     backward: bool
     tree: CallTree
     forward: Place | None = None
 
     def path(self, *kinds: str) -> list[str]:
-        """The names of the enclosing calls of the given kinds, outermost first."""
+        """Return the names of the enclosing calls of the given kinds, outermost first."""
         names, number = [], self.call
         while number >= 0:
             call = self.tree.calls[number]
@@ -47,7 +49,7 @@ class Noted(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The enclosing layers, and the innermost method of Tensor, as lines of a message."""
+        """Return the enclosing layers, and the innermost method of Tensor, as lines of a message."""
         layers, methods = self.path(LAYER, OPTIMIZER), self.path(METHOD)
         return (f"\nin {' > '.join(layers)}" if layers else "") + (f"\nby {methods[-1]}" if methods else "")
 
@@ -64,11 +66,11 @@ class CallTree:
         self.noted = 0
 
     def renew(self, nodes: int) -> None:
-        """A new graph of the given number of nodes was scheduled: note the next nodes too."""
+        """Note that a new graph of this number of nodes was scheduled, so that the next nodes are recorded too."""
         self.noted, self.most_nodes = 0, max(MOST_OLD_NODES, 4 * nodes)
 
     def note(self, frame: FrameType | None) -> Noted | None:
-        """The call that a frame belongs to, found from it and its callers; None after `most_nodes` nodes."""
+        """Return the call that a frame belongs to, found from it and its callers; None after `most_nodes` nodes."""
         self.noted += 1
         if self.noted > self.most_nodes:
             return None
@@ -90,7 +92,7 @@ class CallTree:
             frame = frame.f_back
         number, holder, before = -1, None, ""
         for kind, each in reversed(found):
-            if not kind == before == METHOD:        # of methods that call each other, only the outermost
+            if not kind == before == METHOD:        # if methods call each other, only the outermost counts
                 number, holder = self._enter(number, kind, each, holder)
             before = kind
         return Noted(number, False, self)
@@ -102,7 +104,7 @@ class CallTree:
             return parent, holder
         key = (parent, id(code), id(owner) if owner is not None else frame.f_back.f_lasti if frame.f_back else 0)
         number = self._number.get(key)
-        if number is None or owner is not None and self._owners[number]() is not owner:     # id reused
+        if number is None or owner is not None and self._owners[number]() is not owner:     # the id was reused
             name = code.co_name if owner is None else self._layer_name(owner, holder, kind)
             number = self._number[key] = len(self.calls)
             self.calls.append(Call(parent, name, kind))
@@ -117,7 +119,7 @@ class CallTree:
         return f"{where}: {name}" if where else name
 
     def _kind(self, code: CodeType) -> str | None:
-        """The kind of call that a function makes (cached); None where it is not shown."""
+        """Return the kind of call that a function makes (cached); None if such calls are not shown."""
         kind = _kind_of(code)
         self._kinds[id(code)] = kind, code
         return kind
@@ -143,12 +145,12 @@ def _kind_of(code: CodeType) -> str | None:
 def _reference(thing: Any) -> Any:
     try:
         return weakref.ref(thing)
-    except TypeError:                      # no weak reference possible: hold the object
+    except TypeError:                      # it cannot be referred to weakly: hold the object
         return lambda: thing
 
 
 def _attribute(holder: Any, layer: Any) -> str:
-    """The name under which one layer holds another: `layers.3`."""
+    """Return the name under which one layer holds another, such as `layers.3`."""
     for name, value in getattr(holder, "__dict__", {}).items():
         if isinstance(value, (list, tuple)):
             parts = {f"{name}.{number}": part for number, part in enumerate(value)}
@@ -161,5 +163,5 @@ def _attribute(holder: Any, layer: Any) -> str:
 
 
 def program_name() -> str:
-    """The script that runs, as it was called."""
+    """Return the running script, as it was called."""
     return " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]) if sys.argv and sys.argv[0] else "python"

@@ -1,6 +1,6 @@
-"""All exception types. A user's mistake says given / expected / fix; a fault of glassgrad's is a `Bug`.
+"""Define all exception types. A user's mistake says given / expected / fix; a fault of glassgrad itself is a `Bug`.
 
-In: what the user gave. Out: exceptions whose text says how to fix it, and names the user's line.
+In: what the user gave. Out: exceptions whose text says how to fix the mistake, and names the user's line.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ __all__ = ["GlassgradError", "ShapeError", "NoAxesError", "DTypeError", "AxisErr
 
 
 class GlassgradError(RuntimeError):
-    """A mistake in the user's program, with how to fix it. A RuntimeError too, as most of PyTorch's and
-    tinygrad's are, so that programs which catch those keep working.
+    """A mistake in the user's program, with how to fix it. It is a RuntimeError too, as most of PyTorch's and
+    tinygrad's errors are, so that programs that catch those keep working.
 
     >>> error = ShapeError("cannot add these shapes", given="(2,) + (3,)", expected="equal sizes",
     ...                    fix="reshape one", where="train.py:12")
@@ -33,7 +33,7 @@ class GlassgradError(RuntimeError):
 
     @property
     def advice(self) -> str:
-        """The text without the source line: for commands, whose user typed no Python."""
+        """The text without the source line, for commands, whose user typed no Python."""
         return self._table(given=self.given, expected=self.expected, fix=self.fix)
 
     def _table(self, **rows: str) -> str:

@@ -1,8 +1,9 @@
-"""Locks across a fork. In: locks. Out: in a forked child all of them are free, and the data they guard consistent.
+"""Hold locks across a fork. In: locks. Out: in a forked child all of them are free, and the data they guard is
+consistent.
 
 A fork copies the memory of a process, but only the thread that forks. A lock that another thread holds would stay
-locked in the child for ever, over data that are half changed. So the thread that forks takes all registered locks
-first, which waits for other threads' kernels and compilations to end, and both processes release them afterwards.
+locked in the child for ever, over data that is half changed. So the thread that forks first takes all registered locks,
+which waits until other threads' kernels and compilations end, and both processes release them afterwards.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import threading
 import weakref
 from typing import Any
 
-# Lock order, outermost first: here, and for any code that takes one lock while it holds another.
+# Lock order, outermost first; any code that takes one lock while it holds another must keep it too.
 ORDER = ("schedule", "node", "pool", "compiler", "cache", "memory", "counter")
 
 _forking = threading.RLock()
@@ -21,7 +22,7 @@ _taken: list[Any] = []
 
 
 def held_at_fork(lock: Any, guards: str) -> Any:
-    """Register a lock by what it guards, one of `ORDER`; returns the lock.
+    """Register a lock by what it guards, one of `ORDER`; return the lock.
 
     >>> lock = held_at_fork(threading.Lock(), "memory")
     >>> lock.locked()

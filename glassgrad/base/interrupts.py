@@ -18,12 +18,12 @@ from typing import Any
 # `_signal` has the functions of `signal` without enums, ten times as fast: a jitted call sets the handler twice.
 _signal: Any = import_module("_signal" if find_spec("_signal") else "signal")
 _SIGINT = int(signal.SIGINT)
-_waiting: list[Callable[[], Any]] = []           # the user's handler, for each signal that came
+_waiting: list[Callable[[], Any]] = []           # a call of the user's handler for each deferred signal
 
 
 @contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """Defer SIGINT to the end of the block. No effect outside the main thread, which alone gets signals.
+    """Defer SIGINT to the end of the block. No effect outside the main thread, which is the only one that gets signals.
 
     >>> try:
     ...     with interrupts_deferred():

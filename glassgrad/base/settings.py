@@ -1,8 +1,8 @@
-"""Every setting, typed, in one place. In: environment variables and `Context`. Out: `settings.NAME`.
+"""Define every setting, with its type, in one place. In: environment variables and `Context`. Out: `settings.NAME`.
 
-A setting's value is, in this order: the innermost `Context` that names it, the environment variable of the same
-name (read when it is needed, so a script may set `os.environ` after the import), the default below.
-`docs/settings.md` describes each of them, and a test compares the two.
+A setting's value is that of the innermost `Context` that names it, else the environment variable of the same name (read
+when it is needed, so a script may set `os.environ` after the import), else the default below. `docs/settings.md`
+describes each of them, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ STARTED = time.time()           # before any file of the compiler and the runtim
 
 
 class Setting(NamedTuple):
-    """One setting: its type is its default's type; `doc` is one sentence. As an attribute of a class it is read:
-    Python calls `__get__` at once, where it would raise and catch an error before it calls a `__getattr__`."""
+    """One setting: its type is its default's type; `doc` is one sentence. It is a descriptor, because Python calls
+    `__get__` of a class attribute at once, but a `__getattr__` only after it has raised and caught an error."""
     name: str
     default: int | float | str
     doc: str
     or_file: bool = False       # whether the name of a file may be given instead
 
     def __get__(self, instance: object, owner: type) -> Any:
-        """Its value now."""
+        """Return the present value."""
         name, overridden = self.name, _overrides.values
         if name in overridden:
             return overridden[name]
@@ -69,25 +69,26 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
 LEAST: dict[str, int] = {"BEAM": 0, "BEAM_SECONDS": 0, "THREADS": 0, "CACHE_MB": 0, "MEMORY_MB": 0, "POOL_MB": -1,
                          "SEED": -1}
 
-# Settings that decide which kernels a graph becomes: part of the key of every cache of kernels
+# Settings that decide which kernels a graph becomes; they are part of the key of every cache of kernels
 KERNEL_SETTINGS = ("NOOPT", "DISABLE_RULES", "CPU_FEATURES", "MATRIX_UNIT", "TF32", "WINOGRAD", "ONLINE_SOFTMAX",
                    "BEAM", "SANITIZE", "THREADS")
 
-# Called with the setting's value when a Context that sets it is entered; the function it returns is called at exit
+# Functions that are called with a setting's value when a Context sets it; what they return is called at its exit
 on_entering: dict[str, Callable[[Any], Callable[[], Any]]] = {}
 
-_MOST_STATES = 8     # kept: programs alternate between a few
+_MOST_STATES = 8     # states that are kept, because programs alternate between a few
 
 
 class State:
-    """Overrides and environment, which decide every setting, at one moment. Equal ones are one object for `is`."""
+    """A snapshot of overrides and environment, which decide every setting. Equal snapshots are one object, so they can
+    be compared with `is`."""
     __slots__ = ("overrides", "variables", "kernel_mode", "debug", "check", "sanitize", "dynamic", "is_watched")
 
     def __init__(self, overrides: dict[str, Any], variables: dict[Any, Any]):
         self.overrides, self.variables = overrides, variables
         now = {name: getattr(settings, name) for name in SETTINGS}     # read all, to check all values
         self.kernel_mode = tuple([now[name] for name in KERNEL_SETTINGS])
-        self.debug, self.check = now["DEBUG"], now["CHECK"]            # these are read by every run
+        self.debug, self.check = now["DEBUG"], now["CHECK"]            # every run reads these
         self.sanitize, self.dynamic = now["SANITIZE"], now["DYNAMIC"]
         self.is_watched = bool(self.debug or self.check)               # each kernel of a run is shown or checked
 
@@ -96,7 +97,7 @@ class _Overrides(threading.local):
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.states: list[State] = []                  # the latest first
-        self.latest: State | None = None               # the one with these values, if it is known
+        self.latest: State | None = None               # the state with these overrides, if it is known
 
 
 _overrides = _Overrides()
@@ -144,8 +145,8 @@ settings = Settings()
 
 
 def current_state() -> State:
-    """The snapshot of all settings: the same object until one changes, so that anything derived from settings can be
-    cached with it.
+    """Return the snapshot of all settings. It is the same object until a setting changes, so that anything derived from
+    settings can be cached with it.
 
     >>> before = current_state()
     >>> with Context(NOOPT=1, DEBUG=2): current_state() is before, current_state().debug
@@ -160,7 +161,7 @@ def current_state() -> State:
 
 
 def _known_state(values: dict[str, Any], variables: dict[Any, Any]) -> State:
-    """The state with these overrides and variables: one of the latest, or a new one."""
+    """Return the state with these overrides and variables: one of the latest, or a new one."""
     states = _overrides.states
     found = next((known for known in states if known.overrides == values and known.variables == variables), None)
     if found is None:
@@ -170,7 +171,7 @@ def _known_state(values: dict[str, Any], variables: dict[Any, Any]) -> State:
 
 
 def kernel_mode() -> tuple[Any, ...]:
-    """The values of `KERNEL_SETTINGS` now.
+    """Return the present values of `KERNEL_SETTINGS`.
 
     >>> with Context(NOOPT=1): kernel_mode() != Context(NOOPT=0)(kernel_mode)()
     True
@@ -179,8 +180,8 @@ def kernel_mode() -> tuple[Any, ...]:
 
 
 def under_these_settings(function: Callable[[], Any]) -> Callable[[], Any]:
-    """The function, for another thread to call, under the settings of this one: a Context belongs to the thread that
-    entered it.
+    """Return the function, for another thread to call, under this thread's settings. (A Context belongs to the thread
+    that entered it.)
 
     >>> with Context(NOOPT=1): later = under_these_settings(lambda: settings.NOOPT)
     >>> later(), settings.NOOPT

@@ -1,4 +1,4 @@
-"""Which line of the user's program is running now. In: nothing. Out: `Line`. Imports nothing of ours."""
+"""Find the line of the user's program that is running. In: nothing. Out: `Line`. Imports nothing of glassgrad."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from typing import Any, NamedTuple
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 PROGRAMS = tuple(os.path.join(PACKAGE, "cli", name) for name in ("demo.py", "train.py"))   # count as user code
-Place = tuple[Any, ...]         # (code object, instruction offset[, what `note` of `note_calls` returned])
+Place = tuple[Any, ...]         # (code object, instruction offset[, result of the function set by `note_calls`])
 
 
 @lru_cache(maxsize=1)
 def library_folders() -> tuple[str, ...]:
-    """The folders of libraries: Python's own, and those of sys.path that packages were installed into."""
+    """Return the folders of libraries: Python's own, and those of sys.path that packages were installed into."""
     own = [path for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))]
     own += [path for path in sys.path if os.path.isdir(path) and any(".dist-info" in n for n in os.listdir(path))]
     return tuple({os.path.abspath(path) + os.sep for path in own})
 
 
 class _Files(dict[str, bool]):
-    """Whether a file belongs to glassgrad, cached by its name: hashing a code object would walk its constants."""
+    """Whether a file belongs to glassgrad, cached by its name, because hashing a code object would walk its
+    constants."""
 
     def __missing__(self, file: str) -> bool:
         ours = self[file] = file.startswith(PACKAGE) and file not in PROGRAMS
@@ -40,20 +41,20 @@ _note_calls: Callable[[FrameType], Any] | None = None
 
 
 def note_calls(note: Callable[[FrameType], Any] | None) -> Callable[[FrameType], Any] | None:
-    """Set the function whose result for the innermost frame, the layers and calls around it, becomes part of places.
-    Returns the function that was set before."""
+    """Set a function that is called with the innermost frame and whose result, the layers and calls around it, becomes
+    part of places. Return the function that was set before."""
     global _note_calls
     before, _note_calls = _note_calls, note
     return before
 
 
 def calls_are_noted() -> bool:
-    """Whether new places record the calls around them."""
+    """Return whether new places record the calls around them."""
     return _note_calls is not None
 
 
 def calls_of(place: Place | None) -> Any:
-    """The calls recorded with a place; None where none were."""
+    """Return the calls recorded with a place; None if there are none."""
     return place[2] if place is not None and len(place) > 2 else None
 
 
@@ -71,8 +72,9 @@ class Line(NamedTuple):
 
 
 def user_place(inner: int = 2) -> Place | None:
-    """The place in the innermost running frame outside this package: cheap enough for every node of a graph. The
-    `inner` innermost frames are in this package: each that is not looked at saves a tenth of a microsecond."""
+    """Return the place in the innermost running frame outside this package; cheap enough for every node of a graph. The
+    `inner` innermost frames are known to be in this package: each frame that is not examined saves a tenth of a
+    microsecond."""
     if _held and (thread := get_ident()) in _held:
         return _held[thread]
     frame = sys._getframe(inner)
@@ -88,8 +90,8 @@ def user_place(inner: int = 2) -> Place | None:
 
 
 class one_place:
-    """Within the block `user_place()` on this thread is the given place, or that of the block: a compiler makes a
-    thousand nodes for one line."""
+    """Make `user_place()` on this thread return the given place, or that of the block, within the block: a compiler
+    makes a thousand nodes for one line."""
     __slots__ = ("place", "thread", "is_outermost", "before")
 
     def __init__(self, place: Place | None = None):
@@ -108,7 +110,7 @@ class one_place:
 
 
 def line_of(place: Place | None) -> Line | None:
-    """The line of a place, from the code's line table."""
+    """Return the line of a place, from the code's line table."""
     if place is None:
         return None
     code: CodeType = place[0]
@@ -120,7 +122,7 @@ def line_of(place: Place | None) -> Line | None:
 
 
 def user_line() -> Line | None:
-    """The innermost running line outside this package, or None when there is none.
+    """Return the innermost running line outside this package, or None if there is none.
 
     >>> user_line() is None or user_line().number > 0
     True

@@ -40,7 +40,7 @@ class Nest:
 # -- graphs --------------------------------------------------------------------------------------------------
 def graph(boxes: Mapping[Hashable, DrawnBox], sources: Mapping[Hashable, Sequence[Hashable]],
           legend: Mapping[str, str]) -> str:
-    """A graph from top to bottom: each node below all its sources, long edges routed around nodes between."""
+    """Draw a graph from top to bottom: each node below all its sources, long edges routed around the nodes between."""
     layer = _layers(boxes, sources)
     rows: list[list[Hashable]] = [[] for _ in range(max(layer.values()) + 1)]
     for node in boxes:
@@ -85,7 +85,7 @@ def graph(boxes: Mapping[Hashable, DrawnBox], sources: Mapping[Hashable, Sequenc
 
 
 def _legend(legend: Mapping[str, str], x: float, parts: list[str]) -> float:
-    """Append a row of colors and their meanings, starting at x, to `parts`; returns where the row ends."""
+    """Append a row of colors and their meanings, starting at x, to `parts`; return where the row ends."""
     for name, color in legend.items():
         parts.append(f'<rect x="{x:.1f}" y="6" width="12" height="12" fill="{color}" stroke="{INK}"/>')
         parts.append(svg_text(name, x + 17, 16))
@@ -95,7 +95,7 @@ def _legend(legend: Mapping[str, str], x: float, parts: list[str]) -> float:
 
 def _layers(boxes: Mapping[Hashable, DrawnBox],
             sources: Mapping[Hashable, Sequence[Hashable]]) -> dict[Hashable, int]:
-    """The row of each node: one below its lowest source; of a leaf: just above its first reader."""
+    """Return the row of each node: one below its lowest source; for a leaf, just above its first reader."""
     layer: dict[Hashable, int] = {}
     for node in boxes:                                   # in topological order
         layer[node] = max((layer[s] + 1 for s in sources[node]), default=0)
@@ -124,7 +124,7 @@ def _order(rows: list[list[Hashable]], pieces: Sequence[tuple[Hashable, Hashable
 
 def _x_coordinates(rows: list[list[Hashable]], pieces: Sequence[tuple[Hashable, Hashable]],
                    width: Mapping[Hashable, float]) -> dict[Hashable, float]:
-    """The x coordinate of each node: near its neighbours, never overlapping another."""
+    """Return the x coordinate of each node: near its neighbours, never overlapping another."""
     across: dict[Hashable, float] = {}
     for row in rows:
         x = 0.0
@@ -169,7 +169,7 @@ def _box(box: DrawnBox, x: float, y: float) -> list[str]:
 
 # -- loop nests ----------------------------------------------------------------------------------------------
 def nests(columns: Mapping[str, Sequence[Nest | str]], legend: Mapping[str, str]) -> str:
-    """Loop nests side by side: a box for each loop, around what it repeats."""
+    """Draw loop nests side by side: a box for each loop, around what it repeats."""
     parts: list[str] = []
     x, bottom = float(PAD), 0.0
     for title, body in columns.items():
@@ -191,7 +191,7 @@ def _nest_width(nest: Nest | str) -> float:
 
 
 def _nest(nest: Nest | str, x: float, y: float, width: float, parts: list[str]) -> float:
-    """Draw one statement or loop; returns the y coordinate below it."""
+    """Draw one statement or loop; return the y coordinate below it."""
     if isinstance(nest, str):
         parts.append(svg_text(nest, x, y + 13))
         return y + LINE
@@ -208,7 +208,7 @@ def _nest(nest: Nest | str, x: float, y: float, width: float, parts: list[str]) 
 
 # -- bars ----------------------------------------------------------------------------------------------------
 def bars(rows: Sequence[tuple[str, float, str]], text: Callable[[float], str], width: float = 320.0) -> str:
-    """Horizontal bars; each row is a name, an amount and a colour."""
+    """Draw horizontal bars; each row is a name, an amount and a colour."""
     most = max([amount for _, amount, _ in rows], default=0.0) or 1.0
     left = max([len(name) for name, _, _ in rows], default=0) * WIDTH_OF_LETTER + 2 * PAD
     parts: list[str] = []

@@ -1,4 +1,4 @@
-"""The command `glassgrad`. In: arguments. Out: an exit status: 0 done, 1 it went wrong, 2 wrong usage."""
+"""Define the command `glassgrad`. In: arguments. Out: an exit status: 0 done, 1 it went wrong, 2 wrong usage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OWN_ARGUMENTS = ("demo", "train", "tune", "viz", "explain", "devices", "conforma
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; wrong usage prints help and exits 2.
+    """Run one command; wrong usage prints help and returns 2.
 
     >>> main(["data", "--help"])
     Traceback (most recent call last):
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_command(command: Callable[[], int]) -> int:
-    """Run a command and return its exit status; prints a user's mistake without a traceback."""
+    """Run a command and return its exit status; a user's mistake is printed without a traceback."""
     try:
         return command()
     except GlassgradError as problem:
@@ -68,7 +68,7 @@ def _run_command(command: Callable[[], int]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The commands and their help."""
+    """Return the parser of the commands, with their help."""
     parser = argparse.ArgumentParser(prog="glassgrad", description="A deep-learning framework you can see through.",
                                      epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     here = installed("glassgrad") or "(not installed: run from a source folder)"
@@ -90,13 +90,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def parser_of(command: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """A parser of a command's own arguments, whose help ends with examples."""
+    """Return a parser of a command's own arguments, whose help ends with examples."""
     return argparse.ArgumentParser(prog=f"glassgrad {command}", description=description, epilog=examples,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def installed(package: str) -> str:
-    """The version of an installed package, or ""."""
+    """Return the version of an installed package, or ""."""
     try:
         return version(package)
     except PackageNotFoundError:

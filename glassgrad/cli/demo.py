@@ -1,7 +1,7 @@
 """The first thing to run: train a small network on handwritten digits and show what ran. `./dev demo`
 
 In: MNIST, found or downloaded; else the 8x8 digits that ship with the package. Out: a test accuracy, and a table of the
-kernels that ran with the lines of this file that asked for them.
+kernels that ran, with the lines of this file that they compute.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HIDDEN, CLASSES, BATCH, LEARNING_RATE, SEED = 256, 10, 128, 2e-3, 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; the exit status."""
+    """Run the demo; return the exit status."""
     parser = parser_of("demo", "Train a small network on handwritten digits.", "example: glassgrad demo --epochs 1")
     parser.add_argument("--epochs", type=int, default=5, help="rounds over MNIST's 60,000 images (default: 5)")
     epochs = parser.parse_args(arguments).epochs
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def load_digits() -> tuple[str, Arrays]:
-    """The data set's name, and (x_train, y_train, x_test, y_test) with pixels from 0 to 1 in rows of float32."""
+    """Return the data set's name, and (x_train, y_train, x_test, y_test) with pixels from 0 to 1 in rows of float32."""
     try:
         name, most, (x_train, y_train, x_test, y_test) = "MNIST", 255, mnist_arrays()
     except DataMissingError as problem:
@@ -57,7 +57,7 @@ def load_digits() -> tuple[str, Arrays]:
 
 
 def train(data: Arrays, epochs: int) -> tuple[float, Profile, float]:
-    """Train a network of two layers: (test accuracy, the kernels that ran, seconds of training)."""
+    """Train a network of two layers; return (test accuracy, the kernels that ran, seconds of training)."""
     x_train, y_train, x_test, y_test = (Tensor(array) for array in data)
     Tensor.manual_seed(SEED)
     model = nn.Sequential(nn.Linear(x_train.shape[1], HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
@@ -83,7 +83,7 @@ def run_epochs(step: Callable[[Tensor], Tensor], images: int, epochs: int) -> No
     """Call a training step for every batch of every epoch, reshuffled each epoch, and show progress."""
     random = np.random.default_rng(SEED)
     size = min(BATCH, images)
-    starts = range(0, images - size + 1, size)      # batches of one size, so that one capture serves them all
+    starts = range(0, images - size + 1, size)      # all batches have one size, so that one capture serves them
     with tqdm(total=epochs * len(starts), desc="training", unit="step", disable=None) as bar:
         for epoch in range(epochs):
             order, total = random.permutation(images).astype(np.int32), 0.0

@@ -1,4 +1,4 @@
-"""`glassgrad devices`: what this machine offers to run on. In: arguments. Out: text, and an exit status.
+"""`glassgrad devices`: list the devices of this machine. In: arguments. Out: text, and an exit status.
 
 Everything is read from the devices' records and from the devices that open: this file names none.
 """
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def details(name: str, measure: bool) -> Iterator[str]:
-    """Further properties of a device, a line each."""
+    """Return further properties of a device, a line each."""
     record = Device.records[name]
     facts = {"also": ", ".join(record.aliases), "runs on": record.target, "kernels in": record.dialect}
     yield from filter(None, ["; ".join(f"{what} {fact}" for what, fact in facts.items() if fact)])

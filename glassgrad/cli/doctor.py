@@ -1,7 +1,7 @@
 """`glassgrad doctor` and `glassgrad data`: check this machine. In: the machine. Out: text, and an exit status.
 
-Shows what glassgrad runs on, what each device lacks and how to get it, where compiled kernels and data are kept, and
-computes something on every device that opens, checked against NumPy.
+Shows what glassgrad runs on, what each device lacks and how to get it, and where compiled kernels and data are stored;
+computes something on every device that opens, and compares it with NumPy.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def show_devices() -> int:
 
 
 def marked(name: str) -> str:
-    """A remark on the default device; "" for the others."""
+    """Return a remark for the default device; "" for the others."""
     return " (the default)" if name == Device.DEFAULT else ""
 
 
 def describe(name: str) -> str:
-    """What a device is on this machine, or what it lacks and how to get it, as one line."""
+    """Say what a device is on this machine, or what it lacks and how to get it, in one line."""
     try:
         return str(Device[name].description)
     except DeviceError as problem:
@@ -45,7 +45,7 @@ def describe(name: str) -> str:
 
 
 def doctor() -> int:
-    """Print the state of glassgrad on this machine; returns 1 if a device that opens computes wrongly."""
+    """Print the state of glassgrad on this machine; return 1 if a device that opens computes wrongly."""
     _heading("versions")
     _row("glassgrad", installed("glassgrad") or "not installed: run from a source folder")
     _row("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
@@ -114,7 +114,7 @@ def show_data() -> int:
 
 
 def self_test(device: str) -> bool:
-    """Compute a value and its gradient on a device; whether NumPy agrees."""
+    """Compute a value and its gradient on a device; return whether NumPy agrees."""
     random = np.random.default_rng(0)
     x, w = random.standard_normal((17, 33)), random.standard_normal((33, 9))
     start = time.perf_counter()

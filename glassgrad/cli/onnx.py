@@ -1,4 +1,4 @@
-"""`glassgrad onnx FILE`: what is in an ONNX model, and whether it runs here. In: arguments. Out: text, an exit status.
+"""`glassgrad onnx FILE`: say what an ONNX model contains, and whether it runs here. In: arguments. Out: text, a status.
 
 Status 1: operators are missing.
 """
@@ -48,7 +48,7 @@ def _size(text: str) -> tuple[str, int]:
 
 
 def describe(proto: Any) -> list[str]:
-    """Print what a model has; returns a line for each operator that is missing."""
+    """Print what a model contains; return a line for each operator that is missing."""
     weights = {initializer.name for initializer in proto.graph.initializer}
     opsets = opset_table(proto.opset_import)
     missing = summary(Graph(proto.graph, opsets, Library(functions_of(proto), None), {}).missing())
@@ -70,7 +70,7 @@ def describe(proto: Any) -> list[str]:
 
 
 def wrapped(words: Sequence[str], width: int = 100) -> list[str]:
-    """Words with commas between them, in lines of a width.
+    """Join words with commas, in lines of a width.
 
     >>> wrapped(["Add 1", "Conv 2", "Relu 3"], width=15)
     ['Add 1, Conv 2,', 'Relu 3']
@@ -112,7 +112,7 @@ def compare(path: str, sizes: dict[str, int]) -> int:
 
 
 def random_input(rng: np.random.Generator, value: Any, sizes: dict[str, int]) -> Any:
-    """Normal numbers, or 0 and 1 for an input of integers."""
+    """Return normally distributed numbers, or 0 and 1 for an input of integers."""
     shape = [size if isinstance(size, int) else sizes.get(str(size), 1) for size in value.shape or ()]
     if value.dtype.name.startswith("float"):
         return rng.standard_normal(shape).astype(value.dtype.name)
@@ -120,7 +120,7 @@ def random_input(rng: np.random.Generator, value: Any, sizes: dict[str, int]) ->
 
 
 def timed(call: Any, times: int = 5) -> float:
-    """The median of a few calls, in milliseconds."""
+    """Return the median time of a few calls, in milliseconds."""
     taken = []
     for _ in range(times):
         started = time.perf_counter()

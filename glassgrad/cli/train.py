@@ -1,7 +1,7 @@
-"""`glassgrad train mnist|fashion|cifar|shakespeare`: a model, trained while you watch. In: arguments. Out: exit status.
+"""`glassgrad train mnist|fashion|cifar|shakespeare`: train a model while you watch. In: arguments. Out: exit status.
 
-Small models on purpose: each learns something within minutes on a laptop, and is complete in this file. Larger ones are
-in the repository's examples/.
+The models are small on purpose: each learns something within minutes on a laptop, and is complete in this file. Larger
+ones are in the repository's examples/.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def image_model(channels: int, pixels: int) -> nn.Sequential:
-    """Three convolutions, each half the size of the last, and a linear layer."""
+    """Make three convolutions, each half the size of the last, and a linear layer."""
     sizes = [channels, 16, 32, 64]
     layers: list[Any] = []
     for inside, outside in zip(sizes, sizes[1:]):
@@ -66,7 +66,7 @@ def image_model(channels: int, pixels: int) -> nn.Sequential:
 
 
 def train_on_images(options: argparse.Namespace) -> None:
-    """Learn to name small images, then test on held-out ones."""
+    """Train a classifier of small images, then test it on held-out ones."""
     load: Callable[[], datasets.Split] = {"mnist": datasets.mnist, "fashion": datasets.fashion_mnist,
                                           "cifar": datasets.cifar}[options.data]
     x_train, y_train, x_test, y_test = load()
@@ -103,7 +103,7 @@ def train_on_images(options: argparse.Namespace) -> None:
 
 
 class Writer:
-    """A transformer of three layers that guesses the next character."""
+    """A transformer of three layers that predicts the next character."""
 
     def __init__(self, characters: int, length: int = 64, width: int = 96, layers: int = 3):
         self.length = length
@@ -135,7 +135,7 @@ class _TransformerBlock:
 
 
 def shakespeare() -> str:
-    """The plays in one text: from where data sets are looked for, else downloaded."""
+    """Return the plays as one text, from where data sets are searched, else downloaded."""
     for place in data_folders():
         path = place.path / "text" / "tinyshakespeare.txt"
         if path.is_file():
@@ -146,7 +146,7 @@ def shakespeare() -> str:
 
 
 def train_on_text(options: argparse.Namespace) -> None:
-    """Learn to write like Shakespeare, character by character, then write."""
+    """Train a model to write like Shakespeare, character by character, then let it write."""
     text = shakespeare()
     alphabet = sorted(set(text))
     numbers = np.array([alphabet.index(c) for c in alphabet], np.int32)[np.searchsorted(alphabet, list(text))]

@@ -1,6 +1,6 @@
-"""The training loop of all commands that train. In: a step to call. Out: progress, and a checkpoint.
+"""Run the training loop of all commands that train. In: a step to call. Out: progress, and a checkpoint.
 
-Progress is a bar in a terminal, and lines elsewhere. With `--checkpoint` a training that was stopped goes on where it
+Progress is a bar in a terminal, and lines elsewhere. With `--checkpoint` a training that was stopped continues where it
 was: Ctrl-C lets the step end and saves it; a second Ctrl-C stops at once. Does not depend on models.
 """
 
@@ -37,7 +37,7 @@ def add_training_options(parser: argparse.ArgumentParser, steps: int | None,
 
 
 def at_least_one(text: str) -> int:
-    """An integer above 0, for argparse.
+    """Parse an integer above 0, for argparse.
 
     >>> at_least_one("3")
     3
@@ -53,7 +53,7 @@ at_least_one.__name__ = "integer"          # argparse says "invalid integer valu
 
 @contextmanager
 def _interrupt_noted(wanted: bool) -> Iterator[threading.Event]:
-    """Within the block the first Ctrl-C only sets the event, so that a step can end; the next one interrupts."""
+    """Make the first Ctrl-C inside the block only set the event, so that a step can end; the next one interrupts."""
     asked = threading.Event()
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield asked
@@ -74,10 +74,10 @@ def _interrupt_noted(wanted: bool) -> Iterator[threading.Event]:
 
 def train(options: argparse.Namespace, model: Any, optimizer: Any, step: Callable[[int], Tensor],
           report: Callable[[], str] | None = None, report_every: int = 200) -> float:
-    """Call `step` until `options.steps`, from the checkpoint if there is one; the seconds it took.
+    """Call `step` until `options.steps`, from the checkpoint on if there is one; return the seconds it took.
 
-    `step(number)` does one step and gives its loss; `report()` says more, every `report_every` steps and at the end.
-    """
+    `step(number)` does one step and returns its loss; `report()` returns more text, every `report_every` steps and at
+    the end."""
     first = 0
     if options.checkpoint and not os.access(options.checkpoint.parent, os.W_OK):
         raise InputError("the checkpoint cannot be written", given=f"--checkpoint {options.checkpoint}",

@@ -1,4 +1,5 @@
-"""`glassgrad tune export|import|show|clear`: what BEAM found. In: arguments. Out: an exit status."""
+"""`glassgrad tune export|import|show|clear`: manage the results of BEAM searches. In: arguments. Out: an exit status.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one of export, import, show and clear; returns the exit status."""
+    """Run one of export, import, show and clear; return the exit status."""
     parser = parser_of("tune", "See, take along or forget the kernels that BEAM searches found.", EXAMPLES)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, says in {"export": "write all that is known on this machine into a file",

@@ -1,4 +1,4 @@
-"""`glassgrad viz script.py`: run a script, and show what became of it. In: a script. Out: a page, or an HTML file."""
+"""`glassgrad viz script.py`: run a script, and show what ran. In: a script. Out: a page, or an HTML file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from glassgrad.viz.program_recording import begin
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the script as `python script.py` would; the page comes when it ends."""
+    """Run the script as `python script.py` would; the page is shown when it ends."""
     parser = argparse.ArgumentParser(prog="glassgrad viz", description="Run a script, and show its graphs, kernels, "
                                      "time and memory in a browser when it ends; as VIZ=1 python script.py does.")
     parser.add_argument("--out", metavar="FILE.html", help="write the page to a file, and serve nothing")
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(script: str, arguments: Sequence[str]) -> int:
-    """Run a script in this process; returns its exit status."""
+    """Run a script in this process; return its exit status."""
     check_script(script)
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))

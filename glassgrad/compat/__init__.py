@@ -1,9 +1,9 @@
-"""tinygrad's names, answered by glassgrad. In: `import tinygrad` in a script. Out: modules of ours.
+"""Run scripts of tinygrad and PyTorch on glassgrad. In: `import tinygrad` in a script. Out: modules of glassgrad.
 
     import glassgrad.compat                        # from here on, `import tinygrad` and its submodules lead here
-    python -m glassgrad.compat script.py [args]    # the same, for a script that stays as it is
+    python -m glassgrad.compat script.py [args]    # the same, for an unchanged script
 
-An installed tinygrad is not changed, and not importable after this. `tinygrad/module_names.py` maps the names.
+An installed tinygrad is not changed, and cannot be imported after this. `tinygrad/module_names.py` maps the names.
 """
 
 from __future__ import annotations

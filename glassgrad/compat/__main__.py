@@ -1,5 +1,6 @@
-"""python -m glassgrad.compat [--torch] script.py [args]: run a script that says `import tinygrad`, on glassgrad; with
---torch also one that says `import torch`."""
+"""Run a script that says `import tinygrad` on glassgrad: python -m glassgrad.compat [--torch] script.py [args]. With
+--torch, also one that says `import torch`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from glassgrad.compat.import_hook import install
 
 
 def main(arguments: list[str]) -> int:
-    """Run a script, or a module with -m; returns 2 on wrong usage."""
+    """Run a script, or a module with -m; return 2 on wrong usage."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: python -m glassgrad.compat [--torch] script.py [args]\n"
               "       python -m glassgrad.compat [--torch] -m module [args]\n"

@@ -1,5 +1,6 @@
-"""The import hook. In: the name of a module of tinygrad's or PyTorch's. Out: a module whose names are looked up in the
-table of its adapter (`tinygrad/module_names.py`, `torch/module_names.py`)."""
+"""Hook into imports of tinygrad and PyTorch. In: the name of one of their modules. Out: a module whose names are looked
+up in the table of its adapter (`tinygrad/module_names.py`, `torch/module_names.py`).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ INSTEAD = {**tinygrad_names.INSTEAD, **torch_names.INSTEAD}
 
 
 def instead_of(name: str) -> str:
-    """What to use in place of a module or name of another library.
+    """Say what to use in place of a module or name of another library.
 
     >>> instead_of("tinygrad.viz.cli")
     'VIZ=1 shows graphs and kernels in a browser (docs/guide/visualizer.md); DEBUG=4 prints them'
@@ -31,7 +32,7 @@ def instead_of(name: str) -> str:
 
 
 class AliasModule(ModuleType):
-    """A module of another library, by name; its contents are the adapter's."""
+    """A module of another library, by name, with the adapter's contents."""
 
     def __getattr__(self, name: str) -> Any:
         sources, names = MODULES[self.__name__]
@@ -56,7 +57,7 @@ class AliasModule(ModuleType):
 
     @staticmethod
     def _below(full: str, value: Any) -> Any:
-        """A module by its name in the other library, so that what it lacks is named and answered as it is there."""
+        """Return a submodule under its name in the other library, so that errors about missing names use that name."""
         return import_module(full) if isinstance(value, ModuleType) and full in MODULES else value
 
     def __dir__(self) -> list[str]:
@@ -85,7 +86,7 @@ class LibraryFinder(MetaPathFinder, Loader):
         return AliasModule(spec.name, f"{spec.name}, answered by glassgrad.")
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing runs: a name is looked up when it is used."""
+        """Do nothing: a name is looked up when it is used."""
 
 
 _finders = {library: LibraryFinder(library) for library in ("tinygrad", "torch")}
@@ -97,7 +98,7 @@ def _forget(library: str) -> None:
 
 
 def install(library: str = "tinygrad") -> None:
-    """From now on `import tinygrad` (or `torch`) gives the adapter of that library."""
+    """Make `import tinygrad` (or `torch`) import the adapter of that library from now on."""
     if _finders[library] not in sys.meta_path:
         _forget(library)
         if library == "tinygrad":
@@ -106,7 +107,7 @@ def install(library: str = "tinygrad") -> None:
 
 
 def uninstall(library: str = "tinygrad") -> None:
-    """`import tinygrad` (or `torch`) gives the installed library again, if there is one."""
+    """Make `import tinygrad` (or `torch`) import the installed library again, if there is one."""
     if _finders[library] in sys.meta_path:
         sys.meta_path.remove(_finders[library])
         if library == "tinygrad":

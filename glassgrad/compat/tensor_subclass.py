@@ -43,7 +43,7 @@ class Adapter:
         return value
 
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, with the tensors of its results in the adapter's class.
+        """Return the function, with the tensors of its results in the adapter's class.
 
         >>> class Mine(Tensor):
         ...     __slots__ = ()
@@ -56,14 +56,14 @@ class Adapter:
         return adapted
 
     def named(self, name: str) -> Any:
-        """The object of this name in glassgrad.nn; for a layer, its subclass with the adapter's tensors."""
+        """Return the object of this name in glassgrad.nn; for a layer, its subclass with the adapter's tensors."""
         found = getattr(nn, name)
         if isinstance(found, type) and issubclass(found, nn.Layer):
             return self.layer_class(found)
         return self.function(found) if name == "Parameter" else found
 
     def layer_class(self, base: type) -> type:
-        """The subclass of a layer whose tensors and inner layers are of the adapter's classes; cached."""
+        """Return the subclass of a layer whose tensors and inner layers have the adapter's classes (cached)."""
         if base not in self.classes:
             body = dict(self.attributes)
             if hasattr(base, "becomes"):                 # a lazy layer changes its class at its first call
@@ -72,7 +72,7 @@ class Adapter:
         return self.classes[base]
 
     def made_class(self, base: type, body: dict[str, Any], *mixins: type) -> type:
-        """A subclass with these attributes, whose constructor changes its tensors to the adapter's class."""
+        """Return a subclass with these attributes, whose constructor changes its tensors to the adapter's class."""
         adapter = self
 
         @functools.wraps(base.__init__)                  # type: ignore[misc]
@@ -85,7 +85,8 @@ class Adapter:
         return self.classes.setdefault(base, made)
 
     def _adopt_layers(self, layer: Any, leave: set[int]) -> None:
-        """Change the class of inner layers that the constructor made, too; `leave` are ids of those passed in."""
+        """Change the class of inner layers that the constructor made, too; `leave` are the ids of layers that were
+        passed in."""
         for part in vars(layer).values():
             if isinstance(part, nn.Module) and id(part) not in leave:
                 if getattr(nn, type(part).__name__, None) is type(part):

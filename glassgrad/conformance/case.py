@@ -1,7 +1,8 @@
-"""One check of a device. In: a `Case` and a device's name. Out: a `CheckResult`: passed, refused or failed, and how.
+"""Run one check of a device. In: a `Case` and a device's name. Out: a `CheckResult`: passed, refused or failed, and
+how.
 
-A case computes something on the device and gives the expected value, from NumPy in float64 or the device PYTHON. A
-device may refuse an element type that it lacks, by an error that names it; that is reported, but is no failure.
+A case computes something on the device and returns the expected value, from NumPy in float64 or the device PYTHON. A
+device may refuse an element type that it lacks, by an error that names the type; this is reported, but is no failure.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def check(group: str, case: Case, device: str) -> CheckResult:
 
 
 def refused_type(error: Exception) -> str:
-    """The element types that an error names as unsupported; "" if it names none.
+    """Return the element types that an error names as unsupported; "" if it names none.
 
     >>> refused_type(DeviceError("no such type here", given="float64"))
     'float64'
@@ -85,7 +86,7 @@ def refused_type(error: Exception) -> str:
 
 
 def described(error: Exception) -> str:
-    """An exception for a report: its type, its message, and the line of the device's code that raised it."""
+    """Describe an exception for a report: its type, its message, and the line of the device's code that raised it."""
     lines = [line for line in str(error).splitlines() if not line.startswith("  at: ")]
     text = "\n".join(lines[:6]) + ("\n..." if len(lines) > 6 else "")
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -93,7 +94,7 @@ def described(error: Exception) -> str:
 
 
 def difference(expected: np.ndarray, got: np.ndarray, dtype: str, factor: float) -> tuple[str, str]:
-    """The expected and the computed value as text; two empty strings where they agree.
+    """Return the expected and the computed value as text; two empty strings if they agree.
 
     >>> difference(np.array([1.0, 2.0]), np.array([1.0, 3.0]), "float32", 1)
     ('2.0 at [1]', '3.0; 1 of 2 elements differ')
@@ -118,7 +119,7 @@ def difference(expected: np.ndarray, got: np.ndarray, dtype: str, factor: float)
 
 # -- building cases ------------------------------------------------------------------------------------------
 def seeded(*shape: int, low: float = -2.0, high: float = 2.0, dtype: str = "float32", seed: int = 0) -> np.ndarray:
-    """The same random numbers in every run."""
+    """Return random numbers that are the same in every run."""
     rng = np.random.default_rng([seed, *shape])
     if dtype == "bool":
         return rng.random(shape) < 0.5
@@ -128,13 +129,14 @@ def seeded(*shape: int, low: float = -2.0, high: float = 2.0, dtype: str = "floa
 
 
 def on(device: str, array: np.ndarray, dtype: DType | None = None) -> Tensor:
-    """An array as a realized tensor on a device."""
+    """Return an array as a realized tensor on a device."""
     return Tensor(array, device=device, dtype=dtype).realize()
 
 
 def value(name: str, formula: Callable[..., Tensor], reference: Callable[..., Any] | None, *arrays: np.ndarray,
           factor: float = 1.0) -> Case:
-    """A case that computes one tensor. `reference` gets the arrays, floats as float64; None: PYTHON computes it too."""
+    """Make a case that computes one tensor. `reference` gets the arrays, with floats as float64; if it is None, PYTHON
+    computes the expected value."""
     def run(device: str) -> Compared:
         got = formula(*[on(device, array) for array in arrays])
         if reference is None:
@@ -147,12 +149,12 @@ def value(name: str, formula: Callable[..., Tensor], reference: Callable[..., An
 
 
 def same(name: str, formula: Callable[..., Any], *arrays: np.ndarray, factor: float = 1.0) -> Case:
-    """A case whose formula also works on NumPy arrays, which gives the expected value."""
+    """Make a case whose formula also works on NumPy arrays, which give the expected value."""
     return value(name, formula, formula, *arrays, factor=factor)
 
 
 def describe(arrays: tuple[np.ndarray, ...]) -> str:
-    """Inputs in a line: dtype and shape of each.
+    """Return the dtype and shape of each input, in a line.
 
     >>> describe((np.zeros((2, 3), "float32"), np.zeros(4, "int32")))
     'float32[2, 3], int32[4]'

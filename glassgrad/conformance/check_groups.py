@@ -1,6 +1,7 @@
-"""The groups of checks, in the order in which to make a new device pass them. In: nothing. Out: `GROUPS`.
+"""List the groups of checks, in the order in which to make a new device pass them. In: nothing. Out: `GROUPS`.
 
-A device's grade is how many groups it completes from the first on: grade 3 copies, computes elements and reduces.
+A device's grade is the number of groups that it completes, counted from the first: a device of grade 3 copies, computes
+elements and reduces.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ GROUPS = (
 
 
 def chosen(only: Sequence[str]) -> list[Grade]:
-    """The groups of these names or numbers; all of them where none is given.
+    """Return the groups of these names or numbers; all groups if none is given.
 
     >>> [group.name for group in chosen(["1", "views"])]
     ['copies', 'views']

@@ -1,6 +1,7 @@
-"""The process that runs the checks of one group. In: device, group, first check, script of the device. Out: lines.
+"""Run the checks of one group in a process of its own. In: device, group, first check, script of the device. Out:
+lines.
 
-On standard output: a line that says "ready", then a line of JSON for each check. What the device itself prints goes to
+Standard output gets a line that says "ready", then a line of JSON for each check. What the device itself prints goes to
 standard error.
 """
 
@@ -27,7 +28,7 @@ def check_script(script: str) -> None:
 
 
 def load_devices(script: str) -> None:
-    """Run what registers devices: a file, not as the main program, or a module by its name."""
+    """Run what registers devices: a file (not as the main program), or a module by its name."""
     if not script.endswith(".py"):
         try:
             import_module(script)
@@ -50,7 +51,7 @@ def main(words: Sequence[str]) -> None:
         [group] = chosen([group_name])
         cases = list(group.cases())
         start = [case.name for case in cases].index(first)
-        results.write("ready\n")          # the time limit is for a check, without the imports before it
+        results.write("ready\n")          # the time limit of a check begins after the imports
         results.flush()
         for case in cases[start:]:
             results.write(json.dumps(asdict(check(group.name, case, device))) + "\n")

@@ -1,4 +1,4 @@
-"""Checks of memory: bytes survive the round trip to a device, the first thing a new device needs. Out: cases."""
+"""Check memory: bytes must survive the round trip to a device, the first thing a new device needs. Out: cases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from glassgrad.tensor.tensor import Tensor
 
 
 def copies() -> Iterator[Case]:
-    """Copies in and out, of sizes 0, 1 and primes; of several values at a time; ordered with kernels."""
+    """Return cases that copy in and out, in sizes 0, 1 and primes; several values at a time; and in order with
+    kernels."""
     yield Case("the device opens", _opens)
     for size in (0, 1, 2, 3, 251, 4096, 4099, 1_000_003):
         yield Case(f"{size:,} bytes in and out", partial(_round_trip, size=size))
@@ -65,7 +66,7 @@ def _in_order(device: str) -> Compared:
 
 
 def _overwritten(device: str) -> Compared:
-    """A kernel reads a value, then the value is replaced: the kernel must have seen the old one."""
+    """Replace a value after a kernel has read it: the kernel must have seen the old one."""
     x = on(device, np.full(4097, 1, np.int32))
     seen = (x * 10).realize()
     x.assign(Tensor(np.full(4097, 2, np.int32), device=device)).realize()

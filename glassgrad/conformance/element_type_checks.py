@@ -1,4 +1,4 @@
-"""Checks of element types: one set of cases for each dtype, against the device PYTHON. Out: cases.
+"""Check element types: one set of cases for each dtype, against the device PYTHON. Out: cases.
 
 A device that lacks a type refuses it by name (`DeviceError` or `DTypeError`); the report lists it as missing.
 """
@@ -26,7 +26,7 @@ FORMULAS: dict[str, tuple[Formula, float]] = {              # formula, and how o
 
 
 def element_types() -> Iterator[Case]:
-    """Every dtype, with each formula."""
+    """Return a case for every dtype and each formula."""
     for dtype in dtypes.all:
         for name, (formula, factor) in FORMULAS.items():
             yield Case(f"{dtype.name}: {name}", partial(_compare, dtype=dtype, formula=formula, factor=factor))
@@ -49,7 +49,7 @@ def _compare(device: str, dtype: DType, formula: Formula, factor: float) -> Comp
 
 
 def _limits(device: str, dtype: DType) -> Compared:
-    """Smallest and largest integer: doubled, which wraps around, compared and shifted."""
+    """Double the smallest and largest integer, which wraps around, and compare and shift them."""
     array = np.array([dtype.min, dtype.max, 0, 1, 5], dtype.name)
     got, expected = ((x * 2).cat((x >> 1), (x < 5).cast(dtype)) for x in (on(d, array) for d in (device, REFERENCE)))
     return Compared(f"{dtype.name}: {array.tolist()}", got, expected.numpy())

@@ -1,4 +1,4 @@
-"""Checks of single values: elementwise ops, reductions, contractions, views. Out: cases, each against NumPy in float64.
+"""Check single ops: elementwise ops, reductions, contractions, views. Out: cases, each against NumPy in float64.
 
 Shapes include 0, 1 and primes; values include infinities, NaN, signed zeros and the limits of integers.
 """
@@ -123,7 +123,7 @@ def contractions() -> Iterator[Case]:
 
 def _convolution(x: np.ndarray, w: np.ndarray, padding: int = 0, stride: int = 1, dilation: int = 1,
                  groups: int = 1) -> np.ndarray:
-    """A convolution by its definition: one matrix product for each element of the filter."""
+    """Compute a convolution by its definition: one matrix product for each element of the filter."""
     x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
     height, width = (n - dilation * (f - 1) for n, f in zip(x.shape[2:], w.shape[2:]))
     per_group, filters = x.shape[1] // groups, w.shape[0] // groups

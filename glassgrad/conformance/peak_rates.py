@@ -1,7 +1,7 @@
-"""The peak speed of a device. In: a device. Out: `Peak`: GFLOPS and GB/s, measured with generated kernels.
+"""Measure the peak speed of a device. In: a device. Out: `Peak`: GFLOPS and GB/s, measured with generated kernels.
 
-A matrix product measures arithmetic, a sum of two large arrays memory. Kernels are compared with these two numbers, so
-a share of peak is relative to what was measured here, not to a data sheet.
+A matrix product measures arithmetic, a sum of two large arrays measures memory. Kernels are compared with these two
+numbers, so a share of peak is relative to what was measured here, not to a data sheet.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ELEMENTS = (1 << 14, 1 << 20, 1 << 24, 1 << 27)
 
 
 class Peak(NamedTuple):
-    """The best rates measured; 0 where none could be."""
+    """The best rates measured; 0 if a rate could not be measured."""
     gflops: float
     gigabytes_per_second: float
 
@@ -55,7 +55,7 @@ def _filled(shape: tuple[int, ...], device: str) -> Tensor:
 
 
 def _best(lazy: Tensor) -> KernelRow:
-    """The fastest of a few runs of a tensor's kernel: other programs may slow down single runs."""
+    """Return the fastest of a few runs of a tensor's kernel, because other programs may slow down single runs."""
     found: list[KernelRow] = []
     while len(found) < ROUNDS:
         with profile() as ran:

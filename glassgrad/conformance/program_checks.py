@@ -1,4 +1,4 @@
-"""Checks of whole programs: random numbers, the jit, training. Out: cases, against NumPy or the device PYTHON."""
+"""Check whole programs: random numbers, the jit, training. Out: cases, against NumPy or the device PYTHON."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _second_gradient(device: str) -> Compared:
 
 
 def _sgd(device: str) -> Compared:
-    """Two layers, cross entropy; the same five steps by hand in float64."""
+    """Train two layers with cross entropy, and compare with the same five steps by hand in float64."""
     x, classes = seeded(20, 6), np.arange(20) % 3
     weights = [seeded(6, 16), seeded(16, 3)]
     tensors = [on(device, array) for array in weights]
@@ -192,7 +192,7 @@ def _sgd(device: str) -> Compared:
 
 
 def _convolutional(device: str, make: Callable[[list[Tensor]], Any]) -> np.ndarray:
-    """The losses and the first weights of a small net with convolution, normalization and pooling."""
+    """Return the losses and the first weights of a small net with convolution, normalization and pooling."""
     weights = [on(device, seeded(*shape) * 0.3) for shape in ((4, 1, 3, 3), (36, 3))]
     optimizer = make(weights)
     x, labels = on(device, seeded(6, 1, 8, 8)), on(device, (np.arange(6) % 3).astype(np.int32))
@@ -229,7 +229,7 @@ def _jitted(device: str) -> np.ndarray:
 
 
 def _learns(device: str) -> Compared:
-    """Points inside and outside a circle."""
+    """Learn which points are inside a circle."""
     points = seeded(100, 2)
     inside = (np.square(points).sum(1) < 2).astype(np.int32)
     x, labels = on(device, points), on(device, inside)

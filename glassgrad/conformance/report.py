@@ -1,4 +1,4 @@
-"""A device's grade and results as text. In: results of checks. Out: `Report`: a table, JSON, a section of a page."""
+"""Report a device's grade and results. In: results of checks. Out: `Report`: a table, JSON, a section of a page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glassgrad.conformance.check_groups import GROUPS
 from glassgrad.runtime.backend import DeviceRecord
 
 WRONG = (FAILED, CRASHED, HUNG, NOT_RUN)
-MOST_SHOWN = 12            # failures in full; the others by name
+MOST_SHOWN = 12            # failures that are shown in full; the others are only named
 TABLE_HEAD = f"{'grade':<6} {'group':<14} {'passed':>6} {'failed':>6} {'refused':>7} {'seconds':>8}"
 PAGE = """# Conformance
 
@@ -47,12 +47,12 @@ class Report:
     # -- results ---------------------------------------------------------------------------------------------
     @property
     def opens(self) -> bool:
-        """Whether the device could be opened, as far as is known."""
+        """Whether the device could be opened, if that is known."""
         return not any(r.outcome in WRONG for r in self.results if (r.group, r.case) == ("copies", "the device opens"))
 
     @property
     def groups(self) -> list[str]:
-        """The groups that were asked for, in order."""
+        """The groups that were requested, in order."""
         return list(dict.fromkeys(result.group for result in self.results))
 
     @property
@@ -84,13 +84,13 @@ class Report:
         return found
 
     def counts(self, group: str) -> dict[str, int]:
-        """How many checks of a group passed, failed (or crashed, hung, were not run), and were refused."""
+        """Return how many checks of a group passed, failed (or crashed, hung, were not run), and were refused."""
         ended = [result.outcome for result in self.results if result.group == group]
         return {"passed": ended.count(PASSED), "failed": sum(outcome in WRONG for outcome in ended),
                 "refused": ended.count(REFUSED)}
 
     def next_step(self, result: CheckResult) -> str:
-        """What to try for a check that did not pass."""
+        """Say what to try for a check that did not pass."""
         source = f" --from {self.script}" if self.script else ""
         again = f"glassgrad conformance {self.device} --only {result.group}{source}"
         look = next(group.look for group in GROUPS if group.name == result.group)
@@ -115,7 +115,7 @@ class Report:
         yield self.conclusion()
 
     def table_row(self, group: str) -> str:
-        """The row of a group, under `TABLE_HEAD`."""
+        """Return the row of a group, under `TABLE_HEAD`."""
         number = [grade.name for grade in GROUPS].index(group) + 1
         count = self.counts(group)
         seconds = sum(r.seconds for r in self.results if r.group == group)
@@ -123,7 +123,7 @@ class Report:
                 f"{seconds:>8.1f}")
 
     def conclusion(self) -> str:
-        """What follows the table: the verdict, what is missing, and the failures in full."""
+        """Return what follows the table: the verdict, what is missing, and the failures in full."""
         return "\n".join(self._conclusion_lines())
 
     def _conclusion_lines(self) -> Iterator[str]:
@@ -189,7 +189,7 @@ def _indented(text: str, by: int) -> str:
 
 
 def _commit() -> str:
-    """The commit of a checkout, or the version of the installed package."""
+    """Return the commit of a checkout, or the version of the installed package."""
     here = Path(__file__).resolve().parents[2]
     try:
         done = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True,

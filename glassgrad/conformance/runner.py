@@ -1,8 +1,8 @@
-"""Run the checks. In: a device's name, groups, and the script or module that registers it. Out: a `Report`.
+"""Run the checks of a device. In: a device's name, groups, and the script or module that registers it. Out: a `Report`.
 
-Each group runs in a separate process, which writes a line after each check. A process that ends early has crashed in
-the check it began, one that writes nothing for too long hangs in it; the rest of the group then runs in another
-process. So a device whose kernels crash can be graded, too.
+Each group runs in a separate process, which writes a line after each check. If a process ends early, the check that it
+had begun crashed; if it writes nothing for too long, that check hangs. The rest of the group then runs in another
+process, so that a device whose kernels crash can be graded too.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from glassgrad.conformance.report import TABLE_HEAD, Report
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.disk_device import on_disk
 
-MOST_HANGS = 2           # in one group; each takes the whole time limit
+MOST_HANGS = 2           # in one group, because each takes the whole time limit
 LONGEST_START = 60.0     # seconds until a process has imported what it needs
 MOST_PRINTED, MOST_SHOWN = 200, 10      # lines of a device's output: kept, and shown
 
 
 def conformance(device: str, only: Sequence[str] = (), *, script: str = "", timeout: float = 60.0,
                 isolated: bool = True, show: Callable[[str], None] = lambda line: None) -> Report:
-    """Grade a device. `script` registers it: a Python file or a module; a device that this process registered itself
-    is graded in this process, by `isolated=False`. `show` gets the lines of the table, each as soon as it is known."""
+    """Grade a device. `script` registers it: a Python file or a module. A device that this process registered itself is
+    graded in this process, with `isolated=False`. `show` gets each line of the table as soon as it is known."""
     groups = chosen(only)
     if script:
         load_devices(script)
@@ -47,7 +47,7 @@ def conformance(device: str, only: Sequence[str] = (), *, script: str = "", time
         if report.opens:
             runs = _isolated(name, group, script, timeout) if isolated else _here(name, group)
             report.results.extend(runs)
-        else:                                               # all checks would fail alike
+        else:                                               # all checks would fail in the same way
             report.results.extend(CheckResult(group.name, case.name, NOT_RUN) for case in group.cases())
         show(report.table_row(group.name))
     report.finish()
@@ -61,7 +61,7 @@ def _here(device: str, group: Grade) -> Iterator[CheckResult]:
 
 # -- in a separate process -----------------------------------------------------------------------------------
 def _isolated(device: str, group: Grade, script: str, timeout: float) -> Iterator[CheckResult]:
-    """The results of a group, run in child processes: a new one after each crash or hang."""
+    """Return the results of a group, run in child processes: a new one after each crash or hang."""
     waiting, hangs = [case.name for case in group.cases()], 0
     while waiting and hangs < MOST_HANGS:
         child = _Child(device, group.name, waiting[0], script)
@@ -103,7 +103,7 @@ class _Child:
                 self.printed = [*self.printed[-MOST_PRINTED:], line.decode(errors="replace").rstrip()]
 
     def lines(self, timeout: float) -> Iterator[bytes]:
-        """The lines of results, until the process ends or is silent for too long, which sets `hung`."""
+        """Yield the lines of results, until the process ends or is silent for too long, which sets `hung`."""
         try:
             line = self._lines.get(timeout=max(timeout, LONGEST_START))
             while line and (line := self._lines.get(timeout=timeout)):
@@ -117,7 +117,8 @@ class _Child:
             thread.join(5)
 
     def says(self, timeout: float) -> str:
-        """How the process ended, and its last lines of output; or the start of Python's report of a fatal signal."""
+        """Say how the process ended, with its last lines of output or the start of Python's report of a fatal
+        signal."""
         code = self.process.returncode
         if self.hung:
             how = f"nothing came for {timeout:g} s"
@@ -131,6 +132,6 @@ class _Child:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, with the same import path, and with a traceback on fatal signals."""
+    """Return this process's environment, with the same import path, and with a traceback on fatal signals."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONFAULTHANDLER": "1"}
 

@@ -1,10 +1,11 @@
-"""Values in memory. In: a shape, a type, a device. Out: `Buffer`, which owns its memory and lists its readers.
+"""Hold values in memory. In: a shape, a type, a device. Out: `Buffer`, which owns its memory and lists its readers.
 
 A buffer's memory comes from the device's pool and returns there when the last node and tensor that hold the buffer are
-gone. Its contents change only while nothing else can read them (in_place.py, and the jit's replays): every node over
-it, every tensor that stands for it and every array that shares its memory is listed in `readers`, weakly. A listed
-reader that is in fact gone costs a copy; an unlisted one would see a value change, so registering comes first.
-Does not know graphs, schedules or tensors (of a tensor, only that `uop` is the node it stands for).
+gone. Its contents may change only while nothing else can read them (in_place.py, and the jit's replays). To know that,
+`readers` lists, by weak references, every node over the buffer, every tensor whose node it is and every array that
+shares its memory. A listed reader that is in fact gone costs at most a copy; an unlisted one would see its value
+change, so every reader must be registered first. Does not know graphs, schedules or tensors (of a tensor, only that
+`uop` is its node).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from glassgrad.runtime.memory_pool import MemoryBlock, describing, readable
 if TYPE_CHECKING:
     from glassgrad.runtime.backend import DeviceMemory
 
-_FIRST_SWEEP = 32             # listed readers at which dead ones are first dropped
+_FIRST_SWEEP = 32             # number of listed readers at which dead ones are first dropped
 
 
 class Buffer:
@@ -49,23 +50,24 @@ class Buffer:
 
     def __init__(self, shape: Shape, dtype: DType, device: str, place: Place | None = None,
                  memory: DeviceMemory | None = None):
-        self._block: MemoryBlock | None = None         # allocating it may fail, and then `__del__` runs
+        self._block: MemoryBlock | None = None         # set first: if allocating fails, `__del__` still runs
         self.shape, self.dtype, self.device = shape, dtype, device
         self.nbytes = nbytes = math.prod(shape) * dtype.itemsize
-        self.owner: Any = None           # what else must live as long: a NumPy array whose memory this is
+        self.owner: Any = None           # what must live as long as this: a NumPy array whose memory this is
         self.place = place or user_place()
         self.readers: list[Any] = []     # weak references; this list is replaced, never shortened (see `_drop_dead`)
-        self.version = 0                 # incremented by each write in place: cached facts about the contents are old
+        self.version = 0                 # incremented by each write in place, which outdates facts about the contents
         self.leaves: list[Any] = []      # weak references to tensors that are leaves here
         self._next_sweep = _FIRST_SWEEP
-        self._memory = memory = memory or Device[device].memory     # where the block returns, whatever the name means
+        self._memory = memory = memory or Device[device].memory     # the pool that the block returns to
         self._block = block = memory.allocate(nbytes)
         self.address = block.address
         GlobalCounters.mem_used += nbytes
 
     @classmethod
     def from_host(cls, owner: Any, address: int, shape: Shape, dtype: DType, device: str) -> Buffer:
-        """Memory that `owner` owns and that this buffer keeps alive; where that is a buffer, this is a reader of it."""
+        """Make a buffer over memory that `owner` owns and that this buffer keeps alive. If the owner is a buffer, this
+        one becomes a reader of it."""
         self = object.__new__(cls)
         self.shape, self.dtype, self.device = tuple(shape), dtype, device
         self.nbytes = math.prod(self.shape) * dtype.itemsize
@@ -89,31 +91,31 @@ class Buffer:
     # -- readers ---------------------------------------------------------------------------------------------
     @property
     def owns_memory(self) -> bool:
-        """Whether the memory is the device pool's, not memory that something else owns."""
+        """Whether the memory belongs to the device's pool, and not to something else."""
         return self._block is not None
 
     def add_leaf(self, reference: Any) -> None:
-        """List the tensor that a weak reference refers to as a leaf here, and as a reader."""
+        """List the tensor that a weak reference refers to as a leaf of this buffer, and as a reader."""
         leaves, readers = self.leaves, self.readers
         if leaves:
             leaves[:] = [r for r in leaves if r is not reference and r() is not None]
         leaves.append(reference)
         if not readers:
             readers.append(reference)
-        elif readers[-1] is not reference:                             # it may be held again and again
+        elif readers[-1] is not reference:                             # a tensor may be registered again and again
             self.add_reader(reference)
 
     def add_reader(self, reference: Any) -> None:
         """List what a weak reference refers to as a reader, for as long as it lives: a node over this buffer, a tensor
-        whose `uop` is its node (it counts while it still is), an array that shares the memory."""
+        (a reader only while its `uop` is that node), or an array that shares the memory."""
         readers = self.readers
         readers.append(reference)
         if len(readers) > self._next_sweep:
             self._drop_dead()
 
     def _drop_dead(self) -> None:
-        """Replace the list by one without dead references; the old list gets one more entry, so that code which
-        compares its length sees a change."""
+        """Replace the list of readers by one without dead references. The old list gets one more entry, so that code
+        that compares its length sees a change."""
         listed = self.readers
         alive = [r for r in listed if r() is not None]
         self._next_sweep = max(_FIRST_SWEEP, 2 * len(alive))
@@ -122,30 +124,30 @@ class Buffer:
             listed.append(None)
 
     def forget_readers(self) -> None:
-        """List no reader: the contents, which nothing can read any more, are written over."""
+        """Clear the list of readers, because the contents, which nothing can read any more, are overwritten."""
         if self.readers:
             self.readers.append(None)        # to the old list, as in `_drop_dead`
             self.readers = []
 
     def is_free(self, *mine: Any) -> bool:
-        """Whether nothing but `mine` can read the contents: they may then be written over."""
-        for reference in [*self.readers]:                # a copy: another thread may replace the list and mark this one
+        """Return whether nothing but `mine` can read the contents, so that they may be overwritten."""
+        for reference in [*self.readers]:                # a copy: another thread may append to the list meanwhile
             thing = reference()
             if thing is not None and self._is_read_by(thing) and not any(thing is own for own in mine):
                 return False
         return True
 
     def _is_read_by(self, thing: Any) -> bool:
-        node = getattr(thing, "uop", None)              # of a tensor; nodes and arrays read what they always did
+        node = getattr(thing, "uop", None)              # a tensor's node may have changed; other readers stay readers
         return node is None or node.arg is self
 
     # -- contents --------------------------------------------------------------------------------------------
     def copy_in(self, data: Any) -> None:
-        """Fill from host bytes."""
+        """Fill the buffer with bytes from the host."""
         Device[self.device].copy_in(self.address, data)
 
     def copy_out(self) -> memoryview:
-        """The bytes, copied to the host."""
+        """Copy the bytes to the host."""
         return memoryview(Device[self.device].copy_out(self.address, self.nbytes))
 
     @property
@@ -154,12 +156,13 @@ class Buffer:
         return math.prod(self.shape)
 
     def as_buffer(self, allow_zero_copy: bool = False, force_zero_copy: bool = False) -> memoryview:
-        """The bytes (tinygrad's name): copied, or the memory itself where that is allowed and possible."""
+        """Return the bytes (tinygrad's name): a copy, or the memory itself if that is allowed and possible."""
         shared = (allow_zero_copy or force_zero_copy) and self.nbytes and Device[self.device].memory.on_host
         return self.view() if shared else self.copy_out()
 
     def view(self) -> memoryview:
-        """The memory itself as writable bytes, on devices that share the host's. It counts as a reader."""
+        """Return the memory itself as writable bytes, on devices that share the host's memory. The view counts as a
+        reader."""
         memory = (ctypes.c_char * self.nbytes).from_address(self.address)
         memory._owner = self             # type: ignore[attr-defined]
         self.add_reader(weakref.ref(memory))
@@ -167,13 +170,13 @@ class Buffer:
 
 
 def live_buffers() -> list[Buffer]:
-    """All buffers that own memory now, for messages and tests. The collector knows them, so making one lists nothing.
-    """
+    """Return all buffers that own memory now, for messages and tests. They are found by the garbage collector, so that
+    creating a buffer costs no entry in a list."""
     return [b for b in gc.get_objects() if type(b) is Buffer and b.owns_memory]
 
 
 def largest_live(memory: DeviceMemory, count: int = 5) -> str:
-    """The largest live buffers in a memory and the lines that made them, for the message that it is full."""
+    """Describe the largest live buffers in a memory and the lines that made them, for the message that it is full."""
     rows = sorted((b for b in live_buffers() if b._memory is memory), key=lambda b: -b.nbytes)[:count]
     return "\n".join(f"{readable(b.nbytes):>10}  {b.dtype.name}{list(b.shape)}  made at {line_of(b.place) or 'unknown'}"
                      for b in rows)

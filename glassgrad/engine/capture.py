@@ -1,4 +1,5 @@
-"""Record what a function launches. In: a block of code. Out: `Trace`: the schedules that ran, inputs and results."""
+"""Record what a function launches. In: a block of code. Out: `Trace`: the schedules that ran, their inputs and results.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +19,28 @@ from glassgrad.engine.schedule_key import NormalizedGraph
 
 
 class RunCheck(Protocol):
-    """32-bit integers in memory (`buffer`) that say whether a run failed: it did if one is below its bound."""
+    """A check whether a run failed: 32-bit integers in memory (`buffer`), one of which is below its bound if it did."""
     buffer: Any
     bounds: list[int]
     nodes: list[UOp]             # the nodes that are checked
-    reads_each_run: bool         # whether Python must read them after every run, failed or not
-    numbers: Any                 # receives the one integer later, where a run does not wait for it; else None
+    reads_each_run: bool         # whether Python must read the integers after every run, failed or not
+    numbers: Any                 # receives the one integer later, if a run does not wait for it; else None
 
     def over(self, change: Callable[[UOp], UOp]) -> RunCheck:
-        """The same check of nodes over other buffers."""
+        """Return the same check for nodes over other buffers."""
 
     def verify(self, read: Callable[[Sequence[UOp]], list[Any]]) -> None:
-        """Raise if the run failed; `read` gives nodes' values as arrays."""
+        """Raise if the run failed; `read` computes nodes' values as arrays."""
 
     def settle(self, position: int, read: Callable[[Sequence[UOp]], list[Any]], late: bool = False) -> None:
-        """The same, for an integer that arrived later."""
+        """Raise if the integer `position`, which arrived after the run, is below its bound. `late`: the call has ended
+        since."""
 
 
 @dataclass(eq=False)
 class Record:
-    """One schedule that ran: its compiled form, the graph it ran for, and the buffers it made; `served` says which
-    kernels for all sizes it consists of, if of such."""
+    """One schedule that ran: its compiled form, the graph it ran for, and the buffers it made. If its kernels serve all
+    sizes, `served` says which they are."""
     compiled: CompiledSchedule
     normal: NormalizedGraph
     results: list[UOp]
@@ -47,32 +49,32 @@ class Record:
 
 @dataclass(eq=False)
 class TouchedTensor:
-    """A tensor that the thread of a trace gave a value or a gradient, and what it had before."""
+    """A tensor that was given a value or a gradient during a trace, by the traced thread, and what it had before."""
     tensor: weakref.ref[Any]
     grad: Any
-    is_replaced: bool = False                    # whether it left its storage: views of it did not get that value
-    views_written: bool = False                  # whether they got another one, before that
+    is_replaced: bool = False                    # whether it left its storage, so that its views kept their values
+    views_written: bool = False                  # whether its views got another value before that
     is_reset: bool = False                       # whether its gradient was set to None
-    has_gradient: bool = False                   # whether it was given one, if only for a time
-    node: UOp | None = None                      # what it stood for before that, where it is known
+    has_gradient: bool = False                   # whether it was given a gradient, if only for a time
+    node: UOp | None = None                      # its node before it was given a value, if known
 
 
 @dataclass(eq=False)
 class Trace:
-    """Schedules in the order they ran, and the checks of each run."""
+    """Schedules in the order they ran, the checks of each run, and what the program did to tensors."""
     records: list[Record] = field(default_factory=list)
     flags: list[RunCheck] = field(default_factory=list)
-    variables: frozenset[str] = frozenset()      # names of those whose values each call brings
+    variables: frozenset[str] = frozenset()      # names of the variables whose values each call brings
     any_size: bool = False                       # whether kernels for all sizes may run
-    answers: dict[LengthComparison, None] = field(default_factory=dict)      # how comparisons of those values came out
+    comparisons: dict[LengthComparison, None] = field(default_factory=dict)      # of variables, with outcomes
     made: list[weakref.ref[Any]] = field(default_factory=list)      # tensors that were made by this thread
     touched: dict[int, TouchedTensor] = field(default_factory=dict)      # by id
-    data: set[UOp] = field(default_factory=set)           # buffers that hold plain data copied in it
-    values: dict[UOp, UOp] = field(default_factory=dict)      # of nodes computed in it; a replay has others
+    data: set[UOp] = field(default_factory=set)           # buffers that plain data was copied into
+    values: dict[UOp, UOp] = field(default_factory=dict)      # {node computed in this trace: its value}
 
 
 class _Current(threading.local):
-    """The trace being taken: another thread's work is no part of it."""
+    """The trace that is being recorded, for each thread: work of other threads is not part of it."""
     trace: Trace | None = None
 
 
@@ -80,13 +82,13 @@ _current = _Current()
 
 
 def recording() -> Trace | None:
-    """The trace being taken now by this thread, if any."""
+    """Return the trace that this thread is recording; None if there is none."""
     return _current.trace
 
 
 @contextmanager
 def record(variables: Iterable[str] = (), any_size: bool = False) -> Iterator[Trace]:
-    """Everything realized inside is also noted in the trace."""
+    """Record everything that is realized inside the block."""
     before, trace = _current.trace, Trace(variables=frozenset(variables), any_size=any_size)
     _current.trace = trace
     try:
@@ -96,71 +98,74 @@ def record(variables: Iterable[str] = (), any_size: bool = False) -> Iterator[Tr
 
 
 def note_made(tensor: Any) -> None:
-    """A tensor was made; called while a trace of any thread is taken."""
+    """Record that a tensor was made; called while any thread records a trace."""
     if _current.trace is not None:
         _current.trace.made.append(weakref.ref(tensor))
 
 
 def _touched(tensor: Any) -> TouchedTensor | None:
-    """The row of a tensor that is given a value or a gradient."""
+    """Return the row of a tensor that is given a value or a gradient; None without a trace."""
     trace = _current.trace
     return None if trace is None else trace.touched.setdefault(
         id(tensor), TouchedTensor(weakref.ref(tensor), tensor.grad))
 
 
 def note_gradient(tensor: Any, is_reset: bool = False) -> None:
-    """A tensor is to get another gradient, or none; called before it does."""
+    """Record that a tensor is about to get another gradient, or none."""
     if (row := _touched(tensor)) is not None:
         row.is_reset = row.is_reset or is_reset
         row.has_gradient = row.has_gradient or not is_reset
 
 
 def note_written(tensor: Any, earlier: UOp | None = None) -> None:
-    """A tensor was given a value; `earlier` is the node that it stood for before."""
+    """Record that a tensor was given a value; `earlier` is its node before that."""
     if (row := _touched(tensor)) is not None:
         row.node = row.node or earlier
 
 
 def note_replaced(tensor: Any) -> None:
-    """A tensor is to leave its storage and to get another value: views of it keep theirs."""
+    """Record that a tensor is about to leave its storage and get another value, so that its views keep theirs."""
     if (row := _touched(tensor)) is not None:
         row.views_written = row.views_written or row.node is not None and not row.is_replaced
         row.is_replaced = True
 
 
 def note_data(node: UOp) -> UOp:
-    """A buffer that plain data was copied into."""
+    """Record a buffer that plain data was copied into; return its node."""
     if _current.trace is not None:
         _current.trace.data.add(node)
     return node
 
 
 def refuse_reading(what: str) -> None:
-    """A value read by the program cannot be replayed: the program would go on with the old one."""
+    """Raise if a trace is being recorded: a program that reads a value inside a jitted function would go on with the
+    old value in a replay."""
     if _current.trace is not None:
         raise JitError("a value is read inside a jitted function", given=what,
                        expected="a function that only computes tensors: later calls replay its kernels, not its Python",
                        fix="return the tensor and read it outside, or leave the jit off this function")
 
 
-def note_answer(comparison: LengthComparison) -> None:
+def note_comparison(comparison: LengthComparison) -> None:
     """Record the outcome of a comparison of variables, on which the program's next steps may depend: a replay is for
-    calls with the same outcome. Variables that no call brings are not compared again, so theirs is refused."""
+    calls with the same outcome. Variables whose values no call brings cannot be compared again, so comparing them is
+    refused."""
     trace = _current.trace
     if trace is not None:
         if not all(symbol.name in trace.variables for symbol in comparison.length.symbols):
             refuse_reading(f"{comparison}, which is true for some values only")
-        trace.answers[comparison] = None
+        trace.comparisons[comparison] = None
 
 
 def refuse_binding(symbol: Symbol) -> None:
-    """A variable that a call brings has one value in it; another one could not be told apart in a replay."""
+    """Raise if a variable whose value the call brings is bound again in a trace: a replay could not tell the two values
+    apart."""
     if _current.trace is not None and symbol.name in _current.trace.variables:
         raise JitError("a variable is bound again inside a jitted function", given=f"{symbol.name} = {symbol.value}",
                        expected=f"the value of {symbol.name} that the call was given",
-                       fix="use the bound variable that was handed in, or a Variable of another name")
+                       fix="use the bound variable that was passed in, or a Variable of another name")
 
 
-on_comparing.append(note_answer)
+on_comparing.append(note_comparison)
 on_reading.append(refuse_reading)
 on_binding.append(refuse_binding)

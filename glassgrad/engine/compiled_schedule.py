@@ -1,7 +1,7 @@
-"""A schedule that can run. In: a `Schedule`. Out: `CompiledSchedule`: compiled kernels, an arena, launches to bind.
+"""Compile a schedule, bind its memory, and run it. In: a `Schedule`. Out: `CompiledSchedule`.
 
-Kernels of one device that follow each other are one plan; copies between devices stand between plans. A run brings the
-buffers and numbers of one graph, and takes new memory for its results.
+Consecutive kernels of one device form one plan, which launches them together; copies between devices are plans of their
+own. Each run brings the buffers and numbers of one graph, and allocates new memory for its results.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _BUFFER = o.BUFFER
 
 
 class CompiledSchedule:
-    """A compiled schedule: bind buffers and numbers, and run."""
+    """A schedule with compiled kernels: bind buffers and numbers, and run."""
 
     def __init__(self, planned: Schedule, scalars: tuple[int, ...], buffers: int, programs: Sequence[Any] = ()):
-        """`scalars` are the constants that are arguments, by number, and the first `buffers` slots are inputs. With
-        `programs`, those of all items, the schedule is for a jit, which replays it."""
+        """`scalars` are the numbers of the constants that are arguments; the first `buffers` slots are the input
+        buffers. With `programs`, the compiled kernels of all items, the schedule is one that a jit replays."""
         self.planned, self.scalars, self.buffers = planned, scalars, buffers
         self.items = [item for item in planned.items if planned.runs(item)]
         self._checked = False                      # whether CHECK compared the graph before and after its passes
-        self._calls: dict[tuple[State, tuple[int, ...]], Calls] = {}      # by settings, and values that they depend on
-        self.slots = len(planned.slots)            # and then those that segments add
+        self._calls: dict[tuple[State, tuple[int, ...]], Calls] = {}      # by settings, and by values if `_by_value`
+        self.slots = len(planned.slots)            # their number; segments add some
         self.lives = lifetimes(planned, self.items)      # by device: the slots in its arena
         self.segments = self._segments(programs)
         self._by_value = any([segment.plan.by_value for segment in self.segments])
@@ -57,17 +57,17 @@ class CompiledSchedule:
         self.cells = (ctypes.c_int64 * max(1, len(self.cell_types)))()
         self.copied = (ctypes.c_int64 * max(1, len(planned.updates)))(*[u.size for u in planned.updates])
         self._scalars = [_cell_type(dtype).from_buffer(self.cells, 8 * i) for i, dtype in enumerate(self.cell_types)]
-        self._values: tuple[int, ...] = ()         # of variables, that were written into them last
-        # addresses that are not a graph's inputs: of scalars, and of memory that a run provides
+        self._values: tuple[int, ...] = ()         # the values of variables that were last written into the cells
+        # addresses of slots that are not input buffers: scalars, and memory that each run allocates (0 until then)
         self.unbound = [*map(ctypes.addressof, self._scalars), *[0] * (self.slots - planned.inputs)]
         for i, update in enumerate(planned.updates):
             self.unbound[update.copied - buffers] = ctypes.addressof(self.copied) + 8 * i
-        self.work, self.work_now, self.costs = self._counted()
+        self.work, self.work_now, self.costs = self._count_work()
 
     # -- what the schedule needs, once -----------------------------------------------------------------------
     def _segments(self, programs: Sequence[Any]) -> list[Segment]:
-        """The kernels, compiled: runs of them on one device, and copies between. Memory that all tasks of a kernel
-        share is one more slot, which lives while that kernel runs."""
+        """Compile the kernels, as segments: runs of kernels on one device, and copies between. Each memory that all
+        tasks of a kernel share gets one more slot, alive while that kernel runs."""
         found = []
         for span in _spans(self.items):
             segment = Segment([self.items[i] for i in span], self.slots, self.planned, programs[span.start:span.stop])
@@ -78,10 +78,10 @@ class CompiledSchedule:
             found.append(segment)
         return found
 
-    def _counted(self) -> tuple[Work, Callable[[], Work], Callable[[], list[tuple[int, int]]]]:
-        """The number of all kernels with their operations and bytes; and two functions, for the values that variables
-        have in memory when they are called: of these, where there are variables (the first is empty then), and of the
-        operations and bytes of each kernel."""
+    def _count_work(self) -> tuple[Work, Callable[[], Work], Callable[[], list[tuple[int, int]]]]:
+        """Count operations and bytes. Return the totals (number of kernels, operations, bytes), empty if they depend on
+        variables; a function for the totals with the values that variables have in memory now; and a function for the
+        operations and bytes of each kernel with these values."""
         costs = [(p.operations, p.bytes) for p in self.programs]
         if any([isinstance(size, Length) for cost in costs for size in cost]):
             from glassgrad.engine.changing_sizes.work_of_sizes import WorkOfSizes  # late: few schedules have variables
@@ -93,17 +93,17 @@ class CompiledSchedule:
         return total, lambda: total, lambda: costs
 
     def for_values(self, values: tuple[int, ...]) -> CompiledSchedule:
-        """The schedule to run for these values of the variables."""
+        """Return the schedule to run for these values of the variables."""
         return self
 
     # -- memory ----------------------------------------------------------------------------------------------
     @property
     def memory(self) -> MemoryUse:
-        """What one run needs at most."""
+        """The memory that one run needs at most."""
         return self.memory_for(self.layouts.greatest)
 
     def memory_for(self, values: tuple[int, ...]) -> MemoryUse:
-        """What one run needs, with these values of the variables."""
+        """Return the memory that one run needs with these values of the variables."""
         sizes = self.layouts.sizes(values)
         read = sum(sizes[slot] for slot in range(self.buffers))
         made = sum(sizes[slot] for slot in set(self.planned.sinks))
@@ -114,12 +114,12 @@ class CompiledSchedule:
     def run(self, normal: NormalizedGraph, state: State, values: tuple[int, ...] = (), free: Collection[UOp] = (),
             into: Buffer | None = None, shapes: Mapping[UOp, Shape] | None = None) -> list[UOp]:
         """Compute the graph's sinks into new buffers, and return these. `state` are the settings, `values` those of the
-        variables. A sink that replaces a part of one of the `free` buffers is written in place; `into` is the buffer of
-        the only sink. `shapes` are those that buffers get, where they are not the sinks'."""
+        variables. A sink that replaces a part of one of the `free` buffers is written in place. `into` is the buffer of
+        the only sink; `shapes` are shapes of result buffers that differ from the sinks' shapes."""
         addresses = normal.addresses + self.unbound
         if self.cell_types and (values != self._values or len(values) < len(self.cell_types)):
-            self._values = ()                    # a Ctrl-C may come in between
-            self.write_numbers([*[c.arg.value for c in normal.cells], *values,
+            self._values = ()                    # unknown, in case a Ctrl-C comes while the cells are written
+            self.write_scalars([*[c.arg.value for c in normal.cells], *values,
                                 *[normal.constants[i].arg for i in self.scalars]])
             self._values = values
         results: list[UOp] = []
@@ -127,10 +127,10 @@ class CompiledSchedule:
         layout = self.layouts.of(values) if values else self.layout
         for sink, (slot, shape, dtype, device, memory) in zip(normal.sinks, layout.results):
             made = known.get(slot)
-            if made is None:                     # equal results share one
+            if made is None:                     # equal results share one buffer
                 if shapes:
                     shape = shapes.get(sink, shape)
-                place = sink.place               # the line of the expression says more than that of realize()
+                place = sink.place               # the line of the expression, not that of realize()
                 buffer = into or Buffer(shape, dtype, device, place, memory)
                 addresses[slot] = buffer.address
                 known[slot] = made = new_node(UOp, _BUFFER, dtype, (), buffer, place)
@@ -157,8 +157,8 @@ class CompiledSchedule:
         return results
 
     def allocate_arenas(self, addresses: list[int], layout: Layout, blocks: list[Any]) -> None:
-        """Allocate the arenas, which the caller releases (`blocks`), and set the addresses of slots in them and of
-        pieces of others."""
+        """Allocate the arenas, list them in `blocks` for the caller to release, and set the addresses of the slots in
+        them and of the slots that are pieces of others."""
         for name, total, rows in layout.arenas:
             memory = Device[name].memory
             block = memory.allocate(total)
@@ -168,13 +168,14 @@ class CompiledSchedule:
         for slot, whole, offset in self.pieces:
             addresses[slot] = addresses[whole] + offset
 
-    def write_numbers(self, numbers: Sequence[Any]) -> None:
-        """Write these scalars into their cells."""
+    def write_scalars(self, numbers: Sequence[Any]) -> None:
+        """Write scalars into their cells, from where kernels read them."""
         for cell, dtype, value in zip(self._scalars, self.cell_types, numbers):
             cell.value = value if dtype.kind == "f" else int(value) & ((1 << dtype.bits) - 1)
 
     def _write_in_place(self, addresses: list[int], normal: NormalizedGraph, free: Collection[UOp]) -> dict[int, UOp]:
-        """Set how much of its old value each partial update copies; return the results that are `free` buffers."""
+        """Set how many elements of the old value each partial update copies; return the results that overwrite `free`
+        buffers."""
         results: dict[int, UOp] = {}
         for i, update in enumerate(self.planned.updates):
             source = normal.buffers[update.source] if update.source < self.buffers else None
@@ -186,12 +187,12 @@ class CompiledSchedule:
         return results
 
     def stopwatches(self) -> list[Stopwatch]:
-        """A stopwatch for each segment."""
+        """Return a stopwatch for each segment."""
         return [segment.plan.stopwatch() for segment in self.segments]
 
     def _prepared(self, addresses: Sequence[int], key: tuple[State, tuple[int, ...]]) -> Calls:
-        """For each segment, the functions that bind its addresses and launch it, under the current settings, and for
-        the values of the variables that are in memory now."""
+        """Return the functions that bind each segment's addresses and launch it, under the current settings and for the
+        values of the variables that are in memory now."""
         if len(self._calls) >= MOST_LAYOUTS:
             self._calls.clear()
         for segment in self.segments:
@@ -201,7 +202,7 @@ class CompiledSchedule:
 
     def _launch_watched(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...],
                         state: State) -> None:
-        """Launch every kernel, shown, checked or timed."""
+        """Launch every kernel with CHECK, DEBUG or observers: checked, printed or timed."""
         if state.check and not self._checked:
             self._checked = True
             from glassgrad.engine.check.compare import check_graph  # loads the interpreter
@@ -212,9 +213,9 @@ class CompiledSchedule:
 
     def run_watched(self, what: Launches, debug: int, checking: Callable[..., Any] | None = None,
                     is_ended: Callable[[int], bool] = lambda number: False) -> bool:
-        """Launch every kernel, where it is bound already: shown, or timed for observers, who are told that `what` ran.
-        Return whether the run was ended: where kernels run one by one, `is_ended` is asked before each, and at last,
-        and `checking` is called before each, and what it returns after it."""
+        """Launch every kernel (their addresses are bound) and print or time it; tell observers that `what` ran. Return
+        whether a check ended the run. Where kernels run one by one, `is_ended` is called before each kernel and at the
+        end; `checking` is called before each kernel, and the function that it returns after it."""
         if debug < 2 and checking is None:
             return run_timed(what) if observers else any(segment.plan.runner()() for segment in self.segments)
         start, times, costs = perf_counter_ns(), list[int](), self.costs()
@@ -236,7 +237,8 @@ class CompiledSchedule:
 
     def _checking(self, addresses: list[int], values: tuple[int, ...], segment: Segment, item: Item) -> \
             Callable[[], None] | None:
-        """Keep what is in a kernel's memory before it runs; return what compares it with what is there afterwards."""
+        """Save what is in a kernel's memory before it runs; return a function that checks the kernel by what is there
+        afterwards."""
         if item.ast.op in HOST_LAUNCHES:
             return None
         sizes = self.layouts.sizes(values)
@@ -249,12 +251,12 @@ class CompiledSchedule:
 
 
 def _cell_type(dtype: DType) -> Any:
-    """What a scalar is in the memory that kernels read; others than floats are integers."""
+    """Return the ctypes type of a scalar in the memory that kernels read; all but floats are 64-bit integers."""
     return ctypes.c_double if dtype is dtypes.float64 else ctypes.c_float if dtype.kind == "f" else ctypes.c_int64
 
 
 def count_run(work: tuple[int, ...], seconds: float) -> None:
-    """One more run of a schedule or of a replay: of so many kernels, operations and bytes."""
+    """Count one run of a schedule or of a replay. `work`: the number of kernels, operations and bytes."""
     totals = GlobalCounters
     kernels, operations, nbytes = work
     totals.kernel_count += kernels
@@ -264,7 +266,8 @@ def count_run(work: tuple[int, ...], seconds: float) -> None:
 
 
 def _spans(items: Sequence[Item]) -> list[range]:
-    """The longest runs of consecutive items that one plan can launch: kernels of one device, or one host launch."""
+    """Return the longest runs of consecutive items that one plan can launch: kernels of one device, or one host
+    launch."""
     plans = [(item.device, at if item.ast.op in HOST_LAUNCHES else None) for at, item in enumerate(items)]
     starts = [at for at, plan in enumerate(plans) if at == 0 or plan != plans[at - 1]]
     return [range(start, stop) for start, stop in zip(starts, [*starts[1:], len(items)])]
@@ -274,9 +277,10 @@ class Segment:
     """Kernels on one device that run without a break; or one copy between devices, or one call of a user's function."""
 
     def __init__(self, items: Sequence[Item], slots: int, planned: Schedule, programs: Sequence[Any] = ()):
-        """The first `slots` slots are taken; those after them are memory that a kernel's tasks share (`shared`)."""
+        """The first `slots` slots are in use already; the slots after them are for memory that a kernel's tasks share
+        (`shared`)."""
         self.items, self.device = list(items), items[0].device or ""
-        self.shared: list[tuple[int, int]] = []            # for each of these slots: an item's number, and bytes
+        self.shared: list[tuple[int, int]] = []            # for each of these slots: its item's number, and bytes
         if items[0].ast.op in HOST_LAUNCHES:
             self.plan: DevicePlan = host_plan(items[0], planned.slots)
             self.programs: Sequence[Any] = self.plan.programs
@@ -292,8 +296,8 @@ class Segment:
         self.plan.lines = [item.lines for item in items]
 
     def contents(self, item: Item, addresses: list[int], sizes: Mapping[int, int]) -> list[bytes]:
-        """What is in the memory of a kernel's parameters now, its results first; `sizes` are the bytes of slots,
-        where they are not those of the parameters."""
+        """Return what is in the memory of a kernel's parameters now, its results first. `sizes` are the bytes of slots
+        whose size is not that of the parameter."""
         found = [b""] * len(item.slots)
         for n in item.ast.toposort():
             if n.op is o.PARAM:

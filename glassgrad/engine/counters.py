@@ -1,4 +1,4 @@
-"""What has run so far. In: launches. Out: `GlobalCounters`. Imports nothing."""
+"""Count what has run. In: launches. Out: `GlobalCounters`. Imports nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Counters:
     __slots__ = ("kernel_count", "global_ops", "global_mem", "time_sum_s", "schedules", "mem_used")
 
     def __init__(self) -> None:
-        self.mem_used = 0          # bytes of the values in memory now; `reset` leaves it
+        self.mem_used = 0          # bytes of the values in memory now; not changed by `reset`
         self.reset()
 
     def reset(self) -> None:
@@ -22,7 +22,7 @@ class Counters:
         self.global_ops = 0        # arithmetic operations in them
         self.global_mem = 0        # bytes of memory they must touch
         self.time_sum_s = 0.0      # seconds spent running them
-        self.schedules = 0         # graphs scheduled anew (a cached schedule does not count)
+        self.schedules = 0         # graphs that were scheduled, not found in the schedule cache
 
 
-GlobalCounters = Counters()        # an instance: class attributes are slower to write, and every run does
+GlobalCounters = Counters()        # an instance: every run writes to it, and class attributes are slower to write

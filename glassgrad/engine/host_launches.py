@@ -1,8 +1,8 @@
-"""Launches that the host does itself: copies between devices, and calls of a user's function. In: a kernel's item.
-Out: `HostLaunch`, in the place of a program; `host_plan`.
+"""Launch what the host does itself: copies between devices, and calls of a user's function. In: a kernel's item. Out:
+`HostLaunch`, which takes the place of a program; `host_plan`.
 
-Each has a separate plan. So it is counted and reported as kernels are, and a jit that recorded it launches it again.
-A copy goes through the host's memory. Does not know what a user's function computes.
+Each such launch is a plan of its own. So it is counted and reported like a kernel, and a jit that recorded it launches
+it again. A copy goes through the host's memory. Does not know what a user's function computes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ HOST_LAUNCHES = frozenset((o.COPY, o.CALL))
 
 @dataclass(frozen=True)
 class UserCall:
-    """A function over memory. `launch` takes the addresses of its results, then those of its inputs; two calls of one
-    key do the same work."""
+    """A user's function over memory. `launch` takes the addresses of its results, then those of its inputs. Two calls
+    with the same key do the same work."""
     name: str
     key: Any
     launch: Callable[[Sequence[int]], None] = field(compare=False, repr=False)
@@ -30,7 +30,8 @@ class UserCall:
 
 @dataclass(eq=False)
 class HostLaunch:
-    """What stands for a compiled program: `launch` takes the addresses of its results, then those of its inputs."""
+    """A launch in the place of a compiled program: `launch` takes the addresses of its results, then those of its
+    inputs."""
     name: str
     bytes: int
     launch: Callable[[Sequence[int]], None]
@@ -38,7 +39,7 @@ class HostLaunch:
 
 
 def _host_launch(item: Item, slots: Sequence[Slot]) -> HostLaunch:
-    """The launch of a copy or of a call, whose memory is among `slots`."""
+    """Make the launch of a copy or of a call whose memory is among `slots`."""
     if item.ast.op is o.CALL:
         call: UserCall = item.ast.arg
         return HostLaunch(call.name, sum(slots[slot].nbytes for slot in item.slots), call.launch)
@@ -52,5 +53,5 @@ def _host_launch(item: Item, slots: Sequence[Slot]) -> HostLaunch:
 
 
 def host_plan(item: Item, slots: Sequence[Slot]) -> DevicePlan:
-    """The plan of one such launch."""
+    """Make the plan of one host launch."""
     return DevicePlan([_host_launch(item, slots)], [item.slots], lambda launch, addresses: launch.launch(addresses))

@@ -1,9 +1,10 @@
-"""Partial updates in place, and nodes whose values are known. In: nodes to compute. Out: what is left to compute.
+"""Write partial updates in place, and replace nodes whose values are known. In: nodes to compute. Out: what is left to
+compute.
 
-After `x[3] = row` the old value of x is there for everything that reads it. Mostly nothing does: then only the row is
-computed, into the old value's memory, and its node stands for the new value. The one node that still reads it, "the old
-value with this part replaced", has the same value before and after. What reads it is listed by the buffer (buffer.py).
-Does not know tensors.
+After `x[3] = row` the old value of x still exists for everything that reads it. Usually nothing does. Then only the row
+is computed, into the memory of the old value, and the node of that memory stands for the new value. The one node that
+still reads it, "the old value with this part replaced", has the same value before and after. Which nodes read the old
+value is listed by its buffer (buffer.py). Does not know tensors.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 
 _WHERE = o.WHERE
-_ALIGNED = 64                 # bytes: non-temporal stores need it,
-_LARGE = 256 * 1024           # and only results larger than this are stored so
-_FEW = 64                     # nodes of one operation
-_WHOLE = frozenset((o.DETACH, o.GRADIENT))       # whose sources stay
+_ALIGNED = 64                 # bytes: the alignment that non-temporal stores need,
+_LARGE = 256 * 1024           # which are used only for results larger than this
+_FEW = 64                     # the most nodes that one operation makes
+_WHOLE = frozenset((o.DETACH, o.GRADIENT))       # ops whose sources are not replaced
 
 
 def free_sources(sinks: Sequence[UOp]) -> Collection[UOp]:
-    """The buffers that a sink replaces a part of, and that nothing but this sink still reads. A partial update is
+    """Return the buffers of which a sink replaces a part and that nothing but this sink reads. A partial update is
     written as a WHERE."""
     found = []
     for sink in sinks:
@@ -47,7 +48,8 @@ def free_sources(sinks: Sequence[UOp]) -> Collection[UOp]:
 
 
 def piece_of(sink: UOp) -> tuple[UOp, Buffer] | None:
-    """The value that such a sink writes into its source, and the memory it goes to; None if that is not contiguous."""
+    """Return the value that such a sink writes into its source, and the memory it goes to; None if that is not
+    contiguous."""
     part = replacement(sink)
     if part is None or not part.value.size:
         return None
@@ -64,9 +66,11 @@ def piece_of(sink: UOp) -> tuple[UOp, Buffer] | None:
 
 # -- values that are known -----------------------------------------------------------------------------------
 def with_known_values(roots: Sequence[UOp], device: str, original: dict[UOp, UOp] | None = None) -> list[UOp]:
-    """The roots with every node whose value is known replaced by it. What has no device of its own (random numbers,
-    counts) may have been read on another one; there, and where values go from device to device, it is computed anew.
-    `original` is filled: a node of the result -> the node under the roots that it stands for."""
+    """Rebuild the roots with every node whose value is known replaced by that value. Fill `original`: {node of the
+    result: the node under the roots that it stands for}.
+
+    A node without a device of its own (random numbers, counts) may have been computed on another device. In that case,
+    and where values are copied between devices, it is computed anew."""
     trace = recording()
     known: Callable[[UOp], UOp | None] = registry.values.get if trace is None else trace.values.get
     replaced: dict[UOp, UOp] = {}
@@ -79,9 +83,9 @@ def with_known_values(roots: Sequence[UOp], device: str, original: dict[UOp, UOp
         return found if found is not None and found.device == (node.device or common) else None
 
     gradients = {n for n in order if n.op is o.GRADIENT}
-    if gradients:         # one that is known is not written out; of what others are computed from, some may be known
+    if gradients:         # write out those that are not known; some of what they are computed from may be known
         kept = {n for n in gradients if value(n) is not None}
-        if registry.kept.rows:                  # the history of a kept value is long: only what passes it is walked
+        if registry.kept.rows:                  # the history of a kept value is long: walk only what gradients pass
             passed = set(toposort([s for n in gradients - kept for s in n.src], passes_to))
             kept |= {n for n in order if n not in passed and value(n) is not None}
         roots = written_out(roots, replaced, kept=kept)
@@ -94,8 +98,9 @@ def with_known_values(roots: Sequence[UOp], device: str, original: dict[UOp, UOp
 
 
 def without_history(node: UOp) -> UOp:
-    """A value that no gradient passes, over the known values of what it is computed from: the whole expression of
-    `w -= rate * w.grad` would keep the graphs of all steps before, if the loss was read before the update."""
+    """Rebuild a value that no gradient passes over the known values that it is computed from. With its whole
+    expression, `w -= rate * w.grad` would keep the graphs of all earlier steps, if the loss was read before the
+    update."""
     below = toposort([node], lambda n: () if n.op is o.GRADIENT or value_in_memory(n) is not None else n.src)
     made = {n: n for n in below if n.op is o.GRADIENT and value_in_memory(n) is None}
     [found] = _replaced_by_values([node], value_in_memory, made)
@@ -105,11 +110,11 @@ def without_history(node: UOp) -> UOp:
 
 
 def over_known_values(node: UOp) -> UOp:
-    """A value that was just made and that no gradient passes, over the known values that it reads directly, so that
-    these do not keep what they were computed from."""
+    """Rebuild a value that was just made, and that no gradient passes, over the known values that it reads directly, so
+    that these values do not keep alive what they were computed from."""
     new: dict[UOp, UOp] = {}
     for below in toposort([node], lambda n: () if n.op in _WHOLE or value_in_memory(n) is not None else n.src):
-        if len(new) == _FEW:                   # an expression that was made before, and is walked each time
+        if len(new) == _FEW:                   # a larger expression than one operation makes: leave it
             return node
         known = value_in_memory(below.src[0] if below.op is o.DETACH else below)
         new[below] = known.reshape(below.shape) if known is not None else below if below.op in _WHOLE else \
@@ -119,22 +124,23 @@ def over_known_values(node: UOp) -> UOp:
 
 
 def _note_copies(new: dict[UOp, UOp]) -> None:
-    """Record which nodes are others over known values: a value that is kept for one is that of the other too."""
+    """Record which nodes are rebuilt copies of others: a value that is kept for one of the two is also the value of the
+    other."""
     for before, made in new.items():
         if made is not before and made.src:
             registry.copies.set(made, registry.copies.get(before) or weakref.ref(before))
 
 
 def value_in_memory(node: UOp) -> UOp | None:
-    """The value of a node, if it is known and in memory of the node's own device."""
+    """Return the value of a node, if it is known and in the memory of the node's own device."""
     found = registry.values.get(node) if recording() is None else None
     return found if found is not None and found.device == node.device and not node.symbolic else None
 
 
 def _replaced_by_values(roots: Sequence[UOp], value: Callable[[UOp], UOp | None], new: dict[UOp, UOp]) -> list[UOp]:
-    """The roots with every node that has a value replaced by it. `new` is filled: what each node became; what is in it
-    already stays."""
-    found: dict[UOp, UOp] = {}                # asked once: another thread may drop a value meanwhile
+    """Rebuild the roots with every node that has a value replaced by it. Fill `new`: {node: what it became}; nodes that
+    are in it already keep what they have there."""
+    found: dict[UOp, UOp] = {}                # each value is looked up once: another thread may drop it meanwhile
 
     def sources(node: UOp) -> Sequence[UOp]:
         known = None if node in new else value(node)
@@ -145,7 +151,7 @@ def _replaced_by_values(roots: Sequence[UOp], value: Callable[[UOp], UOp | None]
     for node in toposort(roots, sources):
         if node in found:
             new[node] = found[node].reshape(node.shape)
-        elif node not in new:              # an assigned leaf's own node is not needed: no gradient passes any more
+        elif node not in new:              # a leaf's own DETACH is not needed, as no gradient passes any more
             src = tuple([new[s] for s in node.src])
             new[node] = src[0] if node.op is o.DETACH and src[0] is src[-1] and len(src) > 1 else node.over(src)
     return [new[r] for r in roots]

@@ -1,9 +1,9 @@
-"""The memory of a schedule: how much it takes, and offsets in an arena for what lies between kernels. In: a `Schedule`.
-Out: a `Layout`, for each value of the variables in its sizes.
+"""Plan the memory of a schedule: how much it takes, and the offsets in an arena of the values between kernels. In: a
+`Schedule`. Out: a `Layout`, for each value of the variables in its sizes.
 
-Values whose lives do not overlap share memory. Placing the largest first, each at the lowest offset that is free for
-all of its life, comes close to the least possible in practice. It takes time that grows with the square of their
-number: 20 ms for 1,000 values, 3 s for 10,000, which is less than to schedule that many kernels takes.
+Values whose lifetimes do not overlap share memory. The largest values are placed first, each at the lowest offset that
+is free for all of its lifetime; in practice this comes close to the least possible memory. The time grows with the
+square of the number of values: 20 ms for 1,000, 3 s for 10,000, which is less than scheduling that many kernels takes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from glassgrad.runtime.backend import DeviceMemory
 
 ALIGNMENT = 64
-MOST_LAYOUTS = 64         # that are kept, by the values of the variables
+MOST_LAYOUTS = 64         # layouts that are kept, by the values of the variables
 
 
 class MemoryUse(NamedTuple):
-    """Bytes that some work needs while it runs, known before it does.
+    """Bytes of memory that some work needs while it runs, known before it runs.
 
     >>> print(MemoryUse(inputs=1 << 20, results=1 << 19, between=1 << 20, scratch=0))
     2.5 MiB: 1.0 MiB read, 512.0 KiB made, 1.0 MiB between
@@ -39,7 +39,7 @@ class MemoryUse(NamedTuple):
 
     @property
     def peak(self) -> int:
-        """The most that is in use at one time."""
+        """The largest number of bytes in use at one time."""
         return self.inputs + self.results + self.between + self.scratch
 
     def __str__(self) -> str:
@@ -49,14 +49,15 @@ class MemoryUse(NamedTuple):
 
 
 class Lifetime(NamedTuple):
-    """A value of `nbytes` from the kernel that writes it (`first`) to the last that reads it (`last`)."""
+    """The time during which a value of `nbytes` is needed: from the kernel that writes it (`first`) to the last that
+    reads it (`last`)."""
     first: int
     last: int
     nbytes: int
 
 
 def assign_offsets(lives: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """An offset for each value, and the arena's size.
+    """Choose an offset for each value; return the offsets and the size of the arena.
 
     >>> assign_offsets([Lifetime(0, 1, 64), Lifetime(1, 2, 64), Lifetime(2, 3, 64)])
     ([0, 64, 0], 128)
@@ -84,11 +85,11 @@ def _rounded(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-Stack = list[tuple[int, list[int]]]         # values by offset, each with those directly below it
+Stack = list[tuple[int, list[int]]]         # values by increasing offset, each with those directly below it
 
 
 def stack_of(lives: Sequence[Lifetime], offsets: Sequence[int]) -> Stack:
-    """Which values lie directly above which, in a plan of `assign_offsets`: this is valid for other sizes too.
+    """Find which values lie directly above which in a plan of `assign_offsets`. This order stays valid for other sizes.
 
     >>> stack_of([Lifetime(0, 1, 64), Lifetime(1, 2, 64), Lifetime(2, 3, 64)], [0, 64, 0])
     [(0, []), (2, []), (1, [2, 0])]
@@ -108,7 +109,7 @@ def stack_of(lives: Sequence[Lifetime], offsets: Sequence[int]) -> Stack:
 
 
 def stacked(stack: Stack, sizes: Sequence[int]) -> tuple[list[int], int]:
-    """An offset for each value, and the arena's size, where values of these sizes are stacked in this order.
+    """Choose offsets for values of these sizes, stacked in this order; return the offsets and the size of the arena.
 
     >>> stacked([(0, []), (2, []), (1, [2, 0])], [128, 64, 0])
     ([0, 128, 0], 192)
@@ -126,7 +127,7 @@ def stacked(stack: Stack, sizes: Sequence[int]) -> tuple[list[int], int]:
 
 # -- the memory of a schedule --------------------------------------------------------------------------------
 def lifetimes(planned: Schedule, items: Sequence[Item]) -> dict[str, list[tuple[int, Lifetime]]]:
-    """For each device the slots between these kernels, each from the one that computes it to its last reader."""
+    """Return for each device the slots of values between these kernels, each with its lifetime."""
     slots, results = planned.slots, set(planned.sinks)
     first, last = dict[int, int](), dict[int, int]()            # by slot: an item's number
     for at, item in enumerate(items):
@@ -145,13 +146,13 @@ def lifetimes(planned: Schedule, items: Sequence[Item]) -> dict[str, list[tuple[
 
 
 class Layout(NamedTuple):
-    """The memory of a run, for some values of the variables: of each sink, and between kernels."""
+    """The memory of a run for some values of the variables: results, and arenas for the values between kernels."""
     results: list[tuple[int, Shape, DType, str, DeviceMemory]]       # a slot, and what its buffer is made of
     arenas: list[tuple[str, int, list[tuple[int, int]]]]             # a device, a size in bytes, each slot's offset
 
 
 class MemoryLayouts:
-    """The layouts of a schedule. `lives` are its slots between kernels, by device; those after the schedule's own are
+    """The layouts of a schedule. `lives` are its slots between kernels, by device; slots after the schedule's own are
     memory that the tasks of a kernel share."""
 
     def __init__(self, planned: Schedule, lives: dict[str, list[tuple[int, Lifetime]]]):
@@ -159,16 +160,16 @@ class MemoryLayouts:
         self._shapes = [tuple([memory_size(n) for n in s.shape]) for s in planned.slots]
         symbols = {slot: [symbol for length in lengths_in(s.shape) for symbol in length.symbols if symbol.exact]
                    for slot, s in enumerate(planned.slots)}
-        self.changing = frozenset([slot for slot, found in symbols.items() if found])     # slots whose memory depends
+        # slots whose memory depends on variables, and the greatest values of these variables
+        self.changing = frozenset([slot for slot, found in symbols.items() if found])
         highest = {int(symbol.name[1:]): symbol.high for found in symbols.values() for symbol in found}
-        self.greatest = tuple([highest.get(i, 0) for i in range(max(highest, default=-1) + 1)])    # on variables, and
-        # the greatest values of these
+        self.greatest = tuple([highest.get(i, 0) for i in range(max(highest, default=-1) + 1)])
         self._stacks = {name: self._stack(rows) for name, rows in lives.items()} if self.changing else {}
         self._known: dict[tuple[int, ...], Layout] = {}
         self.largest = self._laid_out(self.greatest)
 
     def of(self, values: tuple[int, ...]) -> Layout:
-        """The memory of a run with these values of the variables."""
+        """Return the layout of a run with these values of the variables."""
         if not self.changing:
             return self.largest
         found = self._known.get(values)
@@ -179,19 +180,20 @@ class MemoryLayouts:
         return found
 
     def sizes(self, values: Sequence[int]) -> dict[int, int]:
-        """The bytes of each slot, for these values of the variables; counted once for equal shapes."""
+        """Return the bytes of each slot with these values of the variables; equal shapes are counted once."""
         one_of_each = {self._shapes[slot]: slot for slot in self.changing}
         counted = {shape: math.prod(self.shape(slot, values)) for shape, slot in one_of_each.items()}
         return {slot: counted[self._shapes[slot]] * s.dtype.itemsize if slot in self.changing else s.nbytes
                 for slot, s in enumerate(self._slots)}
 
     def shape(self, slot: int, values: Sequence[int]) -> tuple[int, ...]:
-        """The shape of a slot's memory, for these values of the variables."""
+        """Return the shape of a slot's memory with these values of the variables."""
         shape = self._shapes[slot]
         return replaced(shape, lambda symbol: values[int(symbol.name[1:])]) if slot in self.changing else shape
 
     def _stack(self, rows: Sequence[tuple[int, Lifetime]]) -> Stack:
-        """The order of an arena's values from bottom to top, planned for the greatest values of the variables."""
+        """Return the order of an arena's values from bottom to top, planned for the greatest values of the
+        variables."""
         sizes = self.sizes(self.greatest)
         lives = [life._replace(nbytes=sizes.get(slot, life.nbytes)) for slot, life in rows]
         return stack_of(lives, assign_offsets(lives)[0])

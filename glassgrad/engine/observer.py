@@ -1,8 +1,7 @@
 """Tell observers what the engine does. In: schedules made, kernels run. Out: calls of `Observer`'s methods.
 
-The profiler (profile.py) and the visualizer are observers. While there are none, nothing of this file runs: the engine
-looks whether the list `observers` is empty.
-Does not know what observers do with it.
+The profiler (profile.py) and the visualizer are observers. While the list `observers` is empty, which the engine
+checks, nothing of this file runs. Does not know what observers do with what they are told.
 """
 
 from __future__ import annotations
@@ -22,27 +21,29 @@ if TYPE_CHECKING:
 
 
 class Launches(Protocol):
-    """What runs: a `CompiledSchedule`, or a jitted call (`Replay`)."""
+    """Launches that run together: a `CompiledSchedule`, or a jitted call (`Replay`)."""
     items: list[Item]
     programs: list[Any]
     costs: Callable[[], list[tuple[int, int]]]      # the operations and bytes of each, with the sizes of the last run
 
     def stopwatches(self) -> list[Stopwatch]:
-        """A stopwatch for each of its plans, in order."""
+        """Return a stopwatch for each plan, in order."""
 
 
 class Observer:
-    """Is told what the engine does; override what you need."""
-    every_run = True            # whether each run must be timed, kernel by kernel, on devices where that costs
+    """A receiver of what the engine does; override the methods that you need."""
+    every_run = True            # whether to time each kernel of each run also on devices where that costs time
 
     def passed(self, each: Pass, work: Any) -> None:
-        """A pass of the compiler has run on a graph that is being scheduled."""
+        """Called after a pass of the compiler has run on a graph that is being scheduled."""
 
     def prepared(self, normal: NormalizedGraph, ready: Any, times: tuple[int, int, int]) -> None:
-        """A schedule was made and compiled; `times` are its begin, when it was scheduled, and its end."""
+        """Called after a schedule was made and compiled. `times`: when scheduling began, when compiling began, when it
+        ended."""
 
     def ran(self, what: Launches, times: tuple[int, int], kernels: Callable[[], list[int]]) -> None:
-        """Kernels ran between these two times; `kernels()` reads the nanoseconds of each, where they were measured."""
+        """Called after kernels ran between the two `times`; `kernels()` returns the nanoseconds of each, if they were
+        measured."""
 
 
 observers: list[Observer] = []        # changed by `observe` and `ignore` only
@@ -50,13 +51,13 @@ _start_recording: Callable[[], None] | None = None
 
 
 def when_viz_is_set(start: Callable[[], None]) -> None:
-    """Register the function that is called before a graph is scheduled while VIZ is set."""
+    """Register a function that is called before a graph is scheduled while VIZ is set."""
     global _start_recording
     _start_recording = start
 
 
 def observe(observer: Observer) -> None:
-    """Tell an observer what happens from now on."""
+    """Start telling an observer."""
     observers.append(observer)
 
 
@@ -67,7 +68,7 @@ def ignore(observer: Observer) -> None:
 
 @contextmanager
 def observed_by(observer: Observer) -> Iterator[None]:
-    """Tell an observer what happens inside."""
+    """Tell an observer what happens inside the block."""
     observe(observer)
     try:
         yield
@@ -81,7 +82,7 @@ def prepare_observed(normal: NormalizedGraph, make_schedule: Callable[[], Schedu
     if settings.VIZ and _start_recording is not None:
         _start_recording()
     now = list(observers)
-    told = 0                                # time that observers took: it is no part of scheduling
+    told = 0                                # nanoseconds that observers took, which do not count as scheduling
 
     def passed(each: Pass, work: Any) -> None:
         nonlocal told
@@ -102,7 +103,7 @@ def prepare_observed(normal: NormalizedGraph, make_schedule: Callable[[], Schedu
 
 
 def run_timed(what: Launches) -> bool:
-    """Run launches that are bound, timed kernel by kernel; return whether a check ended the run."""
+    """Run launches whose addresses are bound, and time each kernel; return whether a check ended the run."""
     watches, ended = what.stopwatches(), False
     every_run = any([observer.every_run for observer in observers])
     start = perf_counter_ns()

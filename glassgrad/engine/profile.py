@@ -1,9 +1,10 @@
-"""Where the time of a block of code went. In: the block. Out: `Profile`: Python, scheduling, compiling, kernels.
+"""Measure what a block of code spends its time on. In: the block. Out: `Profile`: Python, scheduling, compiling,
+kernels.
 
     with profile() as ran:
         step()
     print(ran.table())              kernels by cost, each with the user's line
-    print(ran.summary())            how much of the time was spent in what
+    print(ran.summary())            the share of each kind of work
     ran.export("trace.json")        for https://ui.perfetto.dev or chrome://tracing
     ran.plot("time.svg")            both as bars, as a notebook shows them
 
@@ -52,7 +53,7 @@ class KernelRow:
 
     @property
     def gigabytes_per_second(self) -> float:
-        """Bytes of operands per nanosecond; above the memory's speed where they were in a cache."""
+        """Bytes of operands per nanosecond; may exceed the memory's speed if operands were in a cache."""
         return self.bytes / max(self.nanoseconds, 1)
 
 
@@ -67,7 +68,7 @@ class Span(NamedTuple):
 
 @dataclass
 class Profile(Observer):
-    """What was measured. `rows` holds the slowest first."""
+    """What was measured. `rows` lists the slowest kernels first."""
     _rows: dict[tuple[str, str, str], KernelRow] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     started: int = field(default_factory=perf_counter_ns)
@@ -80,7 +81,7 @@ class Profile(Observer):
 
     @property
     def kernels(self) -> int:
-        """How many kernels ran."""
+        """The number of kernels that ran."""
         return sum(row.times for row in self._rows.values())
 
     @property
@@ -89,7 +90,7 @@ class Profile(Observer):
         return sum(row.nanoseconds for row in self._rows.values()) / 1e9
 
     def add(self, item: Item, program: DeviceProgram, nanoseconds: int, cost: tuple[int, int]) -> None:
-        """One more run of a kernel, or of a copy; `cost` are its operations and bytes."""
+        """Count one run of a kernel or of a copy; `cost` are its operations and bytes."""
         name, device, line = program.name, item.device or "", item.lines[0].short if item.lines else ""
         row = self._rows.setdefault((name, device, line), KernelRow(name, device, line))
         row.times += 1
@@ -97,16 +98,16 @@ class Profile(Observer):
         row.operations += cost[0]
         row.bytes += cost[1]
 
-    # -- what the engine tells (observer.py) -----------------------------------------------------------------
+    # -- methods that the engine calls (observer.py) ---------------------------------------------------------
     def prepared(self, normal: NormalizedGraph, ready: Any, times: tuple[int, int, int]) -> None:
-        """A schedule was made, then compiled."""
+        """Record the times of scheduling and compiling."""
         start, scheduled, end = times
         name = f"{len(ready.items)} kernels"
         self._took(Span(name, "schedule", start, scheduled - start))
         self._took(Span(name, "compile", scheduled, end - scheduled))
 
     def ran(self, what: Launches, times: tuple[int, int], kernels: Callable[[], list[int]]) -> None:
-        """Kernels ran: the rest of the time counts as launch."""
+        """Record the times of kernels; the rest of the time of the run counts as launch."""
         start, end = times
         measured = kernels()
         self._took(Span(f"run {len(what.items)} kernels", "launch", start, max(0, end - start - sum(measured))))
@@ -122,16 +123,16 @@ class Profile(Observer):
         if len(self.spans) < MOST_SPANS:
             self.spans.append(span)
 
-    # -- what to do with it ----------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------------
     def parts(self) -> dict[str, float]:
-        """Seconds by what they were spent on; Python is the rest of the total."""
+        """Return the seconds spent on each kind of work; Python is the rest of the total."""
         whole = ((perf_counter_ns() if self.ended is None else self.ended) - self.started) / 1e9
         found = {"scheduling": self.nanoseconds["schedule"] / 1e9, "compiling": self.nanoseconds["compile"] / 1e9,
                  "launches": self.nanoseconds["launch"] / 1e9, "kernels": self.seconds}
         return {"Python": max(0.0, whole - sum(found.values())), **found}
 
     def summary(self) -> str:
-        """How much of the time was spent in what, as text.
+        """Return the share of each kind of work as text.
 
         >>> ran = Profile(started=0, ended=10_000_000, nanoseconds={"schedule": 10**6, "compile": 0, "launch": 0})
         >>> print(ran.summary())
@@ -147,7 +148,7 @@ class Profile(Observer):
                          for name, seconds in parts.items())
 
     def chrome_trace(self) -> dict[str, Any]:
-        """The spans as Chrome's trace events, which Perfetto reads too: microseconds since the block began."""
+        """Return the spans in Chrome's trace format, which Perfetto reads too: microseconds since the block began."""
         rows = {"schedule": 1, "compile": 1, "launch": 1, "kernel": 2}
         named = [{"name": "thread_name", "ph": "M", "pid": 1, "tid": row, "args": {"name": name}}
                  for row, name in ((1, "glassgrad"), (2, "kernels"))]
@@ -157,22 +158,22 @@ class Profile(Observer):
             for s in self.spans]], "displayTimeUnit": "ms"}
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write a trace that https://ui.perfetto.dev and chrome://tracing show."""
+        """Write a trace for https://ui.perfetto.dev or chrome://tracing."""
         Path(path).write_text(json.dumps(self.chrome_trace()), encoding="utf-8")
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Write where the time went, and the slowest kernels, as a picture: an SVG file."""
+        """Write an SVG file that shows where the time went, and the slowest kernels."""
         Path(path).write_text(self._repr_svg_(), encoding="utf-8")
 
     def _repr_svg_(self) -> str:
-        """For notebooks: where the time went, and the slowest kernels, as bars."""
+        """Draw bars for notebooks: where the time went, and the slowest kernels."""
         parts = self.parts()
         named = [(name, seconds, "#2460d8" if name == "kernels" else "#8794a6") for name, seconds in parts.items()]
         named += [(f"{row.name}  {row.line}", row.nanoseconds / 1e9, "#e4572e") for row in self.rows[:10]]
         return bars(named, lambda seconds: f"{seconds * 1e3:,.1f} ms")
 
     def table(self, most: int = 20) -> str:
-        """The slowest kernels as text.
+        """Return a table of the slowest kernels as text.
 
         >>> row = KernelRow("reduce_8", "CPU", "a.py:3", times=4, nanoseconds=2_000_000, operations=6_000_000)
         >>> ran = Profile({("reduce_8", "CPU", "a.py:3"): row})
@@ -198,7 +199,7 @@ class Profile(Observer):
 
 @contextmanager
 def profile() -> Iterator[Profile]:
-    """Everything that runs inside is also measured, kernel by kernel.
+    """Measure everything that runs inside the block, kernel by kernel.
 
     >>> with profile() as ran:
     ...     _ = (Tensor([1.0, 2.0]) + 1).realize()

@@ -1,13 +1,13 @@
-"""Make lazy values real. In: UOps. Out: UOps whose values are in memory.
+"""Compute lazy values. In: UOps. Out: UOps whose values are in memory.
 
 What happens to a graph:
-    known        what is in memory already takes the place of its node       glassgrad/engine/in_place.py
-    in place     a part of a value without other readers is written there    glassgrad/engine/in_place.py
-    normalize    lift buffers and numbers out of it; the rest is the key of the schedule cache
+    known        replace nodes whose values are in memory by these values    glassgrad/engine/in_place.py
+    in place     write a part of a value that has no other readers there     glassgrad/engine/in_place.py
+    normalize    lift out buffers and numbers; the rest is the key of the schedule cache
     compile      the passes of glassgrad/compiler/pipeline.py: a schedule, and each distinct kernel once
     plan         one arena for the values between kernels                    glassgrad/engine/memory_plan.py
     run          bind addresses, launch the kernels                          glassgrad/engine/compiled_schedule.py
-A graph of known structure skips compile and plan.
+A graph whose structure was seen before skips compile and plan.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ from glassgrad.engine.observer import observers, prepare_observed
 from glassgrad.engine.registry import registry
 from glassgrad.engine.schedule_key import NormalizedGraph, name_on_disk, normalize, scalar_bytes, with_params
 from glassgrad.runtime.devices import Device
-from glassgrad.runtime.schedule_cache import can_be_kept, keep_schedule, kept_schedule
+from glassgrad.runtime.schedule_cache import is_cacheable, load_schedule, store_schedule
 
 _VIEWS = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH))
 _RESHAPES = frozenset((o.RESHAPE, o.DETACH))
-_IN_MEMORY = frozenset((*o.MOVEMENT, o.BUFFER))       # what may be no more than memory
+_IN_MEMORY = frozenset((*o.MOVEMENT, o.BUFFER))       # ops of nodes that may be views of memory
 _BUFFER, _PERMUTE = o.BUFFER, o.PERMUTE
 _NONE: Collection[UOp] = ()
 _REDUCING = frozenset((*o.REDUCE, o.FORMULA))         # a formula may have a reduction inside
 _MOST_SCHEDULES = 1024
-_running = held_at_fork(threading.RLock(), "schedule")      # a schedule's launches are bound to one run's addresses
+_running = held_at_fork(threading.RLock(), "schedule")      # the launches of a schedule are bound to one run at a time
 
 
 def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None = None,
             recompute: bool = False) -> list[UOp]:
-    """Compute all of these nodes together, and return each as a view of a BUFFER. `state` are the current settings,
-    if the caller has them. Values that are known are not computed again, unless `recompute`."""
+    """Compute all of these nodes together, and return each as a view of a BUFFER. `state` are the current settings, if
+    the caller has them. Values that are already in memory are computed again only with `recompute`."""
     device, state, trace = device or Device.DEFAULT, state or current_state(), recording()
     mode = state.kernel_mode, device, Device.registered
-    original: dict[UOp, UOp] = {}           # where the graph is rebuilt: the node that each of its nodes stands for
+    original: dict[UOp, UOp] = {}           # where the graph is rebuilt: {new node: the program's node it stands for}
     if recompute:
         normal = normalize(_sinks(nodes))
     else:
@@ -82,12 +82,12 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
 
 def _run(nodes: Sequence[UOp], normal: NormalizedGraph, mode: _Mode, state: State, trace: Trace | None,
          free: Collection[UOp], original: dict[UOp, UOp] | None) -> list[UOp]:
-    """Find a graph's schedule, run it, and return the values of its sinks, of which the nodes are views. With
-    `original` (as for `_find_schedule`), values that are likely to be needed again are kept."""
+    """Find the schedule of a graph, run it, and return the values of its sinks; the nodes are views of these. With
+    `original` (see `_find_schedule`), also keep values that are likely to be needed again."""
     sinks = normal.sinks
     normal, compiled, values, kept, served = _find_schedule(
         normal, mode, state.dynamic and (trace is None or trace.any_size), original if trace is None else None)
-    # the buffer of a value that is only reshaped gets that shape, so that the node is a BUFFER
+    # a value that the caller reads through a reshape gets a buffer of that shape, so that the node is a BUFFER
     shapes = None if sinks == nodes or normal.symbols else {
         below_reshapes(node): node.shape for node in reversed(nodes) if not node.symbolic}
     with _running:
@@ -95,7 +95,7 @@ def _run(nodes: Sequence[UOp], normal: NormalizedGraph, mode: _Mode, state: Stat
     if trace is not None:
         trace.records.append(Record(compiled, normal, results, served))
     if normal.symbols:
-        # memory is large enough for the longest of symbolic sizes
+        # memory is allocated for the upper bounds of symbolic sizes
         results = [made if made.shape == sink.shape else made.shrink([(0, n) for n in sink.shape])
                    for sink, made in zip(normal.sinks, results)]
     if kept is not None and original is not None:
@@ -105,21 +105,22 @@ def _run(nodes: Sequence[UOp], normal: NormalizedGraph, mode: _Mode, state: Stat
 
 def _graph_to_compute(nodes: Sequence[UOp], device: str, trace: Trace | None,
                       original: dict[UOp, UOp]) -> tuple[Sequence[UOp], NormalizedGraph]:
-    """The nodes over the values that are known, and what is left to compute of them; `original` is filled."""
-    if trace is not None or not registry.kept.rows:          # what is below kept values may be long, and is not walked
+    """Replace known values in the nodes by their memory; return the nodes, and the graph that is left to compute. Fill
+    `original`."""
+    if trace is not None or not registry.kept.rows:          # below kept values, graphs may be long: do not walk them
         normal = normalize(_sinks(nodes))
         if trace is None:
             known = registry.values.rows
             if not known or known.keys().isdisjoint(map(id, normal.order)):
                 return nodes, normal
         elif trace.values.keys().isdisjoint(normal.order):
-            return nodes, normal            # in a trace only its own values count: a replay would reuse earlier ones
+            return nodes, normal            # a trace uses only its own values: a replay would reuse earlier ones
     nodes = with_known_values(nodes, device, original)
     return nodes, normalize(_sinks(nodes))
 
 
 def _write_pieces(sinks: Collection[UOp], free: Collection[UOp], mode: _Mode, state: State) -> dict[UOp, UOp]:
-    """Compute the sinks that are a `free` buffer with one contiguous piece replaced, in place; return each with its
+    """Compute, in place, the sinks that replace one contiguous piece of a `free` buffer; return each with its
     BUFFER."""
     stored: dict[UOp, UOp] = {}
     for sink in sinks:
@@ -133,7 +134,7 @@ def _write_pieces(sinks: Collection[UOp], free: Collection[UOp], mode: _Mode, st
 
 
 def schedule_of(nodes: Sequence[UOp], device: str) -> list[Item]:
-    """The kernels that realizing these nodes would run; runs nothing."""
+    """Return the kernels that realizing these nodes would run, without running them."""
     sinks = _sinks(nodes)
     if not sinks:
         return []
@@ -144,7 +145,8 @@ def schedule_of(nodes: Sequence[UOp], device: str) -> list[Item]:
 
 
 def memory_of(nodes: Sequence[UOp], device: str) -> MemoryUse:
-    """The memory that realizing these nodes would need; compiles, because kernels pack factors, and runs nothing."""
+    """Return the memory that realizing these nodes would need. Compiles (kernels may need memory for packed factors);
+    runs nothing."""
     sinks = _sinks(nodes)
     if not sinks:
         return MemoryUse(0, 0, 0, 0)
@@ -152,7 +154,8 @@ def memory_of(nodes: Sequence[UOp], device: str) -> MemoryUse:
 
 
 def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
-    """What must be computed for these nodes, each once: the values below their views that are not in memory yet."""
+    """Return what must be computed for these nodes, each once: the values below their views that are not in
+    memory yet."""
     found: dict[UOp, None] = {}
     for node in nodes:
         while node.op in _VIEWS and (node.op is not _PERMUTE or not _is_permuted_lookup(node)):
@@ -163,18 +166,18 @@ def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
 
 
 def below_reshapes(node: UOp) -> UOp:
-    """What a node shows, below reshapes and detaches."""
+    """Return the node below reshapes and detaches."""
     return node.below(_RESHAPES)
 
 
 def _is_permuted_lookup(view: UOp) -> bool:
-    """Whether a view is stored as it is, not as the value below it: a GATHER has the axes that were looked up first,
-    and is stored in the order that was asked for."""
+    """Return whether a view is stored itself, rather than the value below it: a PERMUTE of a GATHER, whose first axes
+    are those that were looked up, is stored in the permuted order."""
     return view.op is o.PERMUTE and view.src[0].op is o.GATHER
 
 
 def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
-    """The node's views over its stored value; the node, if it was in memory before."""
+    """Rebuild a node's views over its stored value; return the node itself if it was in memory before."""
     out = stored.get(below_reshapes(node))
     if out is not None and out.shape == node.shape and not node.symbolic:
         return out
@@ -193,14 +196,15 @@ def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
 
 
 def is_result(node: UOp) -> bool:
-    """Whether a node is the used part of a buffer allocated for the upper bounds of its symbolic lengths."""
+    """Return whether a node is the used part of a buffer that was allocated for the upper bounds of symbolic
+    lengths."""
     return node.op is o.SHRINK and node.symbolic and node.src[0].op is o.BUFFER and all(
         bound == (0, n) for bound, n in zip(node.arg.bounds, node.shape)) and \
         node.src[0].shape == tuple(map(upper_bound, node.shape))
 
 
 def run_call(call: UserCall, results: Sequence[tuple[Shape, DType]], inputs: Sequence[UOp], device: str) -> list[UOp]:
-    """Launch a user's function on buffers, with new buffers for its results; a trace records it as a schedule."""
+    """Launch a user's function on buffers, with new buffers for its results. A trace records it as a schedule."""
     sizes = [*[(n.shape, n.dtype) for n in inputs], *results]
     slots = [Slot(shape, dtype, device) for shape, dtype in sizes]
     made = range(len(inputs), len(slots))
@@ -224,15 +228,15 @@ def run_call(call: UserCall, results: Sequence[tuple[Shape, DType]], inputs: Seq
 # -- finding a schedule again --------------------------------------------------------------------------------
 @dataclass(eq=False)
 class _ScheduleVariants:
-    """The schedules of one structure: one for the constants it was first seen with, and one that takes as arguments
-    the constants that were seen to change."""
+    """The schedules of one graph structure: one for the constants it was first seen with, and one that takes the
+    constants that were seen to change as arguments."""
     constants: list[UOp]         # equal numbers are one node, to the bit
     first: CompiledSchedule
     varying: tuple[int, ...] = ()
     general: CompiledSchedule | None = None
 
     def for_constants(self, normal: NormalizedGraph, device: str) -> CompiledSchedule:
-        """The schedule for the numbers of this graph, others than those of the first."""
+        """Return the schedule for a graph whose constants differ from those of the first schedule."""
         changed = tuple(i for i, (new, old) in enumerate(zip(normal.constants, self.constants))
                         if i in self.varying or scalar_bytes(new.arg, new.dtype) != scalar_bytes(old.arg, new.dtype))
         if self.general is None or changed != self.varying:
@@ -240,13 +244,13 @@ class _ScheduleVariants:
         return self.general
 
 
-# Settings that decide about kernels, a device, and the version of the table of devices: a plan runs on the device it
-# was made for, within its limits of fusion, which an open device does not change
+# What a schedule depends on besides its graph: the settings that decide about kernels, the device (for its limits of
+# fusion, too), and the version of the table of devices
 _Mode = tuple[Any, str, int]
 
 
 class _KnownGraphs:
-    """What is known of graphs that were scheduled before."""
+    """Schedules and other results that were computed for earlier graphs."""
 
     def __init__(self, uses_disk: bool = True):
         self.schedules: dict[tuple[_Mode, Any], _ScheduleVariants | ServedGraph] = {}      # by the graph's key
@@ -260,7 +264,7 @@ _known = _KnownGraphs()
 
 @contextmanager
 def forgotten_schedules() -> Iterator[None]:
-    """Inside, graphs are scheduled anew, so that observers see it; compiled kernels are still found again."""
+    """Make graphs be scheduled anew inside the block, so that observers see it; compiled kernels are still reused."""
     global _known
     before, _known = _known, _KnownGraphs(uses_disk=False)
     try:
@@ -270,19 +274,19 @@ def forgotten_schedules() -> Iterator[None]:
 
 
 class _Found(NamedTuple):
-    """How a graph is computed."""
-    normal: NormalizedGraph                 # what to run the schedule with: loops in Python may be recurrences in it
+    """A compiled schedule, and what to run it with."""
+    normal: NormalizedGraph                 # the graph that it computes: may have recurrences in place of Python loops
     compiled: CompiledSchedule
     values: tuple[int, ...]                 # of its variables
-    kept: ScheduledGraph | None = None      # if it keeps values, which are then the last sinks
-    served: ServedGraph | None = None       # if it has kernels for all sizes, those
+    kept: ScheduledGraph | None = None      # set if the run keeps values for later graphs: the last sinks
+    served: ServedGraph | None = None       # set if its kernels serve all sizes
 
 
 def _find_schedule(normal: NormalizedGraph, mode: _Mode, any_size: bool = False,
                    original: Mapping[UOp, UOp] | None = None) -> _Found:
-    """The compiled schedule of a graph, made once for its structure and constants. With `any_size`, it may be one that
-    serves graphs of other sizes too. With `original` (the node that each node stands for, where the graph was rebuilt),
-    it may keep values."""
+    """Return the compiled schedule of a graph; one is made for each new structure, and for new constants. With
+    `any_size`, it may be a schedule that serves graphs of other sizes too. With `original` ({new node: the node it
+    stands for}, where the graph was rebuilt), the schedule may keep values for later graphs."""
     variants = _known.schedules.get((mode, normal.key))
     kept = None
     if type(variants) is ServedGraph:
@@ -302,8 +306,8 @@ def _find_schedule(normal: NormalizedGraph, mode: _Mode, any_size: bool = False,
 
 
 def _new_schedule(normal: NormalizedGraph, mode: _Mode, any_size: bool, original: Mapping[UOp, UOp] | None) -> _Found:
-    """The schedule of a graph of new structure: with recurrences, for any length; one that serves all sizes of a family
-    of graphs; or compiled for its own sizes."""
+    """Make the schedule of a graph of new structure: with recurrences, for loops of any length; else one that serves
+    all sizes of a family of graphs; else one for its own sizes."""
     of_any_length = _with_recurrences(normal)
     if of_any_length is None and any_size and not normal.symbols:
         served = _known.size_families.schedule_for(normal, mode, _compile_for_all_sizes)
@@ -327,7 +331,7 @@ def _served(normal: NormalizedGraph, served: ServedGraph) -> _Found:
 
 
 def _with_recurrences(normal: NormalizedGraph) -> NormalizedGraph | None:
-    """The graph with recurrences in the place of loops in Python; None if there are none."""
+    """Replace loops that were written in Python by recurrences; return None if there are none."""
     reductions = sum([n.op in _REDUCING for n in normal.order])        # each step of a loop has one
     if not settings.DYNAMIC or settings.NOOPT or normal.symbols or reductions < LEAST_STEPS:
         return None
@@ -337,7 +341,8 @@ def _with_recurrences(normal: NormalizedGraph) -> NormalizedGraph | None:
 
 def _compile_for_all_sizes(normal: NormalizedGraph, sizes: SizeFormulas, mode: _Mode) -> \
         tuple[CompiledSchedule, tuple[Sequence[Symbol], Sequence[Formula]]]:
-    """A schedule that serves all sizes of a family of graphs; and their variables, with a formula for each size."""
+    """Compile a schedule that serves all sizes of a family of graphs; return it with its variables and a formula for
+    each size."""
     device = str.__str__(mode[1])                    # as in `_compile`
     variables: tuple[Sequence[Symbol], Sequence[Formula]]
 
@@ -348,32 +353,33 @@ def _compile_for_all_sizes(normal: NormalizedGraph, sizes: SizeFormulas, mode: _
 
     def schedule() -> Schedule:
         nonlocal variables
-        planned, variables = _kept_or_made(normal, sizes.scalars, device, (mode[0], device, sizes), make)
+        planned, variables = _cached_schedule(normal, sizes.scalars, device, (mode[0], device, sizes), make)
         return planned
 
     return _prepared(normal, schedule, sizes.scalars), variables
 
 
 def _limits(device: str) -> FusionLimits:
-    """What pays on a device; where it has no target, as on a CPU."""
+    """Return the limits of fusion that pay on a device; those of CPUs if it has no target."""
     target = getattr(Device[device], "target", None)
     return CPU_LIMITS if target is None else target.fusion
 
 
 def _stores_scores(device: str, dtype: DType, width: int) -> str | None:
-    """Why a device should store the scores of a softmax in memory, for factors of this type; None if it should not."""
+    """Say why a device should store the scores of a softmax in memory, for factors of this type; None if it
+    should not."""
     target = getattr(Device[device], "target", None)
     return None if target is None else target.why_scores_are_stored(dtype, width)
 
 
 def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> CompiledSchedule:
-    device = str.__str__(device)                     # plain, where an adapter has names of a class of its own
+    device = str.__str__(device)                     # a plain str: the device names of an adapter may be a subclass
 
     def make() -> tuple[Schedule, None]:
         return make_schedule(*with_params(normal, scalars), device, _stores_scores, _limits(device)), None
 
     parts = kernel_mode(), scalars
-    return _prepared(normal, lambda: _unrolled(_kept_or_made(normal, scalars, device, parts, make)[0]), scalars)
+    return _prepared(normal, lambda: _unrolled(_cached_schedule(normal, scalars, device, parts, make)[0]), scalars)
 
 
 def _unrolled(planned: Schedule) -> Schedule:
@@ -381,8 +387,8 @@ def _unrolled(planned: Schedule) -> Schedule:
 
 
 def _prepared(normal: NormalizedGraph, schedule: Callable[[], Schedule], scalars: tuple[int, ...]) -> CompiledSchedule:
-    """Schedule and compile a graph. Meanwhile Python's garbage collector is off: there are few dead cycles, and to
-    go through all nodes that a compilation makes, again and again, takes an eighth of its time."""
+    """Schedule and compile a graph, with Python's garbage collector switched off: a compilation makes many nodes and
+    few dead cycles, and going through all the nodes again and again takes an eighth of its time."""
     def compiled(planned: Schedule) -> CompiledSchedule:
         kind = RecurrentSchedule if planned.has_recurrence else CompiledSchedule
         return kind(planned, scalars, len(normal.buffers))
@@ -399,23 +405,23 @@ def _prepared(normal: NormalizedGraph, schedule: Callable[[], Schedule], scalars
             gc.enable()
 
 
-def _kept_or_made(normal: NormalizedGraph, scalars: tuple[int, ...], device: str, parts: tuple[Any, ...],
+def _cached_schedule(normal: NormalizedGraph, scalars: tuple[int, ...], device: str, parts: tuple[Any, ...],
                   make: Callable[[], tuple[Schedule, Any]]) -> tuple[Schedule, Any]:
-    """A schedule from the disk cache, or made and kept there; and the second value that `make` returned. `parts` are
-    what it depends on besides the graph and its devices."""
-    if not settings.CACHE or not _known.uses_disk or observers or not can_be_kept(normal.order):
+    """Read a schedule, and the second value that `make` returned with it, from the disk cache, or make and store them.
+    `parts` are what the schedule depends on besides the graph and its devices."""
+    if not settings.CACHE or not _known.uses_disk or observers or not is_cacheable(normal.order):
         return make()
     devices = {device, *[n.device or device for n in normal.buffers]}
-    name = name_on_disk(normal, scalars, (*parts, _limits(device), *map(_units, sorted(devices))))
+    name = name_on_disk(normal, scalars, (*parts, _limits(device), *map(_matrix_units, sorted(devices))))
     order = list(normal.order)
-    found = kept_schedule(name, order)
+    found = load_schedule(name, order)
     if found is None:
         found = make()
-        keep_schedule(name, *found, order)
+        store_schedule(name, *found, order)
     return found
 
 
-def _units(device: str) -> tuple[Any, ...]:
-    """What of a device's target `_stores_scores` depends on."""
+def _matrix_units(device: str) -> tuple[Any, ...]:
+    """Return what `_stores_scores` depends on of a device's target."""
     target = getattr(Device[device], "target", None)
     return (device,) if target is None else (device, target.groups, *[unit.name for unit in target.units])

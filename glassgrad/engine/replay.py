@@ -1,8 +1,9 @@
-"""Run a trace again as one list of commands. In: a `Trace`, and where its inputs come from. Out: `Replay`.
+"""Merge a trace into one list of launches that can run again. In: a `Trace`, and where its inputs come from. Out:
+`Replay`.
 
 The schedules of a trace are merged into one, which is compiled like any other. What never changes (memory between
-kernels, constants) is bound once; buffers of inputs and results that outlive the call have symbols, and are bound anew
-each time, by writing their address into the launches that use them.
+kernels, constants) is bound once. The buffers of inputs and of results that outlive the call have symbols: each call
+binds them anew by writing their addresses into the launches that use them.
 """
 
 from __future__ import annotations
@@ -32,32 +33,33 @@ if TYPE_CHECKING:
 
 
 class PartialUpdate(NamedTuple):
-    """A result that is an earlier value with a part replaced, and the number of elements copied for it."""
+    """A result that is an earlier value with a part replaced, and the number of elements that are copied from that
+    value (0 if the part is written in place)."""
     source: UOp
     copied: Any                              # ctypes.c_int64
     size: int
 
 
 class _MergedSchedules:
-    """All schedules of a trace as one. Each buffer and each scalar has a slot; the slots that schedules have for it are
-    pieces of that."""
+    """All schedules of a trace as one. Each buffer and each scalar has a slot; the slots that the single schedules have
+    for it are pieces of that slot."""
 
     def __init__(self, records: Sequence[Record]):
         self.buffers = list(dict.fromkeys(n.base for r in records for n in (*r.normal.buffers, *r.results)))
-        self.numbers = [number for record in records for number in _numbers(record)]
+        self.scalars = [number for record in records for number in _scalars_of(record)]
         slots = [Slot(base.shape, base.dtype, base.device) for base in self.buffers]
         slots += [Slot((), dtype, None) for record in records for dtype in record.compiled.cell_types]
         self.slot_of = {base: slot for slot, base in enumerate(self.buffers)}
         self.planned = Schedule([], slots, len(slots), sinks=[self.slot_of[n] for r in records for n in r.results])
         self.programs: list[Any] = []
-        self.items: list[Item] = []              # as the schedules have them; observers know these
+        self.items: list[Item] = []              # the items of the single schedules, which observers were told about
         cells = len(self.buffers)
         for record in records:
             self._add(record, range(cells, cells + len(record.compiled.cell_types)))
             cells += len(record.compiled.cell_types)
 
     def _add(self, record: Record, cells: Sequence[int]) -> None:
-        """Add a schedule, whose scalars have the slots `cells` here."""
+        """Add a schedule, whose scalars get the slots `cells`."""
         compiled, slots, first = record.compiled, self.planned.slots, len(self.planned.slots)
         wholes = [(self.slot_of[node.base], address - node.base.arg.address)
                   for node, address in zip(record.normal.buffers, record.normal.addresses)]
@@ -79,7 +81,7 @@ class _MergedSchedules:
         self.items += compiled.items
 
     def whole(self, slot: int) -> int:
-        """The slot that another is a piece of; itself, if it is none."""
+        """Return the slot that this one is a piece of, or the slot itself."""
         whole = self.planned.slots[slot].whole
         return slot if whole is None else whole
 
@@ -95,9 +97,9 @@ class _MergedSchedules:
             [rows[number] for number in sorted(kept)] for rows in (self.items, self.programs, self.planned.items))
 
 
-def _numbers(record: Record) -> list[tuple[Cell | Symbol | None, Any]]:
-    """The scalars of a schedule with their values: cells and variables, which each call writes, and what is the same in
-    all calls: the sizes that kernels for all sizes run with, and constants."""
+def _scalars_of(record: Record) -> list[tuple[Cell | Symbol | None, Any]]:
+    """Return the scalars of a schedule with their values: cells and variables, which each call writes, and those (as
+    None) that are the same in all calls: constants, and the sizes that kernels for all sizes run with."""
     normal = record.normal
     written: list[Cell | Symbol] = [*[n.arg for n in normal.cells], *normal.symbols]
     same = [*(record.served.values if record.served is not None else ()),
@@ -106,10 +108,11 @@ def _numbers(record: Record) -> list[tuple[Cell | Symbol | None, Any]]:
 
 
 class Replay:
-    """The launches of a trace as one compiled schedule. `outside` are the buffers to be bound each time, with the
-    symbols they are bound by; all else is bound here. `renewed` are the buffers that results of a call replace."""
+    """The launches of a trace as one compiled schedule. `outside` has the buffers that each call binds, with their
+    symbols; all other memory is bound once. `updated` are the buffers of weights and gradients that a call gives a new
+    value."""
 
-    def __init__(self, trace: Trace, outside: dict[UOp, UOp], renewed: Set[UOp]):
+    def __init__(self, trace: Trace, outside: dict[UOp, UOp], updated: Set[UOp]):
         merged = _MergedSchedules(trace.records)
         made = {node for record in trace.records for node in record.results}
         flags = {flag.buffer for flag in trace.flags}
@@ -117,30 +120,30 @@ class Replay:
         self.compiled = compiled = CompiledSchedule(merged.planned, (), len(merged.buffers), merged.programs)
         self.items, self.programs, self.costs = merged.items, compiled.programs, compiled.costs
         self.is_long = sum(map(backend.longest_work, self.programs)) > backend.LONG_WORK
-        self._kept = [base for base in merged.buffers if base not in outside]     # constants, and between two schedules
+        self._kept = [base for base in merged.buffers if base not in outside]     # keeps their memory alive
         self.streams = {n.src[1].arg for record in trace.records for n in record.normal.order
                         if n.op is o.RANDOM and n.src[1].op is o.SCALAR}       # cells that count random streams
         self._place(merged)
         self._find_slots(merged, outside)
         self._bind_plans()
-        self._flags: list[tuple[int, int]] = []               # (address, bound) of values that can end a run
-        self.pause = 0                                        # launches that run before the flags are checked
+        self._flags: list[tuple[int, int]] = []               # (address, bound): a value below its bound ends the run
+        self.pause = 0                                        # number of launches before the flags are checked
         self.updates = self._updates()
-        self.memory = self._memory({*merged.buffers} - renewed, made)
+        self.memory = self._memory({*merged.buffers} - updated, made)
 
     def _place(self, merged: _MergedSchedules) -> None:
-        """Find the addresses of all that is bound once, and of the scalars that each call writes (`numbers`)."""
+        """Find the addresses of all that is bound once, and of the scalars that each call writes (`scalars`)."""
         buffers, compiled = merged.buffers, self.compiled
         self._blocks: list[Any] = []                          # the arenas
         self._addresses = [base.arg.address for base in buffers] + compiled.unbound
-        compiled.write_numbers([value for _, value in merged.numbers])
+        compiled.write_scalars([value for _, value in merged.scalars])
         compiled.allocate_arenas(self._addresses, compiled.layout, self._blocks)
-        # cells and variables, with the address of the value
-        rows = zip(merged.numbers, compiled.cell_types, self._addresses[len(buffers):])
-        self.numbers = [(number, dtype, address) for (number, _), dtype, address in rows if number is not None]
+        # (cell or variable, its type, the address of its value)
+        rows = zip(merged.scalars, compiled.cell_types, self._addresses[len(buffers):])
+        self.scalars = [(number, dtype, address) for (number, _), dtype, address in rows if number is not None]
 
     def _find_slots(self, merged: _MergedSchedules, outside: dict[UOp, UOp]) -> None:
-        """Find the slots of each symbol, with byte offsets."""
+        """Find the slots of each symbol, with their byte offsets in its buffer."""
         self._slots: dict[UOp, dict[int, int]] = {symbol: {} for symbol in outside.values()}
         for slot, row in enumerate(merged.planned.slots):
             whole = merged.whole(slot)
@@ -149,8 +152,8 @@ class Replay:
 
     # -- memory --------------------------------------------------------------------------------------------
     def _memory(self, given: Set[UOp], made: Set[UOp]) -> MemoryUse:
-        """The memory of a call: arena, inputs, and results twice, because those of the call before are alive. Weights
-        that a call replaces count as results."""
+        """Return the memory of a call: arena, inputs, and results twice, because those of the call before are still
+        alive. Weights that a call replaces count as results."""
         total = lambda nodes: sum(node.arg.nbytes for node in nodes)
         kept = made & {*self._kept}
         between = sum(block.nbytes for _, block in self._blocks) + total(kept)
@@ -162,20 +165,22 @@ class Replay:
                 memory.release(block)
 
     def _bind_plans(self) -> None:
-        """Bind what never changes, and find where the addresses of symbols are written: on the CPU, one plan."""
+        """Bind what never changes, and find where the launches have the addresses of symbols. On the CPU there is one
+        plan."""
         self._plans: list[Any] = [segment.plan for segment in self.compiled.segments]
         for plan in self._plans:
             plan.bind(self._addresses)
         only: Any = self._plans[0] if len(self._plans) == 1 else None
-        self.at_once = only is not None and only.uninterrupted       # one foreign call: nothing comes in between
-        self.ends_early = self.at_once and only.ends_early           # a flag can end a run in the middle
+        self.is_one_call = only is not None and only.uninterrupted       # a run can complete as one foreign call
+        self.ends_early = self.is_one_call and only.ends_early           # a flag can end a run in the middle
         uses = [plan.uses() for plan in self._plans]
         self.pointers = {symbol: [(array, position, offset) for slot, offset in places.items()
                                   for by_slot in uses for array, position in by_slot.get(slot, ())]
                          for symbol, places in self._slots.items()}
 
     def _updates(self) -> dict[UOp, PartialUpdate]:
-        """The results that may be written over the value they replace a part of: nothing reads it afterwards."""
+        """Find the results that replace a part of a value and may overwrite it, because nothing reads the old value
+        afterwards."""
         symbols = {slot: symbol for symbol, places in self._slots.items() for slot, offset in places.items()
                    if not offset}
         updates = {}
@@ -192,8 +197,8 @@ class Replay:
         return any(not self._slots[symbol].keys().isdisjoint(item.slots) for item in self.compiled.items[number + 1:])
 
     def check(self, flags: Sequence[RunCheck]) -> None:
-        """Let a run end early if the flags, once they are written, report an error. Where a plan cannot end early, the
-        caller checks them after each run, and no result counts as written after the check."""
+        """Let a run end early if the flags report an error once they are written. If the plan cannot end early, the
+        caller checks the flags after each run, and no result counts as written after the check."""
         if not self.ends_early:
             self.pause = len(self.items) + 1
             return
@@ -204,25 +209,25 @@ class Replay:
         self.pause = writers[-1] + 1 if writers else len(self.items)
         self._plans[0].check(self.pause, self._flags)
 
-    def stays(self, symbols: Collection[UOp]) -> None:
-        """These results are written in place: their bytes count once, and as a failed call must leave the values there
-        whole, a run is not interrupted once the first of them is written."""
+    def write_in_place(self, symbols: Collection[UOp]) -> None:
+        """Declare that these results are written in place. Their bytes then count once, and a run is not interrupted
+        from the first of them on, because a failed call must leave the old values whole."""
         self.memory = self.memory._replace(results=self.memory.results - sum(s.arg.nbytes for s in symbols))
         first = [number for symbol in symbols for number in self._writers(symbol)]
-        if first and self.at_once:
+        if first and self.is_one_call:
             self._plans[0].keep_together(min(first))
 
     def _writers(self, symbol: UOp) -> list[int]:
         return [i for i, item in enumerate(self.compiled.items)
                 if not self._slots[symbol].keys().isdisjoint(item.slots[:item.results])]
 
-    def waits(self, symbol: UOp) -> bool:
-        """Whether a result is written only after the flags are checked."""
+    def waits_for_checks(self, symbol: UOp) -> bool:
+        """Return whether a result is written only after the flags are checked."""
         return min(self._writers(symbol), default=-1) >= self.pause
 
-    def rewrites(self, source: UOp, result: UOp) -> bool:
-        """Whether one symbol's value may be written over another's: nothing reads the old one afterwards, and the
-        launch that writes the new one reads of it just the element that it writes."""
+    def may_overwrite(self, source: UOp, result: UOp) -> bool:
+        """Return whether one symbol's value may be written over another's: nothing reads the old value afterwards, and
+        the launch that writes an element of the new value reads just that element of the old one."""
         writers = self._writers(result)
         if len(writers) != 1 or self._read_after(writers[0], source):
             return False
@@ -240,7 +245,7 @@ class Replay:
             array[position] = address + offset
 
     def prepare(self) -> None:
-        """Take the settings as they are now; `run` does not look at them."""
+        """Take over the present settings; `run` does not look at settings."""
         runners = [plan.runner() for plan in self._plans]
         self._run = runners[0] if len(runners) == 1 else lambda: any(run() for run in runners)
         self._debug = settings.DEBUG
@@ -248,7 +253,7 @@ class Replay:
             report_parts([(segment.device, segment.items) for segment in self.compiled.segments])
 
     def run(self) -> bool:
-        """Run every launch, in order; return whether a flag ended the run."""
+        """Run all launches in order; return whether a flag ended the run."""
         start = perf_counter()
         watched = self._debug or observers
         ended = self.compiled.run_watched(self, self._debug, None, self._is_flagged) if watched else self._run()
@@ -260,11 +265,11 @@ class Replay:
         return ended
 
     def stopwatches(self) -> list[Stopwatch]:
-        """A stopwatch for each plan, for the settings of now."""
+        """Return a stopwatch for each plan, under the present settings."""
         return self.compiled.stopwatches()
 
     def _is_flagged(self, number: int) -> bool:
-        """Whether the flags, which are checked before the kernel of this number, report an error."""
+        """Return whether the flags report an error, if they are checked before the kernel of this number."""
         return number == self.pause and any(
             int.from_bytes(Device[self.compiled.segments[0].device].copy_out(address, 4), "little", signed=True) < bound
             for address, bound in self._flags)

@@ -1,8 +1,9 @@
-"""A graph without its buffers: the key by which schedules are found again. In: sinks. Out: `NormalizedGraph`.
+"""Separate the structure of a graph from its buffers and numbers. In: sinks. Out: `NormalizedGraph`, whose key is that
+of the schedule cache.
 
-Buffers, scalar cells and float constants are lifted out, in the order a walk meets them; what is left is structure.
-Two training steps on new batches have the same structure, so the second needs no scheduling. A slice that is one piece
-of its buffer (`X[i:i + 64]`) counts as a buffer of its own, so that the next batch is the same graph too.
+Buffers, scalar cells and float constants are lifted out, in the order in which a walk meets them. What is left is
+structure: two training steps on new batches have the same structure, so the second needs no scheduling. A slice that is
+one contiguous piece of its buffer (`X[i:i + 64]`) counts as a buffer, so that the next batch is the same graph too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from glassgrad.runtime.schedule_cache import schedule_name
 
 @dataclass(eq=False, slots=True)
 class NormalizedGraph:
-    """Structure and what was lifted out of it."""
+    """The structure of a graph, and what was lifted out of it."""
     key: tuple[Any, ...]
     order: Collection[UOp]
     sinks: Sequence[UOp]
@@ -33,14 +34,14 @@ class NormalizedGraph:
     constants: list[UOp]         # CONST nodes of float type
 
     def with_sinks(self, rows: Sequence[int]) -> NormalizedGraph:
-        """The same graph, with the values of these rows as sinks too."""
+        """Return the same graph with the values of these rows as sinks, too."""
         order = list(self.order)
         return NormalizedGraph((*self.key, *rows), self.order, [*self.sinks, *[order[row] for row in rows]],
                                self.buffers, self.addresses, self.cells, self.symbols, self.constants)
 
     @property
     def values(self) -> tuple[int, ...]:
-        """What the variables are now."""
+        """The present values of the variables."""
         return tuple(map(value_of, self.symbols))
 
 
@@ -48,38 +49,38 @@ _BUFFER, _CONST, _DETACH = o.BUFFER, o.CONST, o.DETACH
 _NONE: Any = ()
 _NOTHING: dict[Any, Any] = {}
 _DEEP = 200                 # nested calls; Python allows 1000
-_IN_ORDER = -1              # each node comes after those under it already
-_SPECIAL = frozenset((o.DETACH, o.GRADIENT, o.SHRINK))       # ops whose row is not just their fields and sources
+_IN_ORDER = -1              # the nodes to add are in order: each comes after its sources
+_SPECIAL = frozenset((o.DETACH, o.GRADIENT, o.SHRINK))       # ops whose row is more than their fields and sources
 
 
 def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
-    """Take a graph apart into structure and leaves."""
+    """Separate a graph into structure and leaves."""
     found = _Walk(sinks)
     if found.targets and any([piece.src[0] in found.targets for piece in found.pieces]):
-        found = _Walk(sinks, found.targets)      # gradients go to the whole, not to a piece of it
+        found = _Walk(sinks, found.targets)      # a piece of a target stays a view: its gradient goes to the whole
     return found
 
 
 class _Walk(NormalizedGraph):
-    """One walk over a graph, depth first: a node's row comes after those of its sources, which it refers to by number.
-    Slices of the nodes in `whole` are not taken for buffers."""
+    """One depth-first walk over a graph. The row of a node comes after the rows of its sources, to which it refers by
+    number. Slices of nodes in `whole` do not count as buffers."""
 
     def __init__(self, sinks: Sequence[UOp], whole: Collection[UOp] = _NONE):
         self.sinks, self.whole, self.special = sinks, whole, _SPECIAL
         self.rows: list[tuple[Any, ...]] = []
         self.order: dict[UOp, int] = {}          # the number of each node's row
         self.buffers, self.addresses, self.constants = [], [], []
-        # most graphs have none of these: they are empty until `special_row` finds one
+        # most graphs have none of these; `special_row` replaces the empty constants when it finds one
         self.cells = _NONE
         self.symbols: dict[Symbol, Symbol] = _NOTHING      # variables, renamed by the order in which they occur
-        self.pieces: dict[UOp, int] = _NOTHING   # slices that are one piece, and where each begins
-        self.targets: set[UOp] = _NONE           # of gradients
+        self.pieces: dict[UOp, int] = _NOTHING   # {slice that is one contiguous piece: its address}
+        self.targets: set[UOp] = _NONE           # nodes that GRADIENT nodes are the gradients of
         self.add(sinks, _DEEP)
         self.key = (*self.rows, *map(self.order.__getitem__, sinks))
 
     def add(self, nodes: Sequence[UOp], depth: int) -> None:
-        """Add the nodes that are not there yet, each after those under it; `depth` is how many more calls may nest,
-        or `_IN_ORDER`."""
+        """Add the nodes that are not there yet, each after its sources; `depth` is how many more calls may nest, or
+        `_IN_ORDER`."""
         places, rows = self.order, self.rows
         for node in nodes:
             if node in places:
@@ -96,7 +97,7 @@ class _Walk(NormalizedGraph):
                     self.add_deep(src)
                 if op in self.special or node.symbolic:
                     row = self.special_row(node)
-                elif len(src) == 2:                  # most have one or two; to go over all sources of a node costs more
+                elif len(src) == 2:                  # most nodes have one or two sources: no loop over them
                     row = (op, dtype, node.arg, places[src[0]], places[src[1]])
                 elif len(src) == 1:
                     row = (op, dtype, node.arg, places[src[0]])
@@ -111,18 +112,18 @@ class _Walk(NormalizedGraph):
             rows.append(row)
 
     def add_deep(self, nodes: Sequence[UOp]) -> None:
-        """The same without recursion, for a graph of any depth."""
+        """Add nodes without recursion, for a graph of any depth."""
         self.add(toposort(nodes, lambda n: [s for s in n.src if s not in self.order]), _IN_ORDER)
 
     def special_row(self, node: UOp) -> tuple[Any, ...]:
-        """The row of a node whose row is not just its fields."""
+        """Return the row of a node that needs more than its fields and sources."""
         op, dtype, arg, src = node.op, node.dtype, node.arg, node.src
         if op is _CONST:
             return (op, dtype, type(arg), struct.pack("d", arg) if dtype.kind == "f" else arg)
         if op is o.SCALAR:
             self.cells = [*self.cells, node]
             return (op, dtype)
-        if op is _DETACH:             # of its argument (a token, a gradient) only a formula's name is structure
+        if op is _DETACH:             # its argument (a token, a gradient) is no structure, except for a formula's name
             arg = arg.name if len(src) > 1 else ""
             src = src if arg else src[:1]
         elif op is o.GRADIENT:
@@ -143,13 +144,15 @@ class _Walk(NormalizedGraph):
 
 
 def _renamed(arg: Any, symbols: dict[Symbol, Symbol]) -> Any:
-    """An argument with its variables numbered as they occur: neither a name nor a value is structure."""
+    """Rename the variables in an argument by the order in which they occur: neither their names nor their values are
+    structure."""
     return replaced(arg, lambda symbol: symbols.setdefault(
         symbol, Symbol(f"v{len(symbols)}", symbol.low, symbol.high)))
 
 
 def _piece(node: UOp, pieces: dict[UOp, int]) -> int | None:
-    """The address at which a SHRINK (or a reshape of one) begins that takes one contiguous piece of a buffer."""
+    """Return the address of a SHRINK (or a reshape of one) that takes one contiguous piece of a buffer; None for any
+    other."""
     source = node.src[0]
     begin = source.arg.address if source.op is o.BUFFER and node.op is o.SHRINK else pieces.get(source)
     if begin is None or node.op is o.RESHAPE:
@@ -159,8 +162,8 @@ def _piece(node: UOp, pieces: dict[UOp, int]) -> int | None:
 
 
 def with_params(normal: NormalizedGraph, scalars: Sequence[int]) -> tuple[list[UOp], list[UOp]]:
-    """The sinks with PARAMs as leaves, and the list of these PARAMs by slot: those of buffers, cells, variables, and of
-    the constants numbered in `scalars`."""
+    """Rebuild the sinks with PARAMs as leaves; return them, and the PARAMs by slot: of buffers, cells and variables,
+    and of the constants numbered in `scalars`."""
     leaves, constants = [*normal.buffers, *normal.cells], [normal.constants[i] for i in scalars]
     first = len(leaves)
     names = {s: Symbol(f"v{i}", s.low, s.high) for i, s in enumerate(normal.symbols)}
@@ -178,7 +181,7 @@ def with_params(normal: NormalizedGraph, scalars: Sequence[int]) -> tuple[list[U
 
 
 def scalar_bytes(value: Any, dtype: DType) -> bytes:
-    """A scalar as the eight bytes of its cell."""
+    """Return a scalar as the eight bytes of its cell."""
     if dtype.kind == "f":
         code = {"float64": "d"}.get(dtype.name, "f")
         return array(code, [value]).tobytes().ljust(8, b"\0")     # beyond float32 is infinity, where struct refuses
@@ -186,8 +189,8 @@ def scalar_bytes(value: Any, dtype: DType) -> bytes:
 
 
 def name_on_disk(normal: NormalizedGraph, scalars: Sequence[int], parts: tuple[Any, ...]) -> str:
-    """The name of a graph's schedule in the disk cache. The constants numbered in `scalars` are arguments, `parts` are
-    what else it depends on."""
+    """Return the name of a graph's schedule in the disk cache. The constants numbered in `scalars` are arguments;
+    `parts` are what the schedule depends on besides the graph."""
     constants = [c.arg for i, c in enumerate(normal.constants) if i not in scalars]
     bounds = [(s.low, s.high) for s in normal.symbols]             # a variable in the key shows only its name
     bits = struct.pack(f"{len(constants)}d", *constants).hex()

@@ -1,8 +1,8 @@
-"""Capture what a function launches, then replay it as one native call. In: a function of tensors. Out: `TinyJit`.
+"""Record what a function launches, then replay it as one native call. In: a function of tensors. Out: `TinyJit`.
 
-The contract is docs/guide/jit.md, "The jit's rules": what a replay does, what is guarded, what is refused, and what the
-jit cannot see. In short: the first calls run as they are and are traced (trace.py); when two traces were the same work,
-later calls are replays (replay.py) for as long as everything that the function can see is as it was (guards.py).
+docs/guide/jit.md, "The jit's rules", is the contract: what a replay does, what is guarded, what is refused, and what
+the jit cannot see. In short: the first calls run as they are and are traced (trace.py). Once two traces did the same
+work, later calls are replays (replay.py), as long as everything that the function can see is unchanged (guards.py).
 Builds no kernels. Of devices it reads the default one and which are registered: both are part of a capture's key.
 """
 
@@ -22,7 +22,7 @@ from glassgrad.base.settings import current_state, settings
 from glassgrad.compiler.graph.node import WeakNodeDict
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.jit.compare_traces import TraceWork, difference, facts_of, narrow
+from glassgrad.jit.compare_traces import TraceWork, difference, facts_of, keep_common_holders
 from glassgrad.jit.guards import Stale
 from glassgrad.jit.plain_values import SymbolNames, describe
 from glassgrad.jit.replay import CapturedCall
@@ -43,12 +43,12 @@ class _JitModule(ModuleType):
 
 sys.modules[__name__].__class__ = _JitModule
 
-_MOST_TRACES = 4           # of one combination of arguments and one state (which tensors are computed, which have a
-                           # gradient) before a function that keeps changing is refused
+_MOST_TRACES = 4           # of one combination of arguments and one state (which tensors are in memory, which have a
+                           # gradient) before a function whose work keeps changing is refused
 _MOST_VARIANTS = 8         # captures of one combination, for guarded values that change back and forth
-_MOST_COMBINATIONS = 64    # kept: a step number among the arguments makes every call a new one. Also traces and
-                           # captures of one combination: `for w in weights: step(w)` has one for each w
-_MANY_CAPTURES = 16        # captures after which a function that is hardly ever replayed says so
+_MOST_COMBINATIONS = 64    # that are kept: with a step number as argument, each call is a new one. Also limits the
+                           # traces and captures of one combination: `for w in weights: step(w)` has one for each w
+_MANY_CAPTURES = 16        # captures after which a function that is hardly ever replayed prints a notice
 
 
 class TinyJit:
@@ -61,7 +61,7 @@ class TinyJit:
     """
 
     def __new__(cls, function: Callable[..., Any] | None = None, **options: Any) -> Any:
-        """@TinyJit, or @TinyJit(prune=True), which is the same: launches whose results cannot be read are dropped."""
+        """Make @TinyJit and @TinyJit(prune=True) the same: launches whose results cannot be read are always dropped."""
         return functools.partial(cls, **options) if function is None else super().__new__(cls)
 
     def __init__(self, function: Callable[..., Any], prune: bool = True, optimize: bool = True):
@@ -76,14 +76,15 @@ class TinyJit:
         self._known: dict[Any, _Combination] = {}
         self._latest: tuple[list[Any], Any] = ([], None)       # the form and the combination of the last call
         self._lock = threading.RLock()         # a replay binds the addresses of one call at a time; see _after_fork
-        self._replayed = 0                     # calls since the last notice
-        self._captures: dict[str, int] = {}    # how many captures each cause led to
-        self._told = False
+        self._replayed = 0                     # number of calls that were replays
+        self._captures: dict[str, int] = {}    # number of captures by their cause
+        self._notice_printed = False                     # whether the notice about many captures was printed
         _all_jits.add(self)
 
     def __get__(self, instance: Any, owner: Any) -> TinyJit:
-        """A jit for each object, by identity (objects may be equal or have no hash). It holds neither the object nor
-        what leads to it, so an object with a jitted method is freed like any other."""
+        """Return the jit of an object's method. Each object has its own, by identity (objects may be equal, or have no
+        hash). It holds neither the object nor anything that leads to it, so an object with a jitted method is freed
+        like any other."""
         if instance is None:
             return self
         made = self._methods.get(instance)
@@ -99,8 +100,8 @@ class TinyJit:
         return made
 
     def __reduce__(self) -> Any:
-        """Copy or pickle the function without its captures, which hold addresses. A jit that a module holds under its
-        name is pickled by name, as functions are."""
+        """Copy or pickle the function without its captures, which hold addresses. A jit that a module has under the
+        jit's own name is pickled by name, as functions are."""
         found: Any = sys.modules.get(self.__module__)
         for name in self.__qualname__.split("."):
             found = getattr(found, name, None)
@@ -113,7 +114,7 @@ class TinyJit:
 
     @property
     def captured(self) -> bool:
-        """Whether any combination of arguments is replayed by now."""
+        """Whether a combination of arguments has a capture, so that calls are replayed."""
         return any(c.replays for c in self._known.values())
 
     @property
@@ -129,14 +130,15 @@ class TinyJit:
 
     @property
     def memory(self) -> MemoryUse | None:
-        """The bytes that a replay needs (`.peak` and its parts), of the largest capture; None before there is one."""
+        """The bytes that a replay of the largest capture needs (`.peak` and its parts); None before there is a
+        capture."""
         found = [captured.replay.memory for c in self._known.values() for captured in c.replays]
         return max(found, key=lambda use: use.peak, default=None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         instance = None if self._instance is None else self._instance()
-        blocks = no_grad.open_blocks                       # none: neither a trace nor a `no_grad` block is open
-        if blocks and recording() is not None:             # inside another capture: part of it
+        blocks = no_grad.open_blocks                       # empty if neither a trace nor a `no_grad` block is open
+        if blocks and recording() is not None:             # called inside another trace: part of that
             return self.function(*args, **kwargs) if instance is None else self.function(instance, *args, **kwargs)
         tensors: dict[Tensor, int] = {}
         objects: list[Any] = []
@@ -166,37 +168,38 @@ class TinyJit:
                         replays.insert(0, captured)
                     self._replayed += 1
                     return result
-                self._say_why(why)
+                self._report_new_capture(why)
             return combination.trace(self.function, instance, args, kwargs, symbols)
 
     def _find(self, form: list[Any], objects: list[Any]) -> None:
-        """Find the combination of arguments of this form; make a new one if there is none. The form ends with all
-        settings, of which a combination has those that decide what a call launches."""
+        """Find the combination of arguments of this form, or make a new one. The form ends with all settings; the key
+        of a combination has only those that decide which kernels a call launches."""
         *described, state, _, autocast, without_gradients = form
         key = (*described, state.kernel_mode, settings.CHECK_INDEX, Tensor.training, autocast, without_gradients,
                Device.DEFAULT, Device.registered)
         found = self._known.get(key)
         if found is None:
             if self._known:
-                self._say_why("")
+                self._report_new_capture("")
             if len(self._known) >= _MOST_COMBINATIONS:
                 self._known.pop(next(iter(self._known)))
             found = _Combination(self.__name__, objects, any_size=bool(self._known))
             self._known[key] = found
         self._latest = (form, found)
 
-    def _say_why(self, why: str) -> None:
-        """Print why there is another capture: always at DEBUG=1, else once, if captures outnumber replays."""
+    def _report_new_capture(self, why: str) -> None:
+        """Print why there is another capture: always at DEBUG=1, else once, when there are more captures than
+        replays."""
         if settings.DEBUG >= 1:
             print(f"jit: {self.__name__} is captured anew: {why}" if why else
                   f"jit: {self.__name__} is captured for a new combination of arguments")
         cause = why.split(" is no longer ")[0] if why else "its arguments"
         count = self._captures[cause] = self._captures.get(cause, 0) + 1
-        if count >= _MANY_CAPTURES and self._replayed < count and not self._told:
-            self._told = True
+        if count >= _MANY_CAPTURES and self._replayed < count and not self._notice_printed:
+            self._notice_printed = True
             print(f"glassgrad: jit: {self.__name__} was captured {count} times and hardly ever replayed: "
                   + (f"{cause} changes between calls; keep it in a tensor, or out of sight of the function" if why else
-                     "its plain arguments or shapes change between calls; hand in what changes as a tensor"),
+                     "its plain arguments or shapes change between calls; pass what changes as a tensor"),
                   file=sys.stderr)
 
 
@@ -204,8 +207,8 @@ _all_jits: weakref.WeakSet[TinyJit] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """Reset, in a forked child, each jit whose lock another thread held. (That thread runs the user's code while it
-    holds the lock, so a fork cannot wait for it.)"""
+    """Reset, in a forked child, each jit whose lock another thread held. (A fork cannot wait for that thread: it runs
+    the user's code while it holds the lock.)"""
     for each in list(_all_jits):
         if each._lock.acquire(blocking=False):
             each._lock.release()
@@ -222,21 +225,21 @@ jit = TinyJit
 
 
 class _Combination:
-    """One combination of arguments: its traces, and a capture for each two of them that agree."""
+    """One combination of arguments: its traces, and a capture for every two traces that agree."""
 
     def __init__(self, name: str, objects: list[Any], any_size: bool):
-        """With `any_size`, its kernels may be those for all sizes."""
+        """With `any_size`, kernels that serve all sizes may run."""
         self.name, self.objects = name, objects          # kept alive: their ids are part of the key
         self.any_size = any_size
         self.traces: list[TraceWork] = []
         self.replays: list[CapturedCall] = []
 
     def trace(self, function: Callable[..., Any], instance: Any, args: Any, kwargs: Any, symbols: SymbolNames) -> Any:
-        """Run the function itself; once two runs were the same work, later calls are replays."""
+        """Run and trace the function; make a capture if an earlier trace did the same work."""
         traced = TracedCall(function, self.objects, instance, args, kwargs, symbols, self.any_size)
         facts = list(facts_of(traced))
         work = TraceWork(traced, facts)
-        alike = [earlier for earlier in self.traces if earlier.itself == work.itself]
+        alike = [earlier for earlier in self.traces if earlier.argument_paths == work.argument_paths]
         differences = [difference(facts, earlier) for earlier in alike]
         if "" in differences:
             if traced.faults:
@@ -246,7 +249,7 @@ class _Combination:
                                "its Python", fix="do that outside, keep it in a tensor, or leave the jit off")
             earlier = alike[differences.index("")]
             self._forget([earlier])
-            narrow(traced, earlier)
+            keep_common_holders(traced, earlier)
             self._keep(CapturedCall(traced))
         elif sum(earlier.state == work.state for earlier in alike) + 1 >= _MOST_TRACES:
             self._forget(alike)
@@ -262,10 +265,11 @@ class _Combination:
         self.traces = [trace for trace in self.traces if trace not in traces]
 
     def _keep(self, captured: CapturedCall) -> None:
-        """Add a capture. Drop the least recently used of those that see the same arguments by themselves, and of all,
-        and those with kernels for all sizes once there are some for this size."""
+        """Add a capture. Drop the least recently used ones: beyond `_MOST_VARIANTS` of those with the same argument
+        paths, and beyond `_MOST_COMBINATIONS` of all. Drop those with kernels for all sizes once this size has kernels
+        of its own."""
         self.replays = [captured, *[replay for replay in self.replays if captured.served or not replay.served]]
-        alike = [replay for replay in self.replays if replay.itself == captured.itself]
+        alike = [replay for replay in self.replays if replay.argument_paths == captured.argument_paths]
         dropped = [*alike[_MOST_VARIANTS:], *[r for r in self.replays[_MOST_COMBINATIONS:] if r not in alike]]
         self.replays = [replay for replay in self.replays if replay not in dropped]
         if dropped and settings.DEBUG >= 1:

@@ -1,8 +1,8 @@
-"""Whether two calls of a function were the same work. In: traces. Out: `TraceWork`, and the difference in words.
+"""Decide whether two calls of a function did the same work. In: traces. Out: `TraceWork`, and the difference in words.
 
-A capture is made of two traces that agree: the same graphs and constants, buffers that come from the same tensors, and
-the same outcomes. The work of a call is a list of facts, which two calls have in the same order, so that one loop
-compares them. Does not know replays.
+A capture is made once two traces agree: they computed the same graphs with the same constants, read buffers that come
+from the same tensors, and left the same outcomes. The work of a call is a list of facts, in the same order for every
+call, so that one loop compares two calls. Does not know replays.
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ from glassgrad.tensor.tensor import Tensor
 
 
 class Fact(NamedTuple):
-    """One fact about a call's work: a value without memory, what to say if the value was another one before, and
-    whether two values are the same work."""
+    """One fact about the work of a call: a value that holds no memory, what to say if an earlier call had another
+    value, and a function that says whether two values mean the same work."""
     value: Any
-    words: Callable[[Any, Any], str]             # of the value then, and the value now
+    words: Callable[[Any, Any], str]             # (earlier value, this value) -> the difference in words
     equal: Callable[[Any, Any], bool] = eq
 
 
 class TraceWork:
-    """The work of a call, to be compared with that of later ones. It keeps neither tensors nor graphs alive."""
+    """The work of a call, kept to be compared with later calls. It keeps neither tensors nor graphs alive."""
 
     def __init__(self, traced: TracedCall, facts: Sequence[Fact]):
         self.values = [fact.value for fact in facts]
         self.state = traced.state
-        self.itself = traced.itself
+        self.argument_paths = traced.argument_paths
         self.sources = [{row.path for row in rows} for rows in traced.sources.values()]
         self.arguments = {traced.name_of(row.tensor) for row in traced.arguments}        # may be freed between calls
-        self._named = traced.named               # while it has these, no other tensors get their names
+        self._named = traced.named               # while these live, no other tensor can get the name of one of them
 
 
 def difference(facts: Sequence[Fact], earlier: TraceWork) -> str:
-    """Why the work of a call, given as facts, differs from that of an earlier one; empty if it does not."""
+    """Say how the work of a call, given as facts, differs from that of an earlier one; empty if it does not."""
     rows = zip(facts, earlier.values)
     return next((now.words(then, now.value) for now, then in rows if not now.equal(then, now.value)), "")
 
 
 def facts_of(traced: TracedCall) -> Iterator[Fact]:
-    """The facts about a call's work. If one differs from another call's, those after it may be of other kinds."""
+    """Yield the facts about a call's work. Two calls may be compared fact by fact only up to the first difference:
+    those after it may be of other kinds."""
     records, form, names = traced.trace.records, partial(_form, traced), _names(traced)
     yield Fact(len(records), "{} realizes in one call, {} in the next".format)
     for normal in [record.normal for record in records]:
@@ -55,7 +56,7 @@ def facts_of(traced: TracedCall) -> Iterator[Fact]:
             yield Fact(x.arg, partial(_other_number, normal.order, x), partial(_same_bits, x))
     yield Fact(len(traced.sources), "other tensors are used".format)
     for rows in traced.sources.values():
-        # at least one tensor must hold it in both; others may have held it in one trace only (`w.detach()`)
+        # some tensor must hold the buffer in both traces; others (`w.detach()`) may have held it in one of them only
         yield Fact({row.path for row in rows}, "other tensors are used".format, lambda then, now: bool(then & now))
     for made in traced.data.values():
         yield Fact(made, f"a tensor made inside from plain data changed its values, made at {made[0]}".format)
@@ -84,28 +85,29 @@ def _same_bits(x: UOp, then: Any, now: Any) -> bool:
     return scalar_bytes(then, x.dtype) == scalar_bytes(now, x.dtype)
 
 
-def narrow(traced: TracedCall, theirs: TraceWork) -> None:
-    """Keep, of the tensors that held a buffer in a trace, those that held it in the equal earlier trace too."""
+def keep_common_holders(traced: TracedCall, theirs: TraceWork) -> None:
+    """Drop the tensors that held a buffer in this trace but not in the equal earlier one."""
     for rows, earlier in zip(traced.sources.values(), theirs.sources):
         rows[:] = [row for row in rows if row.path in earlier - theirs.arguments] or rows
 
 
 def _names(traced: TracedCall) -> dict[UOp, tuple[str, int]]:
-    """A name for each buffer that a call read or made: its kind, and its number among those of the kind."""
+    """Name each buffer that a call read or made by its kind and its number among the buffers of that kind."""
     made = [node for record in traced.trace.records for node in record.results]
     kinds: dict[str, Collection[UOp]] = {"a source": traced.sources, "data": traced.data, "a result": made}
     return {node: (kind, number) for kind, nodes in kinds.items() for number, node in enumerate(nodes)}
 
 
 def _inputs(traced: TracedCall, normal: NormalizedGraph, names: dict[UOp, tuple[str, int]]) -> tuple[Any, Any]:
-    """What a graph reads: the names of its buffers, with the byte at which it begins in each; and its lengths."""
+    """Return what a graph reads: for each of its buffers, the name and the byte offset where it begins; and the
+    lengths."""
     buffers = [(names.get(n.base), at - n.base.arg.address) for n, at in zip(normal.buffers, normal.addresses)]
     return buffers, traced.numbered(tuple(Length({(s,): 1}) for s in normal.symbols))
 
 
 def _form(traced: TracedCall, value: Any) -> str:
-    """A value in a result as text, equal in two traces if a replay may return the same: plain values by type and bits,
-    tensors by path, type and shape, other objects by identity."""
+    """Describe a value in a result as text. The texts of two traces are equal if a replay may return the same value:
+    plain values by type and bits, tensors by path, type and shape, other objects by identity."""
     if isinstance(value, Tensor):
         return f"{traced.path(value)}, {value.dtype.name} of {traced.numbered(value.shape)}"
     if isinstance(value, Length):

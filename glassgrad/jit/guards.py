@@ -1,17 +1,19 @@
-"""What a function can see without being given it, and whether that is as it was. In: a function, objects. Out: `Walk`,
-`compiled`. Does not know traces or replays.
+"""Find every value that a function can see without being given it, and check that these values are unchanged. In: a
+function, objects. Out: `Walk`, `compile_guards`. Does not know traces or replays.
 
-One walk visits the names in the function's closure, defaults and globals, its `self`, objects among its arguments, and
-everything reached from there: attributes, entries of lists and dicts, other functions of the user's. Numbers, strings
-and arrays are guarded by value, lists and dicts by content, other objects by identity. A tensor is found again by its
-path, so another one in the same place is read by the next call. Attributes that the code names come first; the rest is
-visited while there are fewer than `MOST_BINDINGS` values. Libraries' code is taken to stay as it is.
+A walk visits the names in the function's closure, defaults and globals, its `self`, the objects among its arguments,
+and everything that can be reached from there: attributes, entries of lists and dicts, other functions of the user's.
+Numbers, strings and arrays are guarded by value, lists and dicts by content, other objects by identity. A tensor is
+found again by its path, so the next call reads another tensor that was put in the same place. Attributes that the code
+names are visited first; the rest is visited while there are fewer than `MOST_BINDINGS` values. The code of libraries is
+assumed not to change.
 
-The walk gives one list of bindings, to which a capture adds what the function does not see by itself: arguments,
-tensors out of sight, gradients. `compiled` writes the comparison of all of them as one Python function, which each call
-runs, and which finds all tensors of the call. Measured on the 58 values of `benchmarks/dispatch.py`, both in the same
-minute: 2.5 us so, 10.2 us by a loop over the same list, of 19 us that a call took. It never holds the `self` of a
-method, nor what leads to it: it starts from the `self` of each call.
+The result of the walk is one list of bindings. A capture adds those that the function does not see by itself:
+arguments, tensors that it cannot reach, gradients. `compile_guards` generates one Python function that reads and
+compares all of them; each call runs it, and it finds all tensors of the call. For the 58 values of
+`benchmarks/dispatch.py`, measured in the same minute, this takes 2.5 us of the 19 us of a call; a loop over the list
+took 10.2 us. The generated function does not hold the `self` of a method or anything that leads to it: it starts from
+the `self` of each call.
 """
 
 from __future__ import annotations
@@ -57,18 +59,18 @@ _PARTS: dict[type, tuple[str, ...]] = {
 
 
 class Walk:
-    """Every value that a function can see, as one list of bindings: what holds a value comes before it."""
+    """Every value that a function can see, as one list of bindings, in which the holder of a value comes before it."""
 
     def __init__(self, function: Any, objects: Sequence[Any] = (), instance: Any = None):
         self.bindings: list[Binding] = []
         self.tensors: dict[Tensor, str] = {}             # with their paths
-        self.read: set[str] = set()                      # names that code it may run reads, other than to increment
+        self.read: set[str] = set()                      # names that its code reads for more than to increment them
         self.instance = instance                         # what leads to it must not be kept alive
         self.number: dict[int, int] = {}                 # of the binding of each object visited or waiting, by id
-        self._known: set[tuple[int, Any]] = set()        # (holder, name): holders are held by the bindings
+        self._known: set[tuple[int, Any]] = set()        # (id of a holder, which a binding keeps alive; name)
         self._named: set[str] = set()                    # names that occur in the code of functions
         self._waiting: list[tuple[Any, str]] = []        # (object, path)
-        self._unnamed: dict[str, list[tuple[Any, str]]] = {}      # the same of attributes that no code names yet
+        self._unnamed: dict[str, list[tuple[Any, str]]] = {}      # the same, by attribute names that no code uses yet
         self._part(None, "", function, "the function")
         for thing in objects:
             self._part(None, "", thing, type(thing).__name__)
@@ -79,13 +81,13 @@ class Walk:
             raise JitError("this function can see too much to be watched",
                            given=f"more than {MOST_BINDINGS} values in its closure, globals and objects",
                            expected="a function that sees its model and little else",
-                           fix="hand in the data as arguments, as tensors")
+                           fix="pass the data as arguments, as tensors")
         read = set(self.read)
         self._visit_waiting(all_names=True)
         self.read = read
 
     def changed(self) -> Iterator[tuple[Binding, Any]]:
-        """The bindings whose value has changed since the walk, each with its value now."""
+        """Yield the bindings whose value has changed since the walk, each with its present value."""
         for binding in self.bindings:
             if binding.way is not PART:
                 now = binding.way.read(binding.holder, binding.name)
@@ -93,12 +95,13 @@ class Walk:
                     yield binding, now
 
     def include(self, way: Way, holder: Any, name: Any, value: Any, path: str) -> None:
-        """Let each call find, and compare, one more value: a tensor that the function does not see by itself."""
+        """Add one more value for each call to read and compare: a tensor that the function does not see by itself."""
         self.number.setdefault(id(value), len(self.bindings))
         self.bindings.append(Binding(way, holder, name, value, path))
 
     def _add(self, way: Way, holder: Any, name: Any, path: str, used: str | None = None) -> None:
-        """Add a binding, and visit its value later. If its name, `used`, occurs in no code, it is visited last."""
+        """Add a binding, and queue its value to be visited. If an attribute name is given as `used` and no code uses
+        that name, its value is visited last."""
         key = (id(holder), name if way.kept is None else way)
         if key in self._known:                              # two functions see one global
             return
@@ -112,26 +115,26 @@ class Walk:
             self._visit_later(value, path, used)
 
     def _hold(self, holder: Any, text: str, value: Any) -> None:
-        """Add a read-only part of an object (the cell of a variable), which needs no comparison. `text` is an
-        expression of its holder, {0}; if it is empty, the part stays the object that it is."""
+        """Add a read-only part of an object, such as the cell of a variable; it needs no comparison. `text` is an
+        expression that reads it from its holder, {0}; if it is empty, the part itself is kept."""
         if id(value) not in self.number:
             self.include(PART, holder, text, value, "")
 
     def _part(self, holder: Any, text: str, value: Any, path: str) -> None:
-        """Visit such a part."""
+        """Add a read-only part of an object, and queue it to be visited."""
         if id(value) not in self.number and not is_plain(value):
             self._hold(holder, text, value)
             self._visit_later(value, path)
 
     # -- visiting ------------------------------------------------------------------------------------------------------
     def _visit_later(self, thing: Any, path: str, used: str | None = None) -> None:
-        """Queue an object to be visited; if `used` is given, the name of the attribute it is in, and occurs in no code
-        yet, it waits until all others were visited."""
+        """Queue an object to be visited. If it was found in an attribute whose name, `used`, no code uses so far, it
+        waits until all others were visited."""
         named = used is None or used in self._named
         (self._waiting if named else self._unnamed.setdefault(str(used), [])).append((thing, path))
 
     def _visit_waiting(self, all_names: bool = False) -> None:
-        """Visit the queued objects; with `all_names`, also those whose names occur in no code."""
+        """Visit the queued objects; with `all_names`, also those in attributes whose names no code uses."""
         while len(self._known) <= MOST_BINDINGS:
             if all_names and self._unnamed and not self._waiting:
                 self._waiting = self._unnamed.popitem()[1]
@@ -192,7 +195,7 @@ class Walk:
             self._add(ENVIRONMENT, None, "", "the environment")
 
     def _add_globals(self, space: dict[str, Any], names: Set[str], path: str = "") -> None:
-        """Add those of a module's names that occur in code."""
+        """Add the globals of a module whose names occur in code."""
         self._hold(None, "", space)
         for name in sorted(space.keys() & names):
             self._add(MEMBER, space, name, path + name)
@@ -229,9 +232,9 @@ class Walk:
                 self._add(way, thing, name, f"{path}[{name!r}]")
 
     def _visit_object(self, thing: Any, path: str) -> None:
-        # attributes that only the host reads: kernels read tensors instead (an optimizer's learning rate)
+        # attributes that kernels do not depend on, because they read a tensor instead (an optimizer's learning rate)
         unwatched = ("__weakref__", "__dict__", *getattr(type(thing), "__jit_unwatched__", ()))
-        ours = not _is_user_code(type(thing).__module__)     # its code is not visited: every attribute counts as used
+        ours = not _is_user_code(type(thing).__module__)     # our code is not visited: all attributes count as used
         own = getattr(thing, "__dict__", None)
         if type(own) is dict:
             self._hold(thing, "{0}.__dict__", own)
@@ -249,17 +252,19 @@ class Walk:
 
 
 class Stale(Exception):
-    """A replay does not fit this call: the message says what has changed that the trace relied on."""
+    """A capture does not fit this call. The message says which value has changed that the trace relied on."""
 
 
-def compiled(walk: Walk, tensors: Sequence[Tensor] = (), own: int = 0, graded: Sequence[int] = (),
+def compile_guards(walk: Walk, tensors: Sequence[Tensor] = (), own: int = 0, graded: Sequence[int] = (),
              bound: Sequence[tuple[Binding, Any]] = ()) -> \
         Callable[[Any, Sequence[Any], Sequence[Any]], tuple[list[Tensor], bool, list[Any]]]:
-    """A function of a call's `self`, of its arguments and of what the last call left, that compares everything that a
-    walk found, and raises `Stale` if something has changed. It returns what stands for the `tensors` in this call;
-    whether the nodes of the function's `own`, the first so many, and the gradients of those that are `graded`, by
-    number, are what the last call left; and the holders of the names that each call binds (`bound`, with what it binds
-    them to)."""
+    """Generate the function `check(instance, arguments, left)`, which compares everything that a walk found, and raises
+    `Stale` if something has changed. `instance` is the `self` of the call; `left` are the nodes and gradients that the
+    last call left.
+
+    It returns three values: the current tensors in the place of `tensors`; whether the nodes of the first `own` of
+    them, and the gradients of those numbered in `graded`, are the ones in `left`; and the holders of the names that
+    each call binds. `bound` has these names with their new values."""
     names: dict[str, Any] = {"same": same, "MISSING": MISSING, "Stale": Stale, **expression_names}
     counters = {id(b) for b, value in bound if isinstance(value, Increment)}
     lines, why = list[str](), list[str]()                  # the function, and what `Stale` says in each of its lines
@@ -281,8 +286,8 @@ def compiled(walk: Walk, tensors: Sequence[Tensor] = (), own: int = 0, graded: S
 
 
 def _comparison(walk: Walk, number: int, is_counter: bool, names: dict[str, Any]) -> Iterator[str]:
-    """The lines for the binding of this number, which read its value again and compare it. `names` is given the objects
-    that they name. Of a counter the type is compared."""
+    """Yield the lines that read the value of a binding, given by number, and compare it. Objects that the lines refer
+    to are added to `names`. Of a counter only the type is compared."""
     way, holder, name, value, _ = walk.bindings[number]
     source = f"x{walk.number.get(id(holder))}"
     if way is PART and not name:
@@ -311,8 +316,8 @@ def _comparison(walk: Walk, number: int, is_counter: bool, names: dict[str, Any]
 
 
 def _recognition(value: Any, variable: str, weakly: bool, names: dict[str, Any]) -> str:
-    """The comparison of an object: by class where its content is compared as well, else by identity. If `weakly`, the
-    function must not keep it alive."""
+    """Return the comparison of an object that is not a plain value: by class if its content is compared as well, else
+    by identity. With `weakly`, the generated function must not keep the object alive."""
     kind = type(value)
     by_class = f"type({variable}) is {_constant(kind, names)}"
     if issubclass(kind, Tensor):
@@ -324,12 +329,12 @@ def _recognition(value: Any, variable: str, weakly: bool, names: dict[str, Any])
         return by_class
     try:
         return f"{variable} is not None and {variable} is {_constant(weakref.ref(value), names)}()"
-    except TypeError:                            # then by class: its attributes are compared as well
+    except TypeError:                            # no weak reference to it: by class, if its attributes are compared too
         return by_class if _is_open(kind) else f"{variable} is {_constant(value, names)}"
 
 
 def _constant(value: Any, names: dict[str, Any]) -> str:
-    """A name for an object in the generated function."""
+    """Give an object a name in the generated function."""
     name = f"k{len(names)}"
     names[name] = value
     return name
@@ -346,14 +351,15 @@ def _is_small_array(value: Any) -> bool:
 
 
 def _is_user_code(module: str | None) -> bool:
-    """Whether a module may change what it does between two calls: not one of Python, glassgrad, NumPy or PyTorch."""
+    """Return whether a module's code may change between two calls: it belongs neither to Python nor to glassgrad, NumPy
+    or PyTorch."""
     root = (module or "").split(".")[0]
     return root not in ("glassgrad", "numpy", "torch", "builtins") and (
         root == "__main__" or root not in sys.stdlib_module_names)
 
 
 def _is_open(kind: type) -> bool:
-    """Whether an object's attributes are visited."""
+    """Return whether the attributes of an object of this class are visited."""
     root, _, rest = (kind.__module__ or "").partition(".")
     if root == "glassgrad":
         return rest.split(".")[0] not in _CLOSED_PARTS
@@ -362,8 +368,8 @@ def _is_open(kind: type) -> bool:
 
 
 class _CodeNames(NamedTuple):
-    """The globals, the modules and all names that code uses, with the functions defined inside it; and the names that
-    it reads other than to increment them (`self.step += 1`)."""
+    """Names that code uses: its globals, the modules it imports, and all its names, those of functions inside it
+    included; and the names that it reads for more than to increment them (`self.step += 1`)."""
     globals: set[str]
     imports: set[str]
     names: set[str]
@@ -391,7 +397,8 @@ def _names_used(code: Any) -> _CodeNames:
 
 
 def _is_incremented(name: str, after: Sequence[dis.Instruction]) -> bool:
-    """Whether code that has loaded a name goes on with one sum and stores it: `s.n += 1`, not `s.n = 1 - s.n`."""
+    """Return whether the instructions after a name is loaded add to it once and store it, as in `s.n += 1`. Not so in
+    `s.n = 1 - s.n`."""
     end = next((i for i, row in enumerate(after) if row.opname.startswith("STORE") and row.argval == name), 0)
     done = ["" if row.opname.startswith(_FETCHES) or row.argrepr == "[]" else
             _SUMS_OF_3_10.get(row.opname) or row.argrepr or row.opname for row in after[:end]]

@@ -1,9 +1,10 @@
-"""Compare, read again and rebuild values. In: Python values. Out: whether they are equal, `Binding`, their form.
+"""Compare Python values, read them again, and rebuild structures of them. In: Python values. Out: whether they are
+equal, `Binding`, their form.
 
-Plain values are equal only if their types and bits are: 1, 1.0 and True are three values, and so are 0.0 and -0.0.
-A binding is where a value was found. A way to read it again is one expression: the function that compares all values
-at each call (guards.py) is made of such expressions, and reading a single value evaluates the same one.
-A nest is a tensor, a plain value, or a list, tuple or dict of nests. Does not know functions, traces or replays.
+Plain values are equal only if their types and bits are: 1, 1.0 and True are three values, and so are 0.0 and -0.0. A
+binding records where a value was found and how to read it again: as one expression, of which the generated guard
+function (guards.py) is made, and which also reads a single value. A nest is a tensor, a plain value, or a list, tuple
+or dict of nests. Does not know functions, traces or replays.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from glassgrad.tensor.autograd.gradient_leaves import RESET
 from glassgrad.tensor.jit_access import unread_gradient, wants_gradient
 from glassgrad.tensor.tensor import Tensor
 
-SymbolNames = dict[Symbol, Symbol]       # variables of a trace, and what they are in a call; or their numbers
+SymbolNames = dict[Symbol, Symbol]       # {variable of a trace: of a call}, or {variable: its number}, as a Symbol
 PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice)
-_BY_TEXT = (float, complex, range, slice)      # by repr: 0.0 equals -0.0, nan not itself; slices have no hash
-_DEEPEST = 8                                   # levels; deeper values are no nests
+_BY_TEXT = (float, complex, range, slice)      # compared by repr: 0.0 == -0.0, nan != nan, and slices have no hash
+_DEEPEST = 8                                   # levels of a nest
 
 
 # -- equality ----------------------------------------------------------------------------------------------------------
@@ -43,8 +44,8 @@ def is_plain(value: Any) -> bool:
 
 
 def array_content(array: Any) -> tuple[Any, ...]:
-    """What an array is compared by: its type, shape and element type, and a copy of its bits (of Python objects in it,
-    their text).
+    """Return what an array is compared by: its type, shape and element type, and a copy of its bits (of an array of
+    objects, their text).
 
     >>> import numpy
     >>> a = numpy.array([1.0, 2.0])
@@ -78,13 +79,13 @@ def same(now: Any, then: Any) -> bool:
     return kind in PLAIN and bool(now == then)
 
 
-# -- where values are found --------------------------------------------------------------------------------------------
-GONE = type("Gone", (), {})()   # read in place of a value that does not exist any more
+# -- how values are read again -----------------------------------------------------------------------------------------
+GONE = type("Gone", (), {})()   # what is read where a value no longer exists
 MISSING = (LookupError, AttributeError, ValueError)      # no such entry, no such attribute, an empty cell
 
 
 def progress(holder: Any) -> tuple[Any, ...]:
-    """The position of an iterator or the state of a random generator, as far as it can be read."""
+    """Return the position of an iterator, or the state of a random generator, as far as it can be read."""
     if isinstance(holder, random.Random):
         return holder.getstate()
     frame = getattr(holder, "gi_frame", None)
@@ -94,7 +95,7 @@ def progress(holder: Any) -> tuple[Any, ...]:
 
 
 def iterated(iterator: Any) -> tuple[Any, ...]:
-    """What a built-in iterator (list_iterator, zip, map) iterates over, where it can be asked."""
+    """Return what a built-in iterator (list_iterator, zip, map) iterates over, if it says so."""
     try:
         parts = iterator.__reduce__()
     except TypeError:                    # a generator
@@ -103,19 +104,19 @@ def iterated(iterator: Any) -> tuple[Any, ...]:
 
 
 def has_gradient(tensor: Tensor) -> bool:
-    """Whether a tensor has a gradient, read or not."""
+    """Return whether a tensor has a gradient, also one that was not read yet."""
     return unread_gradient(tensor) is not None and unread_gradient(tensor) is not RESET
 
 
-# what expressions may name besides the holder and the name
+# names that a `Way`'s expression may use
 expression_names = {"GONE": GONE, "array_content": array_content, "progress": progress, "iterated": iterated,
                     "current_state": current_state, "has_gradient": has_gradient}
 
 
 class Way:
-    """A way to read a value: an expression of its holder, {0}, and its name, {1}. `put` binds the name in a holder to
-    another value, where that can be done. `kept` makes of a value that is computed from the holder what is compared
-    with it later: a copy, where it can change.
+    """How to read a value: an expression of its holder, {0}, and its name, {1}. `put`, if given, binds the name in the
+    holder to another value. `kept`, if given, says that the value is computed from the holder, and makes what is
+    compared later: a copy, if the value can change.
 
     >>> MEMBER.read({"lr": 0.1}, "lr"), MEMBER.read([1, 2], 5) is GONE, SIZE.read("abc")
     (0.1, True, 3)
@@ -128,7 +129,7 @@ class Way:
         self._read = eval(f"lambda holder, name: {expression.format('holder', 'name')}", expression_names)
 
     def read(self, holder: Any, name: Any = "") -> Any:
-        """What is there now."""
+        """Read the present value; `GONE` if there is none."""
         try:
             return self._read(holder, name)
         except MISSING:
@@ -137,25 +138,25 @@ class Way:
 
 MEMBER = Way("{0}[{1}]", setitem)                              # in an object's `__dict__`, or a module's global
 ITEM = Way("{0}[{1}]", setitem)                                # of a list, tuple, deque or dict
-ENTRY = Way("{0}.get({1}, GONE)", setitem)                     # of a dict whose class may fill in what is missing
+ENTRY = Way("{0}.get({1}, GONE)", setitem)                     # of a dict subclass (a defaultdict would add the entry)
 CELL = Way("{0}.cell_contents", object.__setattr__)            # a variable of a closure
 ATTRIBUTE = Way("getattr({0}, {1})", object.__setattr__)       # of a function, or of an object with slots
-CLASS_ENTRY = Way("{0}.__dict__[{1}]", type.__setattr__)       # an attribute of a class, no descriptor called
+CLASS_ENTRY = Way("{0}.__dict__[{1}]", type.__setattr__)       # an attribute of a class, without calling descriptors
 CONTEXT = Way("{0}.get(GONE)")                                 # the value of a context variable
-PART = Way("{1}")                                              # its name is an expression of the holder
-WEAKLY = Way("{1}()")                                          # its name is a weak reference
+PART = Way("{1}")                                              # the name is an expression of the holder
+WEAKLY = Way("{1}()")                                          # the name is a weak reference
 GRADIENT = Way("{0}.grad", lambda tensor, _, gradient: setattr(tensor, "grad", gradient))
 HAS_GRADIENT = Way("has_gradient({0})", kept=bool)
 SIZE = Way("len({0})", kept=int)
 CONTENT = Way("{0}", kept=copy)                                # all entries of a set, or of a long list or dict
 ARRAY = Way("array_content({0})", kept=tuple)
 PROGRESS = Way("progress({0})", kept=tuple)
-# settings and environment variables: one object while they are the same
+# settings and environment variables: `current_state()` returns the same object while they are unchanged
 ENVIRONMENT = Way("current_state()", kept=lambda state: state)
 
 
 class Binding(NamedTuple):
-    """Where a value was found: `way` reads it again from its holder, `path` is how the user would write it."""
+    """A place where a value was found: `way` reads it again from its holder; `path` is how the user would write it."""
     way: Way
     holder: Any
     name: Any
@@ -166,8 +167,8 @@ class Binding(NamedTuple):
 # -- nests -------------------------------------------------------------------------------------------------------------
 def mapped(value: Any, change: Callable[[Any], Any], kind: type = Tensor,
            others: Callable[[Any], Any] | None = None) -> Any:
-    """A copy of a nest in which `change` replaces every tensor (or value of another `kind`), and `others`, if given,
-    every other leaf."""
+    """Copy a nest with every tensor (or value of another `kind`) replaced by `change`, and every other leaf by
+    `others`, if given."""
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, (list, tuple)):
@@ -186,7 +187,8 @@ def tensors_of(value: Any) -> list[Tensor]:
 
 
 def is_nest(value: Any, deep: int = 0) -> bool:
-    """Whether a value is a tensor, a plain value, or lists, tuples and dicts of these: a replay can rebuild it.
+    """Return whether a value is a tensor, a plain value, or a list, tuple or dict of these, so that a replay can
+    rebuild it.
 
     >>> is_nest((Tensor([1.0]), {"steps": 3})), is_nest([object()])
     (True, False)
@@ -209,15 +211,15 @@ class TensorNumber(int):
 
 
 class Increment(NamedTuple):
-    """Stands for a number that is greater by so much than the one before."""
+    """Stands for a number that each call increments by this much."""
     by: float
 
 
 def describe(values: Iterable[Any], form: list[Any], tensors: dict[Tensor, int], objects: list[Any],
              symbols: SymbolNames) -> None:
     """Append to `form` what arguments are recognized by: tensors by shape, type and device, plain values and arrays by
-    value, objects by identity (their contents are guarded). Of variables only the order and the bounds count. Tensors
-    are numbered: one that is passed more than once is one argument."""
+    value, other objects by identity (the guards compare their contents). Of symbolic lengths only their order and
+    bounds count. Tensors are numbered, so that a tensor passed twice is one argument."""
     for value in values:
         if isinstance(value, Tensor):
             node = value.uop
@@ -242,5 +244,5 @@ def describe(values: Iterable[Any], form: list[Any], tensors: dict[Tensor, int],
 
 
 def _numbered(value: Any, symbols: SymbolNames) -> Any:
-    """A shape or a length with its variables numbered in the order they occur."""
+    """Replace the variables of a shape or a length by their numbers, in the order in which they occur."""
     return replaced(value, lambda s: symbols.setdefault(s, Symbol(f"argument {len(symbols)}", s.low, s.high)))

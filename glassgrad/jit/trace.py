@@ -1,9 +1,9 @@
 """Run a function once and record all that is needed to run it again. In: a function, its arguments. Out: `TracedCall`.
 
-A trace records which buffers were launched on and where each comes from: an argument, a tensor that the function sees
-(found again by its path), the gradient of one, plain data, or the call itself; which tensors the call left changed, and
-where it put new ones. Tensors that are made or written during the call are recorded by engine/capture.py. Does not know
-other traces or replays.
+A trace records the buffers of each launch and where each buffer comes from: an argument, a tensor that the function can
+reach (found again by its path), the gradient of one of these, plain data, or the call itself. It also records which
+tensors the call changed, and where it stored new ones. Tensors that are made or written during the call are recorded by
+engine/capture.py. Does not know other traces or replays.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from glassgrad.engine.registry import registry
 from glassgrad.jit.guards import Walk
 from glassgrad.jit.plain_values import (ATTRIBUTE, CELL, GRADIENT, MEMBER, PLAIN, SIZE, Binding, Increment, SymbolNames,
                                         is_nest, mapped, tensors_of)
-from glassgrad.tensor.autograd.gradient_leaves import RESET, cut_off, hold, holders, is_cut_off, is_held, leaves_among
+from glassgrad.tensor.autograd.gradient_leaves import (RESET, cut_off, is_cut_off, is_leaf, leaves_among, live_leaves,
+                                                       register_leaf)
 from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
 from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.jit_access import assign_node, set_unread_gradient, wants_gradient
@@ -37,8 +38,8 @@ from glassgrad.tensor.tensor import Tensor, class_of_results
 
 
 class ReachedTensor(NamedTuple):
-    """A tensor as the call found it: one in sight, one out of sight that it uses, an argument's stand-in, or the
-    gradient of one of these."""
+    """A tensor and its state before the call: one that the function can reach, one that it cannot reach but uses, an
+    argument's stand-in, or the gradient of one of these."""
     tensor: Tensor
     node: UOp
     grad: Tensor | None
@@ -47,8 +48,8 @@ class ReachedTensor(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """An argument that the function does not see by itself, as it was before the call, and the tensor that stands in
-    for it."""
+    """An argument that the function does not reach by itself, with its state before the call, and the stand-in that the
+    function is called with."""
     tensor: Tensor
     stand_in: Tensor
     node: UOp
@@ -58,27 +59,27 @@ class Argument(NamedTuple):
 
 
 class TracedCall:
-    """A call that ran as it is, with everything that is needed to run it again."""
+    """A call that was run as it is, with everything that is needed to run it again."""
 
     def __init__(self, function: Callable[..., Any], objects: Sequence[Any], instance: Any, args: Any, kwargs: Any,
                  symbols: SymbolNames, any_size: bool = False):
-        """`objects` are those among the arguments, and `instance` is the `self` of a method. With `any_size`, kernels
-        for all sizes may run."""
-        self.named: list[weakref.ref[Tensor]] = []       # to tensors out of sight; their names are these
-        self.symbols = symbols                   # the variables that the arguments bring, numbered
+        """Trace one call. `objects` are the arguments that are neither tensors nor plain values; `instance` is the
+        `self` of a method. With `any_size`, kernels that serve all sizes may run."""
+        self.named: list[weakref.ref[Tensor]] = []       # to unreachable tensors, whose names are made of these
+        self.symbols = symbols                   # the variables in the arguments' shapes, numbered
         walk = self.walk = Walk(function, objects, instance)
         self.sharing = sharing(walk.tensors)
         _realize_fresh(walk.tensors)
         args, kwargs = self._with_stand_ins(args, kwargs)
-        # lazy tensors that are computed for the call, and read as an argument would be: (tensor, node, its value)
+        # lazy tensors that are computed before the call, and then read like arguments: (tensor, node, its value)
         self.lazy = [(t, t.uop, computed_node(t)) for t in walk.tensors if _is_data(t)]
-        self.seed, first, dice = streams.seed, streams.count, random.getstate()
+        self.seed, first, random_state = streams.seed, streams.count, random.getstate()
         with noting_tensors(), record((s.name for s in symbols), any_size) as self.trace:
             self._reach_all()
             try:
                 result = function(*args, **kwargs) if instance is None else function(instance, *args, **kwargs)
             except BaseException:
-                self._hand_back()                # what it did to its arguments before it failed stays done
+                self._apply_to_arguments()       # what it did to its arguments before it failed is kept
                 raise
             faults = self._find_changes(result)
             self._realize_left()
@@ -86,17 +87,18 @@ class TracedCall:
         self._sort_left()
         self._find_sources()
         self._refuse_shared()
-        self.faults = [*faults, *self._faults(dice, result)]
-        own = self._hand_back()
+        self.faults = [*faults, *self._faults(random_state, result)]
+        own = self._apply_to_arguments()
         self.form, self.result = result, mapped(result, lambda t: own.get(id(t), t))
 
     # -- before the call -----------------------------------------------------------------------------------------------
     def _with_stand_ins(self, args: Any, kwargs: Any) -> Any:
-        """The arguments, with a tensor in place of each over the same memory, but with a separate BUFFER: its uses are
-        told apart from all others. An argument that the function sees by itself stands for itself."""
-        handed = dict.fromkeys(tensors_of((args, kwargs)))
+        """Replace each tensor among the arguments by a stand-in over the same memory but with a BUFFER of its own, so
+        that the uses of an argument can be told apart from other uses of that memory. An argument that the function
+        also reaches by itself is passed as it is."""
+        passed = dict.fromkeys(tensors_of((args, kwargs)))
         self.arguments: list[Argument] = []
-        for tensor in [t for t in handed if t not in self.walk.tensors]:
+        for tensor in [t for t in passed if t not in self.walk.tensors]:
             source, longest = as_buffer(tensor), tuple(map(upper_bound, tensor.shape))
             buffer = Buffer.from_host(source.arg, source.arg.address, longest, tensor.dtype, source.arg.device)
             node = UOp(o.BUFFER, tensor.dtype, (), buffer).shrink([(0, n) for n in tensor.shape])
@@ -105,75 +107,78 @@ class TracedCall:
             self.arguments.append(Argument(tensor, made, tensor.uop, tensor.grad, is_view(tensor),
                                            passes_gradients(tensor, tensor.uop)))
         stand_ins = {id(row.tensor): row.stand_in for row in self.arguments}
-        self.handed = [stand_ins.get(id(t), t) for t in handed]
+        self.tensor_arguments = [stand_ins.get(id(t), t) for t in passed]
         return mapped([args, kwargs], lambda t: stand_ins.get(id(t), t))
 
     def _reach_all(self) -> None:
-        """Record the tensors that the call can read or change, as they are before it."""
+        """Record the state before the call of all tensors that it can read or change."""
         for tensor, _, node in self.lazy:
             tensor.uop = node
-            hold(tensor)
+            register_leaf(tensor)
         self.trace.touched.clear()
         self.reached: dict[int, ReachedTensor] = {}        # by id
         for tensor, path in self.walk.tensors.items():
             self._reach(tensor, tensor.uop, tensor.grad, path)
         for i, row in enumerate(self.arguments):
             self._reach(row.stand_in, row.stand_in.uop, row.stand_in.grad, f"argument {i}")
-        # what the work depends on besides the function: which tensors are computed, and which have a gradient
+        # what the work depends on besides the function: which tensors are in memory, and which have a gradient
         self.state = [(row.path, row.grad is None, row.node.op) for row in self.reached.values()]
 
     def _reach(self, tensor: Tensor, node: UOp, grad: Tensor | None, path: str) -> ReachedTensor:
-        """Record how a tensor that the call can read or change, and its gradient, were before the call."""
+        """Record a tensor's state before the call, and that of its gradient."""
         row = self.reached[id(tensor)] = ReachedTensor(tensor, node, grad, wants_gradient(tensor), path)
         if grad is not None and id(grad) not in self.reached:
             self._reach(grad, grad.uop, None, f"{path}.grad")
         return row
 
     def path(self, tensor: Tensor) -> str:
-        """How a tensor is named in every trace: one that was there before the call, or one that it returns or puts."""
+        """Return a name for a tensor that is the same in every trace: its path, or, for a new tensor, its number among
+        those that the call returns or stores."""
         row = self.reached.get(id(tensor))
-        return f"tensor {[*map(id, self.given)].index(id(tensor))}" if row is None else row.path
+        return f"tensor {[*map(id, self.new_tensors)].index(id(tensor))}" if row is None else row.path
 
     def name_of(self, tensor: Tensor) -> str:
-        """The name of a tensor out of sight, used as its path. It is that of the weak reference which all share, so
-        that no other tensor gets it while the reference lives."""
+        """Return the name of a tensor that the function cannot reach; it serves as its path. It is made of the id of
+        the weak reference that all share, so no other tensor gets the same name while that reference lives."""
         reference = weakref.ref(tensor)
         self.named.append(reference)
         return f"a tensor out of sight at {id(reference):#x}"
 
     # -- what the call changed -----------------------------------------------------------------------------------------
     def _touched(self) -> list[tuple[Tensor, TouchedTensor]]:
-        """The live tensors that the call gave a value or a gradient."""
+        """Return the live tensors that the call gave a value or a gradient."""
         rows = [(row.tensor(), row) for row in self.trace.touched.values()]
         return [(t, row) for t, row in rows if t is not None]
 
     def _new_grads(self) -> list[Tensor]:
-        """The gradients that the call left."""
+        """Return the gradients that the call left on tensors."""
         return [t.grad for t, row in self._touched() if t.grad is not row.grad and t.grad is not None]
 
     def _is_changed(self, row: ReachedTensor) -> bool:
-        """Whether the call gave a tensor a value: another one, or (`touched.node`) assigned one, if only the same."""
+        """Return whether the call gave a tensor a value: another node, or (then `touched.node` is set) an assignment,
+        even of the same."""
         touched = self.trace.touched.get(id(row.tensor))
         return touched is not None and (touched.node is not None or row.tensor.uop is not row.node)
 
     def _find_changes(self, result: Any) -> list[str]:
-        """Find what the call put where: names and gradients that it bound, the tensors that it leaves there or returns
-        (`left`), and those out of sight (`hidden`). Returned are changes that a replay cannot repeat, in words."""
+        """Find what the call stored: the names and gradients that it bound (`bound`), the tensors that it leaves there
+        or returns (`left`), and those it left alive where the jit cannot find them (`hidden`). Return, in words, the
+        changes that a replay cannot repeat."""
         self._drop_unread_gradients()
-        self._add_out_of_sight()
-        self.given_gradients = [row for row in self.reached.values()
-                       if row.tensor.grad is not row.grad and id(row.tensor) in self.trace.touched]
+        self._add_unreachable()
+        self.changed_gradients = [row for row in self.reached.values()
+                                  if row.tensor.grad is not row.grad and id(row.tensor) in self.trace.touched]
         self.bound, faults = self._sort_changes()
         self.bound += [(Binding(GRADIENT, row.tensor, "", row.grad, f"{row.path}.grad"), row.tensor.grad)
-                       for row in self.given_gradients]
+                       for row in self.changed_gradients]
         nests = [result, *[value for _, value in self.bound]]
         self.left = [t for nest in nests for t in tensors_of(nest)]
         self.hidden = self._find_hidden()
         return faults
 
     def _drop_unread_gradients(self) -> None:
-        """Drop gradients that the call left lazy, except where wanted (requires_grad=True): `backward` offers them
-        to every leaf at no cost, but a replay would have to compute them."""
+        """Drop gradients that the call left lazy, except those of tensors with requires_grad=True. `backward` gives a
+        lazy gradient to every leaf at no cost, but a replay would have to compute them all."""
         for i, (_, tensor, _, _, _, passes) in enumerate(self.arguments):
             touched = self.trace.touched.get(id(tensor))
             if passes and touched is not None and touched.has_gradient:
@@ -181,19 +186,19 @@ class TracedCall:
                     "a gradient ends at the edge of this function",
                     given=f"argument {i} of shape {tensor.shape}, computed from what is trained; backward() ran "
                     "inside", expected="arguments that gradients need not pass",
-                    fix="compute it inside the function, or hand in x.detach(); this call went without that gradient")
+                    fix="compute it inside the function, or pass x.detach(); this call went without that gradient")
         for tensor, row in self._touched():
             grad = tensor.grad
             if grad is not None and grad is not row.grad and is_lazy(grad) and wants_gradient(tensor) is not True:
                 set_unread_gradient(tensor, RESET if row.is_reset else row.grad)
 
     def _made(self) -> set[int]:
-        """The tensors that the call made, by id."""
+        """Return the ids of the tensors that the call made and that are alive."""
         return {id(reference()) for reference in self.trace.made}
 
-    def _add_out_of_sight(self) -> None:
-        """Record the tensors out of sight that the call changed or left a gradient on: they are found again while they
-        live."""
+    def _add_unreachable(self) -> None:
+        """Record the tensors that the function cannot reach by a path but that the call changed or left a gradient on:
+        a replay finds them again by weak references."""
         made = self._made()
         for tensor, row in self._touched():
             earlier = row.node or tensor.uop
@@ -201,25 +206,25 @@ class TracedCall:
             if changed and id(tensor) not in made and id(tensor) not in self.reached:
                 self._reach(tensor, earlier, row.grad, self.name_of(tensor))
 
-    def used(self) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
-        """The tensors out of sight and the gradients, each behind its tensor, that were there before the call and that
-        a replay needs: sources, changed ones, results. Others may be freed."""
+    def needed_tensors(self) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+        """Return the tensors from before the call that a replay needs (because it reads them, changes them or returns
+        them) and that the walk does not find: tensors, and pairs (tensor, its gradient). All others may be freed."""
         read = [row.tensor for rows in (*self.sources.values(), self.lazy_read) for row in rows]
-        used = {id(t) for t in (*read, *self.changed, *[row.tensor for row in self.given_gradients], *self.left)}
+        used = {id(t) for t in (*read, *self.changed, *[row.tensor for row in self.changed_gradients], *self.left)}
         rows = [row for row in self.reached.values() if not used.isdisjoint((id(row.tensor), id(row.grad)))]
         gradients = [(row.tensor, row.grad) for row in rows if row.grad is not None and id(row.grad) in used]
         apart = {*self.walk.tensors, *[grad for _, grad in gradients], *[row.stand_in for row in self.arguments]}
         return [row.tensor for row in rows if row.tensor not in apart], gradients
 
     @property
-    def renewed(self) -> set[UOp]:
-        """The buffers of weights and gradients that the call gives another value."""
-        tensors = {*map(id, self.changed), *[id(row.grad) for row in self.given_gradients]}
+    def updated_buffers(self) -> set[UOp]:
+        """The buffers of weights and gradients that the call gives a new value."""
+        tensors = {*map(id, self.changed), *[id(row.grad) for row in self.changed_gradients]}
         return {node for node, rows in self.sources.items() if any(id(row.tensor) in tensors for row in rows)}
 
     def _sort_changes(self) -> tuple[list[tuple[Binding, Any]], list[str]]:
-        """The changes of values that the function sees: names bound to other tensors or to incremented numbers, and, in
-        words, changes that a replay cannot repeat."""
+        """Sort the changes of values that the function can see. Return the names that it bound to other tensors or to
+        incremented numbers, and, in words, the changes that a replay cannot repeat."""
         bound, faults = list[tuple[Binding, Any]](), []
         for binding, now in self.walk.changed():
             then = binding.value
@@ -236,8 +241,8 @@ class TracedCall:
         return bound, faults
 
     def _find_hidden(self) -> list[Tensor]:
-        """The tensors that this call made and that stay alive out of sight. If there are any, garbage is collected
-        first: they may be in a dead reference cycle."""
+        """Return the tensors that this call made and that stay alive where the jit cannot find them. If there are any,
+        run the garbage collector first: they may only be part of a dead reference cycle."""
         near = {*self.reached, *[id(t) for t in (*self.left, *self._new_grads())]}
 
         def surviving() -> list[Tensor]:
@@ -247,17 +252,17 @@ class TracedCall:
             gc.collect()
         return surviving()
 
-    def was_there(self, tensor: Tensor) -> bool:
-        """Whether a tensor was there before the call."""
+    def existed_before(self, tensor: Tensor) -> bool:
+        """Return whether a tensor existed before the call."""
         return id(tensor) in self.reached and all(tensor is not row.stand_in for row in self.arguments)
 
     def _realize_left(self) -> None:
-        """Compute the lazy values that this call leaves. Left lazy, they would read the buffers of this call for ever;
-        and no gradient passes them, because a replay records no graph."""
+        """Compute the lazy values that this call leaves in tensors. If they stayed lazy, they would read the buffers of
+        this call for ever. No gradient passes through them, because a replay records no graph."""
         rows = self.reached.values()
         trained = {self.reached[id(row.stand_in)].node.base for row in self.arguments
                    if row.passes_gradients or wants_gradient(row.tensor) is True}
-        for tensor in self.given:        # a view of the stand-in leads to no leaf of the caller's: it becomes a copy
+        for tensor in self.new_tensors:            # copy a view of a stand-in: it would lead to no leaf of the caller's
             if not is_lazy(tensor) and _leads_to(tensor.uop, trained):
                 leave(tensor)
                 tensor.uop = tensor.uop.contiguous()
@@ -266,7 +271,7 @@ class TracedCall:
         changed = [row.tensor for row in rows if self._is_changed(row)]
         left = dict.fromkeys([*self.left, *changed, *self._new_grads(), *self.hidden])
         waiting = [t for t in left if is_lazy(t)]
-        ends = [t for t in waiting if not self.was_there(t) and (
+        ends = [t for t in waiting if not self.existed_before(t) and (
             _leads_to(t.uop, trained) or passes_gradients(t, t.uop))]
         if waiting:
             waiting[0].realize(*waiting[1:])
@@ -275,34 +280,34 @@ class TracedCall:
             cut_off(node)
 
     def _sort_left(self) -> None:
-        """Sort the tensors whose values the call leaves."""
-        for tensor in self.left:                 # results are values: a replay could not make views of them
-            if not self.was_there(tensor):
+        """Sort the tensors that the call leaves values in."""
+        for tensor in self.left:                 # results are values: a replay cannot make a result a view of a tensor
+            if not self.existed_before(tensor):
                 leave(tensor)
-        # views follow the tensor that they are views of, which is changed too
+        # a view gets its value from the tensor that it is a view of, which is in the list too
         self.changed = [row.tensor for row in self.reached.values()
                         if self._is_changed(row) and not follows(row.tensor)]
         self.replaced = [t for t in self.changed if self.trace.touched[id(t)].is_replaced]
         self.made = {node for record in self.trace.records for node in record.results}
 
     @property
-    def given(self) -> list[Tensor]:
-        """The new tensors that the call returns or puts somewhere, each once."""
+    def new_tensors(self) -> list[Tensor]:
+        """The new tensors that the call returns or stores, each once."""
         return [t for t in dict.fromkeys(self.left) if id(t) not in self.reached]
 
     @property
-    def itself(self) -> list[str]:
-        """Which of its arguments the function also sees by itself: the path of each."""
-        return [self.path(t) for t in self.handed]
+    def argument_paths(self) -> list[str]:
+        """The path of each tensor argument: it says which of the arguments the function also reaches by itself."""
+        return [self.path(t) for t in self.tensor_arguments]
 
     def outcomes(self) -> dict[Tensor, UOp]:
-        """All values that the call leaves in tensors that were there or that it makes."""
-        return {t: t.uop for t in (*self.changed, *self.given)}
+        """Return the node of each tensor that the call changed or made."""
+        return {t: t.uop for t in (*self.changed, *self.new_tensors)}
 
-    def _hand_back(self) -> dict[int, Tensor]:
-        """Do to the arguments what was done to their stand-ins, and put them where the function put those. Lazy tensors
-        that were computed for the call, not by it, are lazy again. Returned are the arguments, by the ids of what
-        stands in for them."""
+    def _apply_to_arguments(self) -> dict[int, Tensor]:
+        """Apply to the arguments what the call did to their stand-ins, and put the arguments where the function stored
+        the stand-ins. Lazy tensors that were computed before the call become lazy again. Return {id of a stand-in: its
+        argument}."""
         own = {id(row.stand_in): row.tensor for row in self.arguments}
         for original, stand_in, _, grad, _, _ in self.arguments:
             touched = self.trace.touched.get(id(stand_in))
@@ -317,7 +322,7 @@ class TracedCall:
         for binding, now in self.walk.changed():
             way, holder = binding.way, binding.holder
             put = [(binding.name, now)] if way.put else []
-            if way is SIZE and isinstance(holder, (dict, list)):       # some of its entries are new
+            if way is SIZE and isinstance(holder, (dict, list)):       # entries were added: look at all of them
                 put = list(holder.items() if isinstance(holder, dict) else enumerate(holder))
             for name, value in put:
                 if is_nest(value) and not own.keys().isdisjoint(map(id, tensors_of(value))):
@@ -328,8 +333,8 @@ class TracedCall:
         return own
 
     def _refuse_shared(self) -> None:
-        """Raise if an argument is also reached where the jit does not look, or is a part of another tensor, and one of
-        the two was changed: in this trace they were two tensors."""
+        """Raise if an argument is also used as a tensor that the jit cannot find, or shares memory with another tensor,
+        and one of the two was changed. In this trace they were two tensors, so a replay would not see the change."""
         hidden = {id(row.tensor) for rows in self.sources.values() for row in rows
                   if not any(other.tensor in self.walk.tensors for other in rows)}
         changed = {*map(id, self.changed)} - {*map(id, self.replaced)}
@@ -342,14 +347,14 @@ class TracedCall:
                 "it assigns to, which is a view of another tensor": updated and was_view,
                 "it assigns to, and a view of it": updated and shares_with(tensor, originals)}
             for words in [words for words, is_so in problems.items() if is_so]:
-                raise JitError("a jitted function changes a tensor that it is handed and that is not the argument's "
-                               "alone", given=f"an argument of shape {tensor.shape} that {words}",
+                raise JitError("a jitted function changes an argument that it also uses in another way",
+                               given=f"an argument of shape {tensor.shape} that {words}",
                                expected="arguments that share nothing with what it changes, or tensors that it sees in "
                                "its closure, its globals or its objects",
-                               fix="hand in a copy (x.clone()), or leave the jit off this function")
+                               fix="pass a copy (x.clone()), or leave the jit off this function")
 
-    def _faults(self, dice: Any, result: Any) -> Iterator[str]:
-        """What a replay, which runs no Python, would leave undone, in words."""
+    def _faults(self, random_state: Any, result: Any) -> Iterator[str]:
+        """Yield, in words, what a replay would leave undone, because it runs no Python."""
         for tensor in self.hidden:
             yield f"the function puts a new tensor of shape {tensor.shape} where the jit does not look"
         yield from self.unseen
@@ -361,7 +366,7 @@ class TracedCall:
         for tensor, _, _, wanted, _ in self.reached.values():
             if wants_gradient(tensor) is not wanted:
                 yield f"the function sets requires_grad of a tensor of shape {tensor.shape} to {wants_gradient(tensor)}"
-        if random.getstate() != dice:
+        if random.getstate() != random_state:
             yield "the function draws numbers from Python's random"
         for length in lengths_in(result):
             yield f"the function returns the length {length}"
@@ -369,36 +374,37 @@ class TracedCall:
         for binding in self.walk.bindings:
             for length in lengths_in(binding.value):
                 if names & {s.name for s in length.symbols if s.value is not None}:
-                    yield f"it sees the length {length}, and is handed a variable of that name"
+                    yield f"it sees the length {length}, and is passed a variable of that name"
 
     def numbered(self, value: Any) -> Any:
-        """A shape or a length with the call's variables numbered, without their values."""
+        """Return a shape or a length with the call's variables numbered and without their values."""
         return replaced(value, lambda s: self.symbols.get(s, s)) if self.symbols else value
 
-    # -- where buffers come from ---------------------------------------------------------------------------------------
+    # -- origin of buffers ---------------------------------------------------------------------------------------------
     def _find_sources(self) -> None:
-        """Find where each buffer comes from that was read, or that a result is a view of, and that the call did not
-        make: tensors (`sources`), or plain data (`data`: its line and bytes)."""
+        """For each buffer that was read, or that a result is a view of, and that the call did not make, find where it
+        comes from: the tensors that hold it (`sources`), or plain data (`data`: the line that made it, and its
+        bytes)."""
         bases = [node.base for record in self.trace.records for node in record.normal.buffers]
         left = dict.fromkeys(node.base for node in self.outcomes().values())
-        self.fresh = [base for base in left if base in self.made]
-        given: dict[UOp, list[ReachedTensor]] = {base: [] for base in (*bases, *left) if base not in self.made}
-        nodes = dict.fromkeys([*[n for record in self.trace.records for n in record.normal.order], *given])
-        # tensors that the call itself computes, as they were lazy before it, and the buffers that it reads for that
+        self.result_buffers = [base for base in left if base in self.made]
+        held_by: dict[UOp, list[ReachedTensor]] = {base: [] for base in (*bases, *left) if base not in self.made}
+        nodes = dict.fromkeys([*[n for record in self.trace.records for n in record.normal.order], *held_by])
+        # tensors that were lazy before the call and that it computes, and the buffers that it reads for that
         self.lazy_read = [row for row in self.reached.values()
                           if row.node in nodes and row.node.base.op is not o.BUFFER]
         self.below_lazy = {n for n in toposort([row.node for row in self.lazy_read]) if n.op is o.BUFFER}
         apart = {*self._made(), *self.reached}
         for row in self.reached.values():
-            if row.node.base in given:
-                given[row.node.base].append(row)
-        for tensor in dict.fromkeys(holders(nodes)):
-            if tensor.uop.base in given and id(tensor) not in apart:
-                given[tensor.uop.base].append(self._reach(tensor, tensor.uop, tensor.grad, self.name_of(tensor)))
-        self.sources = {base: rows for base, rows in given.items() if rows}
+            if row.node.base in held_by:
+                held_by[row.node.base].append(row)
+        for tensor in dict.fromkeys(live_leaves(nodes)):
+            if tensor.uop.base in held_by and id(tensor) not in apart:
+                held_by[tensor.uop.base].append(self._reach(tensor, tensor.uop, tensor.grad, self.name_of(tensor)))
+        self.sources = {base: rows for base, rows in held_by.items() if rows}
         self.data: dict[UOp, tuple[str, bytes]] = {}
         self.unseen: list[str] = []
-        for base in [base for base, rows in given.items() if not rows]:
+        for base in [base for base, rows in held_by.items() if not rows]:
             self.data[base] = (str(line_of(base.arg.place)), bytes(base.arg.copy_out()))
             if base not in self.trace.data and base not in self.below_lazy:
                 self.unseen.append(f"the function reads a tensor of shape {base.shape} that it does not see")
@@ -406,33 +412,34 @@ class TracedCall:
 
 # -- tensors -----------------------------------------------------------------------------------------------------------
 def is_lazy(tensor: Tensor) -> bool:
-    """Whether a tensor's values are not in memory."""
+    """Return whether a tensor's value is not in memory."""
     return tensor.uop.base.op is not o.BUFFER
 
 
 def computed_node(tensor: Tensor) -> UOp:
-    """A lazy tensor's value, computed: a BUFFER, or one in the tensor's shape."""
+    """Compute a lazy tensor; return its value as a BUFFER, or as a reshape of one if the shapes differ."""
     value = value_of(tensor.uop, tensor.device)
     return value if value.shape == tensor.shape else value.reshape(tensor.shape)
 
 
 def as_buffer(tensor: Tensor) -> UOp:
-    """A tensor's value as one BUFFER, whatever its shape; computed once, however many calls are handed this tensor."""
+    """Return a tensor's value as one BUFFER, of whatever shape. It is computed once, however many calls the tensor is
+    passed to."""
     node = tensor.uop if is_lazy(tensor) else below_reshapes(tensor.uop)
     return value_of(node, tensor.device).base
 
 
 def _leads_to(node: UOp, trained: Set[UOp]) -> bool:
-    """Whether the gradient of a node flows on to one of the `trained` nodes."""
+    """Return whether the gradient of a node flows on to one of the `trained` nodes."""
     return any(n in trained for n in toposort([node], passes_to))
 
 
 def passes_gradients(tensor: Tensor, node: UOp) -> bool:
-    """Whether the gradient of a tensor, whose node is given, goes to another leaf with requires_grad=True too, or would
-    through a jitted call."""
+    """Return whether the gradient of a tensor with this node flows on to another leaf with requires_grad=True, or would
+    flow on through a jitted call."""
     if node.op is o.BUFFER:
         leaves = node.arg.leaves
-        if not leaves or len(leaves) == 1 and leaves[0]() is tensor:         # nearly always
+        if not leaves or len(leaves) == 1 and leaves[0]() is tensor:         # the common case, without a search
             return id(node) in registry.jitted.rows
     reached = toposort([node], passes_to)
     return any(map(is_cut_off, reached)) or any(
@@ -440,13 +447,15 @@ def passes_gradients(tensor: Tensor, node: UOp) -> bool:
 
 
 def _is_data(tensor: Tensor) -> bool:
-    """Whether a tensor is lazy, computed from memory, and no gradient flows on from it: it is read as data."""
+    """Return whether a tensor is lazy, is computed from memory, and passes no gradient on: a traced function then reads
+    it as data."""
     return is_lazy(tensor) and not passes_gradients(tensor, tensor.uop) and \
         any(n.op is o.BUFFER for n in tensor.uop.toposort())
 
 
 def _realize_fresh(tensors: Iterable[Tensor]) -> None:
-    """Compute weights that were made and not yet read (`nn.Linear(3, 2)`), or each call would draw them again."""
-    fresh = [t for t in tensors if is_lazy(t) and is_held(t) and not any(n.op is o.BUFFER for n in t.uop.toposort())]
+    """Compute weights that were created but never read (`nn.Linear(3, 2)`); otherwise each call would draw them
+    again."""
+    fresh = [t for t in tensors if is_lazy(t) and is_leaf(t) and not any(n.op is o.BUFFER for n in t.uop.toposort())]
     for device in dict.fromkeys(t.device for t in fresh):
         Tensor.realize(*[t for t in fresh if t.device == device])

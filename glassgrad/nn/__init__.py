@@ -1,7 +1,7 @@
-"""Layers, optimizers, model files and data sets. In: tensors. Out: models.
+"""Provide layers, optimizers, model files and data sets. In: tensors. Out: models.
 
 A model is any object whose attributes are layers, tensors, or lists and dictionaries of them. Names and shapes of
-parameters are PyTorch's, so state dictionaries pass both ways.
+parameters are PyTorch's, so state dictionaries can be exchanged in both directions.
 
 Layers are in files by theme; most call the function of `functional`, PyTorch's F, that has the formula. Their common
 base is in `modules`. `optim` trains models, `state` writes and reads them, and `datasets` loads training data.

@@ -1,4 +1,4 @@
-"""Initialize weights: torch.nn.init. In: a tensor. Out: the same tensor with new values.
+"""Initialize weights, as torch.nn.init does. In: a tensor. Out: the same tensor with new values.
 
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
@@ -24,7 +24,8 @@ _GAINS |= dict.fromkeys(("linear", "sigmoid", "conv1d", "conv2d", "conv3d", "con
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """The factor for the standard deviation of weights that makes up for how much a nonlinearity shrinks its input's.
+    """Return the factor for the standard deviation of weights that compensates for how much a nonlinearity shrinks its
+    input.
 
     >>> calculate_gain("relu"), calculate_gain("linear")
     (1.4142135623730951, 1.0)
@@ -40,7 +41,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def _numbers(what: str, **given: Any) -> list[Any]:
-    """The given arguments, checked to be numbers, and a deviation `std` not to be negative."""
+    """Return the given arguments, after checking that they are numbers, and that a deviation `std` is not negative."""
     if not checks.of_kind("float", what, std=given.get("std", 0.0)) >= 0.0:
         raise InputError("a deviation cannot be negative", given=f"std={given['std']}", expected="0 or more",
                          fix="check the setting")
@@ -48,15 +49,15 @@ def _numbers(what: str, **given: Any) -> list[Any]:
 
 
 def _shape(tensor: Any) -> tuple[int, ...]:
-    """The shape of a tensor; refuses anything else."""
+    """Return the shape of a tensor; raise for anything else."""
     if not isinstance(tensor, Tensor):
         raise InputError("only a tensor can be given values", given=f"a {type(tensor).__name__}", expected="a tensor",
-                         fix="hand in the weight itself: nn.init.zeros_(layer.weight)")
+                         fix="pass the weight itself: nn.init.zeros_(layer.weight)")
     return tensor.shape
 
 
 def _filled(tensor: Tensor, values: Tensor) -> Tensor:
-    """Give a tensor these values; returns the tensor."""
+    """Give a tensor these values; return the tensor."""
     return tensor.assign(values.to(tensor.device).cast(tensor.dtype))
 
 
@@ -71,7 +72,7 @@ def _inputs_and_outputs(tensor: Any) -> tuple[int, int]:
 
 # -- by value --------------------------------------------------------------------------------------------------------
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """One value everywhere.
+    """Fill the tensor with one value.
 
     >>> constant_(Tensor.zeros(2), 3).tolist()
     [3.0, 3.0]
@@ -81,22 +82,22 @@ def constant_(tensor: Tensor, val: float) -> Tensor:
 
 
 def ones_(tensor: Tensor) -> Tensor:
-    """Ones."""
+    """Fill the tensor with ones."""
     return _filled(tensor, Tensor.ones(*_shape(tensor)))
 
 
 def zeros_(tensor: Tensor) -> Tensor:
-    """Zeros."""
+    """Fill the tensor with zeros."""
     return _filled(tensor, Tensor.zeros(*_shape(tensor)))
 
 
 def eye_(tensor: Tensor) -> Tensor:
-    """Ones on the diagonal of a matrix."""
+    """Fill a matrix with ones on the diagonal, and zeros elsewhere."""
     return _filled(tensor, Tensor.eye(*_shape(tensor)))  # type: ignore[arg-type]
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
-    """Uniformly distributed numbers from a to b.
+    """Fill the tensor with uniformly distributed numbers from a to b.
 
     >>> uniform_(Tensor.zeros(2), 5, 5).tolist()
     [5.0, 5.0]
@@ -106,14 +107,14 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
-    """Normally distributed numbers."""
+    """Fill the tensor with normally distributed numbers."""
     mean, std = _numbers("normal_", mean=mean, std=std)
     return _filled(tensor, Tensor.normal(*_shape(tensor), mean=mean, std=std))
 
 
 def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
-    """Normally distributed numbers between a and b: uniform numbers between the distribution's values there,
-    through the inverse distribution function.
+    """Fill the tensor with normally distributed numbers between a and b: uniform numbers, between the values of the
+    distribution function there, through the inverse distribution function.
 
     >>> x = trunc_normal_(Tensor.zeros(1000), std=1.0, a=-0.5, b=0.5)
     >>> x.abs().max().item() <= 0.5
@@ -129,7 +130,8 @@ def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float 
 
 # -- by inputs and outputs -------------------------------------------------------------------------------------------
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Uniform, so that neither values nor gradients grow from layer to layer (Glorot and Bengio, 2010).
+    """Fill the tensor with uniform numbers whose range keeps values and gradients from growing from layer to layer
+    (Glorot and Bengio, 2010).
 
     >>> xavier_uniform_(Tensor.zeros(3, 3)).abs().max().item() <= 1
     True
@@ -155,7 +157,8 @@ def _kaiming_deviation(what: str, tensor: Any, a: float, mode: str, nonlinearity
 
 
 def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
-    """Uniform, so that values keep their variance through rectifiers (He et al., 2015).
+    """Fill the tensor with uniform numbers whose range preserves the variance of values through rectifiers (He et al.,
+    2015).
 
     >>> kaiming_uniform_(Tensor.zeros(4, 6), nonlinearity="relu").abs().max().item() <= 1
     True
@@ -170,7 +173,7 @@ def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinea
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Orthogonal rows (or columns, where they are fewer), each of norm `gain` (Saxe et al., 2014).
+    """Fill the tensor with orthogonal rows (or columns, if they are fewer), each of norm `gain` (Saxe et al., 2014).
 
     >>> w = orthogonal_(Tensor.zeros(2, 3))
     >>> (w @ w.T).round().abs().tolist()          # a rounded 0 may be -0
@@ -180,14 +183,14 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     _inputs_and_outputs(tensor)
     rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
     q, r = Tensor.randn(max(rows, columns), min(rows, columns)).qr("reduced")
-    q = q * r.diagonal().sign()                                  # so that all rotations are equally likely
+    q = q * r.diagonal().sign()                                  # makes all rotations equally likely
     return _filled(tensor, ((q if rows >= columns else q.T) * gain).reshape(tensor.shape))
 
 
 # -- mostly zeros ----------------------------------------------------------------------------------------------------
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """The weight of a convolution that is the identity in each group: ones in the middle of the windows where input
-    and output channel are the same.
+    """Fill the weight of a convolution so that it is the identity in each group: ones in the middle of the windows
+    where input and output channel are the same.
 
     >>> dirac_(Tensor.zeros(2, 2, 3))[:, :, 1].tolist()
     [[1.0, 0.0], [0.0, 1.0]]
@@ -204,7 +207,8 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
-    """Normally distributed numbers, with the fraction `sparsity` of each column zeros (Martens, 2010).
+    """Fill the tensor with normally distributed numbers, and the fraction `sparsity` of each column with zeros
+    (Martens, 2010).
 
     >>> (sparse_(Tensor.ones(10, 4), 0.3) == 0).sum(0).tolist()
     [3, 3, 3, 3]

@@ -1,4 +1,4 @@
-"""PyTorch's torch.nn.utils: clipping gradients, parameters as one vector, sequences padded to one length.
+"""Provide torch.nn.utils: clip gradients, flatten parameters to one vector, pad sequences to one length.
 
 In: parameters, or sequences. Out: the same in another form. Clipping is in `optim.clip`, and has its names here too.
 """
@@ -24,7 +24,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     flat = [p.flatten() for p in parameters]
     if not flat:
         raise InputError("there are no parameters to make a vector of", given="none", expected="one or more tensors",
-                         fix="hand in model.parameters()")
+                         fix="pass model.parameters()")
     return flat[0].cat(*flat[1:])
 
 

@@ -1,4 +1,5 @@
-"""ONNX models as tensor operations. In: .onnx files. Out: `OnnxModel`, which is called with inputs and gives tensors.
+"""Run ONNX models as tensor operations. In: .onnx files. Out: `OnnxModel`, which is called with inputs and returns
+tensors.
 
 Nothing else of glassgrad imports this package; it is built on the public `Tensor` alone. The guide: docs/guide/onnx.md.
 """

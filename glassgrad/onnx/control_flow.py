@@ -1,7 +1,8 @@
-"""If, Loop, Scan and sequences: what is decided in Python. In: values as they come. Out: values of the graphs they run.
+"""Compute If, Loop, Scan and sequences, which are decided in Python. In: values as they come. Out: values of the graphs
+they run.
 
-A condition or a number of iterations must be known on the host: it is, where it comes from shapes, constants and
-integers that the caller gave as arrays or numbers. Another one is read from the device, which a jit refuses.
+A condition or a number of iterations must be known on the host. It is known if it comes from shapes, constants and
+integers that the caller gave as arrays or numbers. Otherwise it is read from the device, which a jit refuses.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from glassgrad import Tensor
 from glassgrad.onnx.graph import Graph, NodeCall, Results, Value, on_host
 from glassgrad.onnx.operators import ELEMENT_TYPES, operator
 
-RAW = (-1,)                     # inputs are not made into tensors
+RAW = (-1,)                     # marks operators whose inputs are not made into tensors
 
 
 def stacked(node: NodeCall, values: Sequence[Value], axis: int = 0) -> Tensor:
-    """Values of each iteration as one tensor."""
+    """Stack the values of each iteration as one tensor."""
     return Tensor.stack(*[node.tensor(value) for value in values], dim=axis)
 
 
@@ -70,7 +71,8 @@ def scan(*inputs: Value, body: Graph, num_scan_inputs: int, scan_input_axes: Seq
 @operator("Scan", host=RAW, since=8)
 def scan_of_batches(lengths: Value, *inputs: Value, body: Graph, num_scan_inputs: int, directions: Sequence[int] = (),
                     node: NodeCall) -> Any:
-    """Opset 8: a batch axis before the scanned one, and lengths, which are all those of the input here."""
+    """Scan in opset 8: there is a batch axis before the scanned one, and lengths, which must all be that of the input
+    here."""
     count = len(inputs) - num_scan_inputs
     rows = [scan(*[node.tensor(value)[batch] for value in inputs], body=body, num_scan_inputs=num_scan_inputs,
                  scan_input_directions=directions, node=node) for batch in range(node.tensor(inputs[count]).shape[0])]

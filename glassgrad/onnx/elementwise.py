@@ -1,4 +1,4 @@
-"""Operators on each element, casts and random numbers. In: tensors. Out: tensors."""
+"""Define elementwise operators, casts and random numbers. In: tensors. Out: tensors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _enter_binary(name: str, function: Callable[[Tensor, Tensor], Tensor]) -> No
 
 
 def aligned(a: Tensor, b: Tensor, axis: int | None) -> Tensor:
-    """Before opset 7, the second operand's axes begin at `axis` of the first."""
+    """Align the second operand as before opset 7, where its axes begin at `axis` of the first."""
     return b if axis is None else b.reshape(*b.shape, *[1] * (a.ndim - axis % a.ndim - b.ndim))
 
 
@@ -67,7 +67,7 @@ def mod(a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
 @operator("BitShift")
 def bit_shift(a: Tensor, b: Tensor, *, direction: str) -> Tensor:
     width = a.dtype.itemsize * 8
-    too_far = b >= width if a.dtype.name.startswith("u") else (b >= width) | (b < 0)         # all bits are shifted out
+    too_far = b >= width if a.dtype.name.startswith("u") else (b >= width) | (b < 0)         # shifts out all bits
     if direction == "LEFT":
         return too_far.where(0, a.lshift(too_far.where(0, b))).cast(a.dtype)
     if a.dtype.name.startswith("u"):
@@ -176,15 +176,15 @@ LARGEST = {"fp8e4m3": 448.0, "fp8e5m2": 57344.0, "fp8e4m3fnuz": 240.0, "fp8e5m2f
 
 
 def cast_to(x: Tensor, dtype: DType, saturate: int) -> Tensor:
-    """A cast; 8-bit floats take the largest number in place of greater ones if they are to saturate, else NaN."""
+    """Cast; if `saturate`, numbers beyond the range of an 8-bit float become its largest number, else NaN."""
     largest = LARGEST.get(dtype.name)
     if largest is None or not x.is_floating_point():
         return x.cast(dtype)
     if saturate:
         return x.isnan().where(x, x.clamp(-largest, largest)).cast(dtype)
-    if dtype.name == "fp8e5m2":                          # which has infinities
+    if dtype.name == "fp8e5m2":                          # the type that has infinities
         return x.cast(dtype)
-    step = largest / (14 if "e4m3" == dtype.name[3:] else 15 if "e4m3" in dtype.name else 7)      # of the last numbers
+    step = largest / (14 if "e4m3" == dtype.name[3:] else 15 if "e4m3" in dtype.name else 7)      # spacing at largest
     return (x.abs() > largest + step / 2).where(math.nan, x).cast(dtype)
 
 

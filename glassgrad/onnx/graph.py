@@ -28,11 +28,11 @@ STANDARD = ("", "ai.onnx")
 
 
 class NodeError(GlassgradError, ValueError):
-    """A node of a model that cannot be computed from the values it was given."""
+    """A node of a model that cannot be computed from its input values."""
 
 
 class SmallWeight(NamedTuple):
-    """An initializer of few elements: its values as they are in the file, and the tensor."""
+    """An initializer with few elements: its values as in the file, and the tensor."""
     array: Array
     tensor: Tensor
 
@@ -42,14 +42,14 @@ Values = MutableMapping[str, Value]
 
 
 def known(value: Value) -> Array | None:
-    """A value's elements, if they are known on the host and are not being trained."""
+    """Return a value's elements if they are known on the host and are not being trained."""
     if isinstance(value, SmallWeight):
         return None if value.tensor.requires_grad else value.array
     return value if isinstance(value, np.ndarray) else None
 
 
 def on_host(value: Any) -> Any:
-    """A value as an array; a tensor that was computed is read."""
+    """Return a value as an array; a tensor that has to be computed is read."""
     return value.array if isinstance(value, SmallWeight) else value.numpy() if isinstance(value, Tensor) else value
 
 
@@ -89,7 +89,7 @@ class OnnxNode:
         return f"{self.domain or 'ai.onnx'}.{self.kind}" + f" '{self.name}'" * bool(self.name)
 
     def _function(self) -> Graph | None:
-        """The graph of the model's own function that this node calls, if it is one."""
+        """Return the graph of the model's own function that this node calls, if it calls one."""
         proto = self.library.functions.get((self.domain, self.kind))
         if proto is None:
             return None
@@ -105,14 +105,15 @@ class OnnxNode:
         return schema if schema.has_function or schema.has_context_dependent_function else None
 
     def _with_defaults(self) -> dict[str, Any]:
-        """The attributes, and the standard's defaults of those that are left out."""
+        """Return the attributes, with the standard's defaults for those that are left out."""
         defaults = {name: attribute.default_value for name, attribute in self.schema.attributes.items()
                     if attribute.default_value.name}
         return {**defaults, **self.given}
 
-    # -- what it lacks -------------------------------------------------------------------------------------------------
+    # -- missing operators ---------------------------------------------------------------------------------------------
     def missing(self) -> Iterator[tuple[str, str, int, str]]:
-        """(domain, operator, opset, name) of each operator or attribute that is not here, of the node and inside it."""
+        """Yield (domain, operator, opset, name) of each operator or attribute that is not supported, of the node and
+        inside it."""
         row = self.domain or "ai.onnx", self.kind, self.opset, self.name
         if self.function is not None:
             yield from self.function.missing()
@@ -147,7 +148,7 @@ class OnnxNode:
 
     @property
     def graphs(self) -> list[Graph]:
-        """The graphs among its attributes, which see the values around the node."""
+        """The graphs among its attributes, which can read the values around the node."""
         return [value for value in self.attributes.values() if isinstance(value, Graph)]
 
     @property
@@ -158,7 +159,7 @@ class OnnxNode:
         return self.operator is not None and self.operator.repeatable and not self.graphs
 
     def is_constant(self, values: Values) -> bool:
-        """Whether its results depend on these values alone, and may be computed once."""
+        """Return whether its results depend only on these values, so that they may be computed once."""
         if not self.repeatable or any(name and name not in values for name in self.inputs):
             return False
         given = [values[name] for name in self.inputs if name]
@@ -170,7 +171,7 @@ class OnnxNode:
         return {*self.inputs, *[name for graph in self.graphs for name in graph.reads()]}
 
     def _on_host(self, inputs: Sequence[Value]) -> list[Value] | None:
-        """The results by the reference in NumPy, where all inputs are known and the results are small."""
+        """Return the results of the reference in NumPy, if all inputs are known and the results are small."""
         if self.operator is None or not self.operator.repeatable or -1 in self.operator.host or not self.inputs:
             return None
         arrays = [known(value) for value in inputs]
@@ -186,7 +187,7 @@ class OnnxNode:
             try:
                 self._reference = onnx.reference.ReferenceEvaluator(
                     onnx.helper.make_model(graph, opset_imports=opsets))
-            except (NotImplementedError, RuntimeError):      # no such operator there: it is computed by tensors
+            except (NotImplementedError, RuntimeError):      # the reference lacks the operator: compute with tensors
                 self._reference = False
         if not self._reference:
             return None
@@ -211,7 +212,7 @@ class OnnxNode:
         return results if isinstance(results, (tuple, Results)) else (results,)
 
     def _expanded(self, inputs: Sequence[Value]) -> Graph:
-        """The standard's definition of the operator for inputs of these types."""
+        """Return the standard's definition of the operator for inputs of these types."""
         onnx = onnx_package()
         types = tuple(type_of(value) for value in inputs)
         if types not in self._by_types:
@@ -235,7 +236,7 @@ class NodeCall(NamedTuple):
 
     @property
     def outputs(self) -> list[str]:
-        """Names of the outputs; "" is one that is not wanted."""
+        """Names of the outputs; "" for one that is not wanted."""
         return self.node.outputs
 
     @property
@@ -247,7 +248,7 @@ class NodeCall(NamedTuple):
         return self.node.library.tensor(value)
 
     def run(self, graph: Graph, inputs: Sequence[Value] = ()) -> list[Value]:
-        """Run a graph among the attributes, which sees the values around the node."""
+        """Run a graph among the attributes, which can read the values around the node."""
         return graph.run(ChainMap(dict(zip(graph.inputs, inputs)), self.values))
 
 
@@ -269,12 +270,12 @@ class Graph:
         self.nodes = [OnnxNode(node, opsets, library, bound) for node in proto.node]
 
     def missing(self) -> Iterator[tuple[str, str, int, str]]:
-        """(domain, operator, opset, node) of all that is not here."""
+        """Yield (domain, operator, opset, node) of everything that is not supported."""
         for node in self.nodes:
             yield from node.missing()
 
     def refuse_missing(self) -> None:
-        """Raise an error that names every operator that is not here."""
+        """Raise an error that names every operator that is not supported."""
         rows = summary(self.missing())
         if rows:
             raise MissingOperatorError(
@@ -287,7 +288,7 @@ class Graph:
         return {*self.outputs, *[name for node in self.nodes for name in node.reads()]}
 
     def undefined(self, around: set[str]) -> Iterator[str]:
-        """The names that are read before something has made them."""
+        """Return the names that are read before anything has made them."""
         made = {"", *around, *self.inputs, *self.constants}
         for node in self.nodes:
             yield from [name for name in node.inputs if name not in made]
@@ -297,7 +298,8 @@ class Graph:
         yield from [name for name in self.outputs if name not in made]
 
     def fold(self, around: Values, device: str | None) -> list[Tensor]:
-        """Compute the nodes that depend on constants alone, once; returns the tensors this leaves, not yet computed."""
+        """Compute the nodes that depend on constants alone, once; return the resulting tensors, which are not computed
+        yet."""
         values = ChainMap(self.constants, around)
         later, tensors = [], []
         for node in self.nodes:
@@ -320,7 +322,7 @@ class Graph:
         return [*tensors, *[value for value in self.constants.values() if isinstance(value, Tensor)]]
 
     def run(self, values: Values) -> list[Value]:
-        """Compute the outputs; `values` holds the inputs, and receives all that is computed."""
+        """Compute the outputs; `values` holds the inputs, and receives everything that is computed."""
         for name, value in self.constants.items():
             values.setdefault(name, value)
         for node in self.nodes:
@@ -329,7 +331,7 @@ class Graph:
 
 
 def summary(missing: Iterable[tuple[str, str, int, str]]) -> list[str]:
-    """A line for each operator that is missing.
+    """Return a line for each operator that is missing.
 
     >>> summary([("ai.onnx", "Warp", 9, "a"), ("ai.onnx", "Warp", 9, "b")])
     ["Warp of ai.onnx 9: 2 nodes, the first is 'a'"]
@@ -342,12 +344,12 @@ def summary(missing: Iterable[tuple[str, str, int, str]]) -> list[str]:
 
 
 def opset_table(imports: Iterable[Any]) -> dict[str, int]:
-    """The version of each domain of operators."""
+    """Return the version of each domain of operators."""
     return {"" if entry.domain in STANDARD else entry.domain: entry.version for entry in imports}
 
 
 def decoded(value: Any, opsets: Mapping[str, int], library: Library, bound: Mapping[str, Any]) -> Any:
-    """An attribute's value: text, numbers, arrays, and graphs that can be run."""
+    """Decode an attribute's value: text, numbers, arrays, and graphs that can be run."""
     onnx = onnx_package()
     if isinstance(value, bytes):
         return value.decode(errors="replace")
@@ -361,7 +363,8 @@ def decoded(value: Any, opsets: Mapping[str, int], library: Library, bound: Mapp
 
 
 def with_bound(node: Any, bound: Mapping[str, Any]) -> Any:
-    """A node of a function, whose attributes may refer to those of the node that calls the function: `bound`."""
+    """Return a node of a function with its attributes resolved: they may refer to those of the node that calls the
+    function, `bound`."""
     if not any(attribute.ref_attr_name for attribute in node.attribute):
         return node
     onnx = onnx_package()
@@ -378,7 +381,7 @@ def with_bound(node: Any, bound: Mapping[str, Any]) -> Any:
 
 
 def type_of(value: Value) -> tuple[int, tuple[int, ...]] | None:
-    """ONNX's number of a value's element type, and its shape."""
+    """Return ONNX's number of a value's element type, and its shape."""
     if value is None or isinstance(value, list):
         return None
     if isinstance(value, SmallWeight):
@@ -389,7 +392,7 @@ def type_of(value: Value) -> tuple[int, tuple[int, ...]] | None:
 
 
 def shown(value: Value) -> str:
-    """A value's shape and type, for messages."""
+    """Describe a value's shape and type, for messages."""
     if value is None or isinstance(value, list):
         return f"a sequence of {len(value)}" if value is not None else "left out"
     value = value.tensor if isinstance(value, SmallWeight) else value

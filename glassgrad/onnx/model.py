@@ -1,6 +1,6 @@
-"""`OnnxModel`: an ONNX file that is called like a function. In: a path, bytes or a ModelProto. Out: tensors by name.
+"""Call an ONNX file like a function: `OnnxModel`. In: a path, bytes or a ModelProto. Out: tensors by name.
 
-Does not know any operator. The file is checked when it is opened: its types, and that every operator is here.
+Does not know any operator. When the file is opened, its types are checked, and that every operator is supported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Size = int | str | None
 
 
 class OnnxValue(NamedTuple):
-    """An input or output of a model. A size is a number, a name (sizes of the same name are equal), or None: any."""
+    """An input or output of a model. A size is a number, a name (sizes of the same name are equal), or None for any
+    size."""
     name: str
     shape: tuple[Size, ...] | None
     dtype: DType
@@ -32,9 +33,8 @@ class OnnxValue(NamedTuple):
 class OnnxModel:
     """An ONNX model whose nodes are tensor operations.
 
-    `weights` are its initializers by name, as tensors. With `trainable=True` gradients flow into those of floating
-    point. Inputs are given as one dictionary or by keywords; the result is a dictionary of lazy tensors.
-    """
+    `weights` are its initializers by name, as tensors. With `trainable=True` gradients flow into the floating point
+    ones. Inputs are given as one dictionary or by keywords; the result is a dictionary of lazy tensors."""
     __jit_unwatched__ = ("graph", "library")          # never changed after the file was opened
 
     def __init__(self, model: Any, *, trainable: bool = False, device: str | None = None):
@@ -50,7 +50,7 @@ class OnnxModel:
         self.graph.refuse_missing()
         self.graph.constants.update(initial)
         check_names(self.graph)
-        self.folded = self.graph.fold({}, device)         # where a jit finds them
+        self.folded = self.graph.fold({}, device)         # an attribute, so that a jit finds the tensors
         if self.folded:
             self.folded[0].realize(*self.folded[1:])
         self.weights: dict[str, Tensor] = {           # that calls read; the others are in what was computed once
@@ -68,14 +68,14 @@ class OnnxModel:
                              fix=f"model({self.inputs[0].name}=...)" if self.inputs else "model()")
         given = {**(inputs or {}), **named}
         values = self._checked(given)
-        for name, weight in self.weights.items():                   # a weight may have been replaced
+        for name, weight in self.weights.items():                   # the user may have replaced a weight
             constant = self.graph.constants.get(name)
             values.setdefault(name, constant._replace(tensor=weight) if isinstance(constant, SmallWeight) else weight)
         results = self.graph.run(values)
         return {name: self.library.tensor(value) for name, value in zip(self.graph.outputs, results)}
 
     def _checked(self, given: Mapping[str, Any]) -> dict[str, Value]:
-        """The inputs as values, after comparing their names, types and shapes with the model's."""
+        """Return the inputs as values, after comparing their names, types and shapes with the model's."""
         wanted = {value.name: value for value in self.inputs}
         if missing := [name for name in wanted if name not in given]:
             raise InputError("an input of the model is missing", given=", ".join(given) or "no inputs",
@@ -94,7 +94,7 @@ class OnnxModel:
 
 
 def read(model: Any) -> Any:
-    """The ModelProto of a path, bytes or a ModelProto; external data are read too."""
+    """Return the ModelProto of a path, bytes or a ModelProto; read external data too."""
     onnx = onnx_package()
     if isinstance(model, onnx.ModelProto):
         return model
@@ -125,7 +125,7 @@ def read(model: Any) -> Any:
 
 
 def check_names(graph: Graph) -> None:
-    """Refuse a graph that reads a value which nothing makes."""
+    """Raise if a graph reads a value that nothing makes."""
     names = sorted(set(graph.undefined(set())))
     if names:
         raise FormatError("the model reads values that no node makes", given=", ".join(names),
@@ -134,7 +134,7 @@ def check_names(graph: Graph) -> None:
 
 
 def read_external(proto: Any, folder: Path) -> None:
-    """Read the weights that lie in files beside the model."""
+    """Read the weights that are in files beside the model."""
     onnx = onnx_package()
     absent = {entry.value for tensor in proto.graph.initializer for entry in tensor.external_data
               if entry.key == "location" and not (folder / entry.value).is_file()}
@@ -151,7 +151,7 @@ def read_external(proto: Any, folder: Path) -> None:
 
 
 def initial_values(graph: Any, device: str | None, trainable: bool) -> dict[str, Tensor | SmallWeight]:
-    """The initializers of a graph as values."""
+    """Return the initializers of a graph as values."""
     onnx = onnx_package()
     values: dict[str, Tensor | SmallWeight] = {}
     sparse = [(entry.values.name, dense(entry)) for entry in graph.sparse_initializer]
@@ -174,7 +174,7 @@ def initial_values(graph: Any, device: str | None, trainable: bool) -> dict[str,
 
 
 def dense(sparse: Any) -> np.ndarray[Any, Any]:
-    """The array of a SparseTensorProto, whose indices are flat or of one row per value."""
+    """Return the array of a SparseTensorProto, whose indices are flat or have one row per value."""
     onnx = onnx_package()
     values, indices = onnx.numpy_helper.to_array(sparse.values), onnx.numpy_helper.to_array(sparse.indices)
     array = np.zeros(tuple(sparse.dims), values.dtype)
@@ -184,7 +184,7 @@ def dense(sparse: Any) -> np.ndarray[Any, Any]:
 
 
 def graph_without_weights(proto: Any) -> Any:
-    """The model's graph without its initializers, which are tensors by now: their bytes need not be kept."""
+    """Return the model's graph without its initializers: they are tensors by now, so their bytes need not be kept."""
     graph = onnx_package().GraphProto()
     graph.node.extend(proto.graph.node)
     graph.input.extend(proto.graph.input)
@@ -193,7 +193,7 @@ def graph_without_weights(proto: Any) -> Any:
 
 
 def described(value: Any) -> OnnxValue:
-    """An input or output from its ValueInfoProto."""
+    """Describe an input or output from its ValueInfoProto."""
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         raise DTypeError(f"{value.name!r} of the model is no tensor", given=str(kind), expected="tensor_type",
@@ -211,7 +211,7 @@ def shown(value: OnnxValue) -> str:
 
 
 def as_input(given: Any, info: OnnxValue, device: str | None) -> Tensor | np.ndarray[Any, Any]:
-    """An input as a tensor, or as an array where it is one of few integers: then it is known on the host."""
+    """Return an input as a tensor; or, if it has few integers, as an array, which is then known on the host."""
     if not isinstance(given, (Tensor, np.ndarray, np.generic)):
         given = converted(given, info)
     is_tensor = isinstance(given, Tensor)
@@ -227,7 +227,7 @@ def as_input(given: Any, info: OnnxValue, device: str | None) -> Tensor | np.nda
 
 
 def converted(given: Any, info: OnnxValue) -> Tensor | np.ndarray[Any, Any]:
-    """Python numbers in an input's type, if that holds them."""
+    """Convert Python numbers to an input's type, if it can hold them."""
     name = info.dtype.name
     by_tensor = name.startswith(("bfloat", "fp8"))                  # types that NumPy lacks
     try:
@@ -243,7 +243,7 @@ def converted(given: Any, info: OnnxValue) -> Tensor | np.ndarray[Any, Any]:
 
 
 def check_shape(value: Any, info: OnnxValue, sizes: dict[str, int]) -> None:
-    """Compare an input's shape with the model's; `sizes` are those that names have stood for so far."""
+    """Compare an input's shape with the model's; `sizes` are those that names stand for so far."""
     if info.shape is None:
         return
     shape = tuple(value.shape)
@@ -272,12 +272,12 @@ def nodes_of(proto: Any) -> Iterator[Any]:
 
 
 def operators_of(proto: Any) -> Counter[tuple[str, str]]:
-    """How often a model uses each operator: (domain, name) -> count."""
+    """Return how often a model uses each operator: (domain, name) -> count."""
     return Counter((node.domain or "ai.onnx", node.op_type) for node in nodes_of(proto))
 
 
 def parameters_of(proto: Any) -> tuple[int, int, int]:
-    """How many initializers and constants a model has, of how many elements, in how many bytes."""
+    """Return how many initializers and constants a model has, with how many elements, in how many bytes."""
     constants = [attribute.t for node in nodes_of(proto) if node.op_type == "Constant"
                  for attribute in node.attribute if attribute.name == "value"]
     tensors = [*proto.graph.initializer, *constants]

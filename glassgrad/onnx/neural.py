@@ -1,4 +1,4 @@
-"""Convolutions, pooling and normalization. In: tensors of (batch, channels, ...space). Out: tensors."""
+"""Define convolutions, pooling and normalization. In: tensors of (batch, channels, ...space). Out: tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ints = Sequence[int]
 
 def around(space: Ints, kernel: Ints, strides: Ints, dilations: Ints, pads: Ints | None, auto_pad: str
            ) -> list[tuple[int, int]]:
-    """(before, after) of each space axis, from `pads` or as `auto_pad` says.
+    """Return (before, after) of each space axis, from `pads` or by `auto_pad`.
 
     >>> around([5], [2], [2], [1], None, "SAME_UPPER")
     [(0, 1)]
@@ -35,7 +35,7 @@ def around(space: Ints, kernel: Ints, strides: Ints, dilations: Ints, pads: Ints
 
 
 def flat(pairs: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """Pads as tensor methods take them: from the last axis backward."""
+    """Return pads as tensor methods take them: from the last axis backward."""
     return tuple(amount for pair in reversed(pairs) for amount in pair)
 
 
@@ -98,11 +98,11 @@ class PoolWindows:
         return method(x, tuple(self.kernel), tuple(self.step), tuple(self.spread), flat(self.grown), **more)
 
     def sums(self, x: Tensor) -> Tensor:
-        """The sum of each window."""
+        """Return the sum of each window."""
         return self.pool(x, False) * math.prod(self.kernel)
 
     def elements(self, space: Ints, with_padding: bool) -> np.ndarray[Any, Any]:
-        """How many elements each window has, padding included or not."""
+        """Return how many elements each window has, padding included or not."""
         total = np.ones((1,), np.float32)
         axes = zip(space, self.pairs, self.step, self.kernel, self.spread, self.counts)
         for n, (before, after), s, k, d, count in axes:
@@ -198,7 +198,7 @@ def batch_normalization(x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, va
 def batch_normalization_at_inference(x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor, *,
                                      epsilon: float = 1e-5, momentum: float = 0.9, spatial: int = 1,
                                      is_test: int = 0) -> Tensor:
-    if not spatial:                                                 # before opset 9: statistics of each element
+    if not spatial:                                                 # statistics of each element, before opset 9
         return (x - mean) * (var + epsilon).rsqrt() * scale + bias
     return batch_normalization(x, scale, bias, mean, var, epsilon=epsilon)
 

@@ -1,4 +1,4 @@
-"""The table of operators: which function computes an ONNX operator of which opset. In: functions decorated with
+"""Find the function that computes an ONNX operator of an opset: the table of operators. In: functions decorated with
 `operator`. Out: `find`, element types. Does not know graphs.
 
 An operator's function takes the node's inputs in their order (None for one that is left out) and the node's attributes
@@ -8,8 +8,8 @@ as keywords, whose defaults are those of the standard:
     def leaky_relu(x, *, alpha=0.01):
         return x.leaky_relu(alpha)
 
-Inputs are Tensors. Those whose numbers are in `host` are NumPy arrays: axes, shapes, sizes, which must be known before
-anything runs. A keyword `node` is given a `NodeCall`, for those that need its opset, its outputs or its graphs.
+Inputs are Tensors. Inputs whose numbers are in `host` are NumPy arrays: axes, shapes, sizes, which must be known before
+anything runs. A function with a keyword `node` gets a `NodeCall`, for its opset, its outputs or its graphs.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Operator(NamedTuple):
     """How an operator is computed from an opset on."""
     function: Callable[..., Any]
     since: int
-    host: frozenset[int]                # numbers of the inputs that are NumPy arrays; -1: each is as it comes
+    host: frozenset[int]                # numbers of the inputs that are NumPy arrays; -1: all inputs as they come
     attributes: frozenset[str]
-    repeatable: bool                    # gives the same result again: constants may be computed once
+    repeatable: bool                    # whether equal inputs give equal results: constants may be computed once
     takes_node: bool
 
 
@@ -46,7 +46,7 @@ TABLE: dict[tuple[str, str], list[Operator]] = {}
 
 def operator(*names: str, since: int = 1, host: tuple[int, ...] = (), domain: str = "", repeatable: bool = True
              ) -> Callable[[Function], Function]:
-    """Enter a function as the meaning of operators, from an opset on (until that of a later entry).
+    """Register a function as the meaning of operators, from an opset on (until that of a later entry).
 
     >>> @operator("Twice", domain="example")
     ... def twice(x, *, bias=0.0):
@@ -66,13 +66,13 @@ def operator(*names: str, since: int = 1, host: tuple[int, ...] = (), domain: st
 
 
 def find(domain: str, name: str, opset: int) -> Operator | None:
-    """The entry of an operator for an opset, or None."""
+    """Return the entry of an operator for an opset, or None."""
     entries = [entry for entry in TABLE.get((domain, name), ()) if entry.since <= opset]
     return entries[-1] if entries else None
 
 
 def onnx_package() -> ModuleType:
-    """The package `onnx`, which reads the files."""
+    """Return the package `onnx`, which reads the files."""
     try:
         import onnx
         import onnx.reference
@@ -99,7 +99,7 @@ OF_ML_DTYPES = {"bfloat16": dtypes.bfloat16, "float8_e4m3fn": dtypes.fp8e4m3, "f
 
 
 def element_type(number: int, what: str = "a value") -> DType:
-    """Our element type for ONNX's number of it.
+    """Return our element type for ONNX's number of it.
 
     >>> element_type(1), element_type(10)
     (dtypes.float32, dtypes.float16)
@@ -113,8 +113,8 @@ def element_type(number: int, what: str = "a value") -> DType:
 
 
 def to_tensor(array: np.ndarray[Any, Any], device: str | None = None, stored: bool = False) -> Tensor:
-    """A tensor of an array's values and element type. Unless it is to be stored, a single number becomes a constant of
-    the kernels that use it.
+    """Return a tensor with an array's values and element type. Unless it is to be stored, a single number becomes a
+    constant of the kernels that use it.
 
     >>> to_tensor(np.float32(2.0).reshape(1, 1)).shape
     (1, 1)

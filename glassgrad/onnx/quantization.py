@@ -1,4 +1,4 @@
-"""Quantized operators. In: tensors of small integers with scales and zero points. Out: the same, or floats.
+"""Define quantized operators. In: tensors of small integers with scales and zero points. Out: the same, or floats.
 
 Products of integers are computed in int32, as the standard says; QuantizeLinear and DequantizeLinear around a float
 operator are computed as they are written.
@@ -20,7 +20,8 @@ Ints = Sequence[int]
 
 
 def along(values: Tensor, x: Tensor, axis: int, block_size: int) -> Tensor:
-    """Scales or zero points of a whole tensor, of each index of an axis or of each block of it, ready to broadcast."""
+    """Return scales or zero points of a whole tensor, of each index of an axis or of each block of it, ready to
+    broadcast."""
     if values.numel() == 1 and not block_size:
         return values.reshape(())
     if block_size:
@@ -64,13 +65,13 @@ def dynamic_quantize_linear(x: Tensor) -> Any:
 
 
 def centered(x: Tensor, zero: Tensor | None, axis: int) -> Tensor:
-    """Integers less their zero point, which may be one for each index of an axis."""
+    """Subtract the zero point, which may be one for each index of an axis, from integers."""
     wide = x.cast(dtypes.int32)
     return wide if zero is None else wide - rows(zero, x, axis).cast(dtypes.int32)
 
 
 def rows(values: Tensor, x: Tensor, axis: int) -> Tensor:
-    """One value for all, one for each index of an axis, or values that broadcast by themselves."""
+    """Return one value for all, one for each index of an axis, or values that broadcast by themselves."""
     return values if values.ndim > 1 else along(values, x, axis, 0)
 
 

@@ -1,7 +1,8 @@
-"""RNN, GRU and LSTM. In: (time, batch, size), or (batch, time, size) where `layout` is 1. Out: all states and the last.
+"""Define RNN, GRU and LSTM. In: (time, batch, size), or (batch, time, size) with `layout` 1. Out: all states and the
+last.
 
-The steps of the time axis are one node of the graph, whatever their number; the products of the inputs are one matmul
-for all of them.
+The steps of the time axis are one node of the graph, whatever their number; one matmul computes the products of the
+inputs for all steps.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 def activation(name: str, alpha: float | None, beta: float | None) -> Activation:
-    """An activation by the name that recurrent operators have for it."""
+    """Return an activation by its name in recurrent operators."""
     a, b = (lambda default: default if alpha is None else alpha), (lambda default: default if beta is None else beta)
     table: dict[str, Activation] = {
         "sigmoid": Tensor.sigmoid, "tanh": Tensor.tanh, "relu": Tensor.relu, "softsign": Tensor.softsign,
@@ -33,10 +34,10 @@ def activation(name: str, alpha: float | None, beta: float | None) -> Activation
 
 
 class Direction(NamedTuple):
-    """What a step of one direction uses."""
+    """The values that a step of one direction uses."""
     inputs: Tensor                      # (time, batch, gates * hidden): products of the inputs, with biases
     recurrent: Tensor                   # (gates * hidden, hidden)
-    bias: Tensor | None                 # of the recurrent products, where it is not among the inputs
+    bias: Tensor | None                 # of the recurrent products, if it is not added to the inputs
     peepholes: Tensor | None            # (3 * hidden)
     functions: list[Activation]
     clip: Callable[[Tensor], Tensor]
@@ -48,7 +49,8 @@ Step = Callable[[Direction, Tensor, "tuple[Tensor, ...]"], "tuple[Tensor, ...]"]
 def run(step: Step, gates: int, names: Sequence[str], x: Tensor, w: Tensor, r: Tensor, b: Tensor | None,
         lengths: Tensor | None, initial: Sequence[Tensor | None], peepholes: Tensor | None, options: dict[str, Any],
         separate_bias: bool = False) -> tuple[Tensor, ...]:
-    """All states of all directions (time, directions, batch, hidden), and the last ones (directions, batch, hidden)."""
+    """Return all states of all directions (time, directions, batch, hidden), and the last ones (directions, batch,
+    hidden)."""
     layout, direction = options["layout"], options["direction"]
     if layout:
         x, initial = x.transpose(0, 1), [s if s is None else s.transpose(0, 1) for s in initial]
@@ -75,7 +77,8 @@ def run(step: Step, gates: int, names: Sequence[str], x: Tensor, w: Tensor, r: T
 
 def states(step: Step, part: Direction, start: tuple[Tensor, ...], lengths: Tensor | None, backward: bool
            ) -> tuple[Tensor, ...]:
-    """One direction's outputs, and its last state. A sequence that has ended keeps its state, and gives zeros."""
+    """Return one direction's outputs, and its last state. A sequence that has ended keeps its state, and its outputs
+    are zeros."""
     end = 0 if backward else -1
     if lengths is None:
         found = states_of_steps(lambda state, x: step(part, x, state), start, [part.inputs], backward)
@@ -91,7 +94,7 @@ def states(step: Step, part: Direction, start: tuple[Tensor, ...], lengths: Tens
 
 
 def activations(options: dict[str, Any], names: Sequence[str], directions: int) -> list[list[Activation]]:
-    """The functions of each direction; a node has one list for all, and parameters for those that take some."""
+    """Return the functions of each direction; a node has one list for all, and parameters for those that take some."""
     given = list(options["activations"] or list(names) * directions)
     alphas, betas = iter(options["activation_alpha"] or ()), iter(options["activation_beta"] or ())
     taking_alpha = ("leakyrelu", "elu", "thresholdedrelu", "affine", "hardsigmoid", "scaledtanh")
@@ -106,7 +109,8 @@ def rnn_step(part: Direction, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Ten
 
 
 def gru_step(part: Direction, x: Tensor, state: tuple[Tensor, ...], after: bool = False) -> tuple[Tensor, ...]:
-    """h' = (1 - z) g(x + r h) + z h, where the product with h comes before r or `after` it is known."""
+    """h' = (1 - z) g(x + r h) + z h. The reset gate r multiplies h before the product with its matrix, or
+    `after` it."""
     h, n = state[0], state[0].shape[-1]
     f, g = part.functions
     weights = part.recurrent.T

@@ -1,4 +1,4 @@
-"""Reductions, scans, products of matrices and transforms. In: tensors. Out: tensors."""
+"""Define reductions, scans, products of matrices and transforms. In: tensors. Out: tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _log_sum_exp(x: Tensor, axes: list[int]) -> Tensor:
 def _extreme(x: Tensor, axes: list[int], largest: bool) -> Tensor:
     if x.dtype is dtypes.bool:
         return _extreme(x.cast(dtypes.uint8), axes, largest).cast(dtypes.bool)
-    if 0 in [x.shape[axis] for axis in axes]:                       # of nothing: the least or the greatest number
+    if 0 in [x.shape[axis] for axis in axes]:                       # for no elements: the least or the greatest number
         is_float = x.is_floating_point()
         limits = (-math.inf, math.inf) if is_float else (np.iinfo(x.dtype.name).min, np.iinfo(x.dtype.name).max)
         shape = [1 if i in axes else size for i, size in enumerate(x.shape)]
@@ -116,7 +116,7 @@ def cum_prod(x: Tensor, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> T
 
 # -- softmax -----------------------------------------------------------------------------------------------------------
 def _rows(x: Tensor, axis: int) -> Tensor:
-    """Before opset 13, all axes from `axis` on are one."""
+    """Flatten all axes from `axis` on into one, as before opset 13."""
     axis += x.ndim * (axis < 0)
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
@@ -175,8 +175,8 @@ def det(x: Tensor) -> Tensor:
 
 # -- transforms --------------------------------------------------------------------------------------------------------
 def _fourier(x: Tensor, length: int, inverse: bool, onesided: bool) -> Tensor:
-    """The discrete Fourier transform along the axis before the last of (..., n, 1 or 2), as products with cosines and
-    sines; numbers are pairs."""
+    """Compute the discrete Fourier transform along the axis before the last of (..., n, 1 or 2), as products with
+    cosines and sines; numbers are pairs."""
     n = x.shape[-2]
     x = x[..., :length, :] if length < n else x
     count = x.shape[-2]

@@ -1,7 +1,8 @@
-"""Resize, samples at points and boxes of images. In: tensors of (batch, channels, ...space). Out: tensors.
+"""Define Resize, and samples at points and in boxes of images. In: tensors of (batch, channels, ...space). Out:
+tensors.
 
-Where the points follow from sizes alone (Resize), indices and weights are computed in NumPy; each axis is then a
-weighted sum of a few gathers.
+If the points follow from sizes alone (Resize), indices and weights are computed in NumPy; each axis is then a weighted
+sum of a few gathers.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ Array = np.ndarray[Any, Any]
 
 # -- Resize ------------------------------------------------------------------------------------------------------------
 def source_points(out: int, size: int, scale: float, mode: str, roi: tuple[float, float]) -> Array:
-    """Where the elements of a resized axis lie on the original one."""
+    """Return where the elements of a resized axis lie on the original axis."""
     x = np.arange(out, dtype=np.float64)
-    exact = size * scale                                  # the length that the scale asks for, a fraction perhaps
+    exact = size * scale                                  # the length by the scale, which may be a fraction
     if mode == "align_corners":
         return np.zeros(out) if out == 1 else x * (size - 1) / (exact - 1 if exact != out else out - 1)
     if mode == "asymmetric":
@@ -46,14 +47,14 @@ def source_points(out: int, size: int, scale: float, mode: str, roi: tuple[float
 
 
 def nearest(points: Array, mode: str) -> Array:
-    """Points rounded as `nearest_mode` says."""
+    """Round points by `nearest_mode`."""
     if mode in ("floor", "ceil"):
         return np.floor(points) if mode == "floor" else np.ceil(points)
     return np.ceil(points - 0.5) if mode == "round_prefer_floor" else np.floor(points + 0.5)
 
 
 def tap_weights(distance: Array, mode: str, a: float) -> Array:
-    """The weight of an element at a distance from the point."""
+    """Return the weight of an element at a distance from the point."""
     d = np.abs(distance)
     if mode == "linear":
         return np.clip(1 - d, 0, None)
@@ -63,7 +64,7 @@ def tap_weights(distance: Array, mode: str, a: float) -> Array:
 
 def taps(points: Array, size: int, scale: float, mode: str, a: float, exclude_outside: int, antialias: int
          ) -> tuple[Array, Array]:
-    """For each point the elements that it depends on and their weights: (points, taps) each."""
+    """Return, for each point, the elements that it depends on and their weights: (points, taps) each."""
     shrunk = min(scale, 1.0) if antialias else 1.0
     support = math.ceil((1 if mode == "linear" else 2) / shrunk)
     indices = np.floor(points)[:, None] + np.arange(1 - support, support + 1)
@@ -138,7 +139,7 @@ def upsample_by_attribute(x: Tensor, *, scales: Sequence[float], mode: str = "ne
 
 # -- samples at points -------------------------------------------------------------------------------------------------
 def reflected(point: Tensor, low: float, high: float) -> Tensor:
-    """Points beyond the limits, mirrored at them until they are inside."""
+    """Mirror points beyond the limits at the limits until they are inside."""
     span = high - low
     if span == 0:
         return point * 0 + low
@@ -148,7 +149,8 @@ def reflected(point: Tensor, low: float, high: float) -> Tensor:
 
 
 def picked(image: Tensor, places: Sequence[Tensor], mode: str, align_corners: int) -> Tensor:
-    """Elements of (batch, channels, ...space) at integer places of (batch, points), as (batch, channels, points)."""
+    """Return the elements of (batch, channels, ...space) at integer places of (batch, points), as (batch, channels,
+    points)."""
     space = image.shape[2:]
     index: Any = 0
     inside: Any = None
@@ -205,8 +207,8 @@ def point_weight(d: Tensor, mode: str, a: float = -0.75) -> Tensor:
 def roi_align(x: Tensor, rois: Any, batch_indices: Any, *, coordinate_transformation_mode: str = "half_pixel",
               mode: str = "avg", output_height: int = 1, output_width: int = 1, sampling_ratio: int = 0,
               spatial_scale: float = 1.0, node: NodeCall) -> Tensor:
-    """Means of samples in boxes, as products with a matrix for each axis, which holds the samples' weights. How many
-    samples there are depends on the boxes, so these are read."""
+    """Means of samples in boxes, as products with a matrix for each axis that holds the samples' weights. The number of
+    samples depends on the boxes, so these are read."""
     if mode != "avg":
         raise InputError("RoiAlign computes means only", given=f"mode={mode!r}", expected="'avg'", fix="export it so")
     shift = 0.5 if coordinate_transformation_mode == "half_pixel" and node.opset >= 16 else 0.0
@@ -263,7 +265,7 @@ def deform_conv(x: Tensor, w: Tensor, offset: Tensor, b: Tensor | None = None, m
 @operator("NonMaxSuppression", host=(0, 1, 2, 3, 4))
 def non_max_suppression(boxes: Any, scores: Any, most: Any = None, iou: Any = None, score: Any = None, *,
                         center_point_box: int = 0) -> Tensor:
-    """Per batch and class, the best boxes that overlap no better one; computed on the host, because how many there are
+    """Per batch and class, the best boxes that overlap no better one. It is computed on the host, because their number
     depends on the values."""
     limit = int(np.asarray(most).item()) if most is not None else 0
     overlap = float(np.asarray(iou).item()) if iou is not None else 0.0

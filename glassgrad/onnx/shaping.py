@@ -1,4 +1,5 @@
-"""Operators that move elements: views, joins, gathers and scatters. In: tensors, sizes as arrays. Out: tensors."""
+"""Define operators that move elements: views, joins, gathers and scatters. In: tensors, sizes as arrays. Out: tensors.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ Ints = Sequence[int]
 @operator("Reshape", since=5, host=(1,))
 def reshape(x: Tensor, shape: Any, *, allowzero: int = 0) -> Tensor:
     sizes = [x.shape[i] if size == 0 and not allowzero else int(size) for i, size in enumerate(shape)]
-    if -1 in sizes and 0 in x.shape:                     # which nothing can be divided by
+    if -1 in sizes and 0 in x.shape:                     # a size for -1 cannot be found: it would be 0 / 0
         rest = math.prod(size for size in sizes if size != -1)
         sizes = [(0 if rest == 0 else x.numel() // rest) if size == -1 else size for size in sizes]
     return x.reshape(sizes)
@@ -183,7 +184,7 @@ def col2im(x: Tensor, image: Any, block: Any, *, dilations: Ints | None = None, 
 
 
 def spread(x: Tensor, axis: int, stride: int) -> Tensor:
-    """Elements of an axis, with stride - 1 zeros between them.
+    """Insert stride - 1 zeros between the elements of an axis.
 
     >>> spread(Tensor([1, 2, 3]), 0, 2).tolist()
     [1, 0, 2, 0, 3]
@@ -197,7 +198,7 @@ def spread(x: Tensor, axis: int, stride: int) -> Tensor:
 
 # -- gathers and scatters ----------------------------------------------------------------------------------------------
 def from_the_front(indices: Tensor, size: int) -> Tensor:
-    """Indices of which negative ones count from the end, counted from the front."""
+    """Return indices counted from the front; negative ones count from the end."""
     wide = indices.cast(dtypes.int64)
     return (wide < 0).where(wide + size, wide)
 
@@ -219,7 +220,7 @@ def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
 
 
 def flat_indices(indices: Tensor, sizes: Ints) -> Tensor:
-    """Rows of one index for each axis as indices of these axes made flat."""
+    """Return rows with one index for each axis as indices into these axes flattened."""
     total: Any = 0
     for position, size in enumerate(sizes):
         total = total * size + from_the_front(indices[..., position], size)

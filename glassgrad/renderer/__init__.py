@@ -1,1 +1,1 @@
-"""Renderers, where users of tinygrad look for them; they live in render/."""
+"""Export renderers under tinygrad's module name; the code is in compiler/render/."""

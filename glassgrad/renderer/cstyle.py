@@ -1,4 +1,4 @@
-"""C, where users of tinygrad look for it: the renderer of plugged-in devices."""
+"""Export the C renderer of devices that users write under tinygrad's module name."""
 
 from __future__ import annotations
 

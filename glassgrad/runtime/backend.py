@@ -1,4 +1,4 @@
-"""The backend contract: what a device provides. In: nothing. Out: `DeviceRecord`, `Backend` and the types they use.
+"""Define the backend contract: what a device provides. In: nothing. Out: `DeviceRecord`, `Backend` and their types.
 
 A device is a record in runtime/devices.py and a subclass of `Backend`. The engine uses nothing else of it.
 
@@ -11,7 +11,7 @@ A device must provide                                  it may provide
                                                            replay_plan      a plan that a jit replays, such as a graph
                                                            loop_tree        the loops it compiles, which CHECK=1 runs
 
-A device that overrides `programs` needs no `compile`, one that overrides `plan` no `launch`: the CPU does both.
+A device that overrides `programs` needs no `compile`; one that overrides `plan` needs no `launch` (as on the CPU).
 
 Memory is named by addresses: integers that only the device itself dereferences. A scalar argument of a kernel is passed
 by address too: always eight bytes of host memory.
@@ -88,26 +88,27 @@ OPERATIONS_PER_BYTE = 10         # operations that take as long as moving one by
 
 
 def longest_work(program: DeviceProgram) -> int:
-    """The work of a program in operations, for the greatest values of its variables."""
+    """Return the work of a program, counted in operations, for the greatest values of its variables."""
     return max(upper_bound(program.operations), OPERATIONS_PER_BYTE * upper_bound(program.bytes))
 
 
 class DevicePlan:
-    """A list of launches over numbered memory slots, to be run repeatedly: arrays of addresses, which `bind` fills, and
-    a way to run. This base class starts each launch from Python; a device with native command lists overrides that."""
+    """A list of launches over numbered memory slots that is run repeatedly: arrays of addresses, which `bind` fills,
+    and a way to run. This base class starts each launch from Python; a device with native command lists
+    overrides that."""
     # Whether a run, once it reaches the program given to `keep_together(first)`, always completes: neither a signal
     # nor a failing program stops it halfway.
     uninterrupted = False
     # Whether the plan also has `check(before, numbers)`, which ends a run before program `before` if a 32-bit integer
     # in memory is below its bound; `numbers` are (address, bound) pairs.
     ends_early = False
-    by_value = False            # whether a `runner` is for the values of scalars that were bound last, and no others
+    by_value = False            # whether a `runner` is valid only for the scalar values that were bound before it
 
     def __init__(self, programs: Sequence[Any], slots: Sequence[tuple[int, ...]],
                  launch: Callable[[Any, Sequence[int]], None] | None = None):
         self.programs, self._launch = list(programs), launch
         self.arguments = [[0] * len(uses) for uses in slots]       # of each program: addresses
-        # each slot with the (array, position) that holds its address, for every use
+        # for every use of a slot: the slot, and the (array, position) that holds its address
         self.wires: list[tuple[int, Any, int]] = [(slot, array, position) for array, uses in zip(self.arguments, slots)
                                                   for position, slot in enumerate(uses)]
         self.lines: Sequence[Sequence[Any]] = ()       # for each program, the lines of the user's code that it computes
@@ -118,7 +119,7 @@ class DevicePlan:
         return 0
 
     def described(self, number: int | None = None) -> list[str]:
-        """Name and user's line of each program, or of one of them, for messages."""
+        """Return the name and the user's line of each program, or of one of them, for messages."""
         every = list(zip(self.programs, self.lines or [()] * len(self.programs)))
         return [f"{program.name}  {lines[0] if lines else ''}".rstrip()
                 for program, lines in (every if number is None else every[number:number + 1])]
@@ -129,11 +130,12 @@ class DevicePlan:
             array[position] = addresses[slot]
 
     def rebind(self, addresses: Sequence[int]) -> None:
-        """The same, where scalars have the values that were bound before the `runner` in use was made."""
+        """Set the address of every slot again. The scalars must have the values that were bound before the `runner` in
+        use was made."""
         self.bind(addresses)
 
     def uses(self) -> dict[int, list[tuple[Any, int]]]:
-        """For each slot every (array, position) that holds its address: a replay overwrites it there."""
+        """Return for each slot every (array, position) that holds its address, where a replay overwrites it."""
         found: dict[int, list[tuple[Any, int]]] = {}
         for slot, array, position in self.wires:
             found.setdefault(slot, []).append((array, position))
@@ -145,7 +147,7 @@ class DevicePlan:
             self.run_one(number)
 
     def runner(self) -> Callable[[], Any]:
-        """A function that does `run` under the current settings; its result is true if a check ended the run."""
+        """Return a function that does `run` under the current settings; its result is true if a check ended the run."""
         return self.run
 
     def run_one(self, number: int) -> int:
@@ -157,7 +159,8 @@ class DevicePlan:
         return time.perf_counter_ns() - start
 
     def stopwatch(self) -> Stopwatch:
-        """The stopwatch that times each launch of this plan: one per plan, since it accumulates totals."""
+        """Return the stopwatch that times each launch of this plan. There is one per plan, because it accumulates
+        totals."""
         found: Stopwatch | None = getattr(self, "_watch", None)
         if found is None:
             found = self._watch = Stopwatch(self)

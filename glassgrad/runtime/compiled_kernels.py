@@ -1,7 +1,8 @@
-"""The compile path of devices that compile text. In: kernels' graphs. Out: programs, compiled once and kept on disk.
+"""Compile and cache the kernels of devices that compile text. In: kernels' graphs. Out: programs, compiled once and
+stored on disk.
 
 A warm process finds its kernels in the disk cache and loads neither the compiler nor the search. A cold one compiles in
-threads (`CompileQueue`), while Python lowers the next kernel: compilers run without the GIL, LLVM and GPU compilers as
+threads (`CompileQueue`) while Python lowers the next kernel: compilers run without the GIL, LLVM and GPU compilers as
 libraries, a C compiler as a process.
 """
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from glassgrad.compiler.pipeline import Built
     from glassgrad.runtime.search.tuning_results import Tuned
 
-SWITCH_INTERVAL = 0.0001       # seconds while compile threads run: at the usual 0.005 they mostly wait for the GIL
+SWITCH_INTERVAL = 0.0001       # of the GIL, in seconds, while compile threads run: at the usual 0.005 they mostly wait
 
 
 class CompileQueue:
@@ -44,13 +45,14 @@ class CompileQueue:
         _queues.add(self)
 
     def forget(self) -> None:
-        """Reset to an empty queue without threads, at first and in a forked child, where the threads do not exist."""
+        """Reset to an empty queue without threads: when it is made, and in a forked child, where its threads do not
+        exist."""
         self._lock, self._jobs = threading.Lock(), deque[Callable[[], None]]()
         self._working = 0                # running threads
         self._usual = sys.getswitchinterval()
 
     def start(self, work: Callable[[], Any]) -> Callable[[], Any]:
-        """Queue a job, to be done under the settings of now; return a function that waits for it and returns its result
+        """Queue a job that runs under the present settings; return a function that waits for it and returns its result
         or raises its error."""
         work, finished = under_these_settings(work), threading.Event()
         outcome: list[tuple[Any, BaseException | None]] = []

@@ -1,8 +1,8 @@
-"""Devices by name. In: a name. Out: an opened device, once. `Device.DEFAULT` is the device of tensors without one.
+"""Open devices by name. In: a name. Out: an opened device, once. `Device.DEFAULT` is the device of tensors without one.
 
-Everything about a device before it is opened is in its record: `Device.records`. The default is chosen in this order:
-an assignment to `Device.DEFAULT`, the setting DEV, a variable such as CLANG=1, the variable DEVICE, then CPU (in a
-browser, WASM). Where llvmlite is missing CPU uses a C compiler, and without one the interpreter, each with a one-line
+A record in `Device.records` has everything about a device before it is opened. The default device is chosen in this
+order: an assignment to `Device.DEFAULT`, the setting DEV, a variable such as CLANG=1, the variable DEVICE, then CPU (in
+a browser, WASM). If llvmlite is missing, CPU uses a C compiler, and without one the interpreter, each with a one-line
 notice.
 """
 
@@ -23,7 +23,7 @@ from glassgrad.runtime.disk_device import PREFIX, FileDevice, on_disk
 
 
 def open_cpu(name: str) -> Backend:
-    """The CPU device: llvmlite, else a C compiler, else the interpreter."""
+    """Open the CPU device: with llvmlite, else with a C compiler, else as the interpreter."""
     from glassgrad.runtime.cpu.native_device import NativeDevice
     if find_spec("llvmlite") is not None:
         return NativeDevice(name, "llvm")
@@ -39,7 +39,7 @@ def open_cpu(name: str) -> Backend:
 
 
 def open_clang(name: str) -> Backend:
-    """The CLANG device: C, compiled by the system's compiler."""
+    """Open the CLANG device: C, compiled by the system's compiler."""
     from glassgrad.runtime.cpu.c_compiler import find_compiler
     from glassgrad.runtime.cpu.native_device import NativeDevice
     find_compiler()
@@ -47,7 +47,8 @@ def open_clang(name: str) -> Backend:
 
 
 def _opener(module: str, function: str) -> Callable[[str], Backend]:
-    """A function that opens a device by a function or class of a module, imported when the device is first used."""
+    """Return a function that opens a device by a function or class of a module, which is imported when the device is
+    first used."""
     def open_device(name: str) -> Backend:
         opened: Backend = getattr(import_module(f"glassgrad.runtime.{module}"), function)(name)
         return opened
@@ -122,7 +123,7 @@ class _Devices:
         self._opened: dict[str, Any] = {}
         self._devices: dict[str, Any] = _Records(self._forget)     # assigning to it also registers a device
         self._default: str | None = None
-        self._chosen: tuple[State | None, str] = (None, "")      # default by settings, cached for one settings state
+        self._chosen: tuple[State | None, str] = (None, "")      # the default by settings, for these settings
         self.registered = 0       # times a name was registered or removed
         self.version = 0          # also counts assigned defaults: caches that depend on either compare it
 
@@ -135,8 +136,8 @@ class _Devices:
     # -- records -----------------------------------------------------------------------------------------------
     def register(self, name: str, open: Any, *, aliases: tuple[str, ...] = (), target: str = "", dialect: str = "",
                  install: str = "") -> None:
-        """Add or replace a device. `open` is a `Backend` subclass (or `Compiled`), or a
-        function that makes one; it is called with the name when the device is first used.
+        """Add or replace a device. `open` is a `Backend` subclass (or `Compiled`), or a function that makes one; it is
+        called with the name when the device is first used.
 
         >>> from glassgrad.runtime.python.python_device import PythonDevice
         >>> Device.register("SLOW", PythonDevice, aliases=("INTERPRETED",))
@@ -179,7 +180,7 @@ class _Devices:
         return found
 
     def canonicalize(self, name: str | None, said: str = "") -> str:
-        """A device's canonical name; None means the default device. `said` quotes the user's wording in errors.
+        """Return a device's canonical name; None means the default device. `said` quotes the user's wording in errors.
 
         >>> Device.canonicalize("clang")
         'CLANG'
@@ -190,7 +191,7 @@ class _Devices:
             raise DeviceError("a device is named by a string", given=repr(name), expected='a name such as "CPU"',
                               fix='write device="CPU"')
         if name in self._devices:
-            return str.__str__(name)                       # the plain name, if it is of a subclass (torch.device)
+            return str.__str__(name)                       # a plain str, if it is a subclass (torch.device)
         upper = name.upper()
         if upper.startswith(PREFIX):
             return PREFIX + name[len(PREFIX):]             # a path keeps its case
@@ -204,7 +205,7 @@ class _Devices:
         return upper
 
     def _by_alias(self, alias: str) -> str:
-        """The device with this alias; of several, the first that opens (GPU: OPENCL, else CUDA)."""
+        """Return the device with this alias; of several, the first that opens (GPU: OPENCL, else CUDA)."""
         found = [record.name for record in self._devices.values() if alias in record.aliases]
         if len(found) > 1:
             return next((name for name in found if self.is_available(name)), found[0])
@@ -230,7 +231,7 @@ class _Devices:
         return device
 
     def is_available(self, name: str) -> bool:
-        """Whether a device opens on this machine.
+        """Return whether a device opens on this machine.
 
         >>> Device.is_available("PYTHON")
         True
@@ -241,7 +242,7 @@ class _Devices:
             return False
 
     def get_available_devices(self) -> list[str]:
-        """Names of the devices that open on this machine."""
+        """Return the names of the devices that open on this machine."""
         return [name for name in self._devices if self.is_available(name)]
 
     # -- the default -------------------------------------------------------------------------------------------
@@ -262,7 +263,7 @@ class _Devices:
         self.version += 1
 
     def _choose(self) -> str:
-        """The default device by settings and variables."""
+        """Choose the default device by settings and variables."""
         if settings.DEV:
             return self.canonicalize(settings.DEV, f"DEV={settings.DEV}")
         for flag in self.flags:

@@ -1,11 +1,11 @@
-"""Keep bytes between processes. In: hex SHA-256 keys and bytes. Out: the same bytes, or None.
+"""Store bytes between processes. In: hex SHA-256 keys and bytes. Out: the same bytes, or None.
 
-Does not know kernels. A failure costs only time: if a folder is missing, read-only or full, an entry truncated or
-damaged, or another process is changing the folder, `get` finds nothing. An entry is one file: a magic number, the
-SHA-256 of its name and value, the value.
+Does not know kernels. A failure costs only time: if a folder is missing, read-only or full, if an entry is truncated or
+damaged, or if another process is changing the folder, `get` finds nothing. An entry is one file: a magic number, the
+SHA-256 of its name and value, and the value.
 
-Entries are run as machine code, so only the user's own files are read: no folder or entry that another user owns or may
-write to. Folders and entries are created private, and an entry's name depends on the user who wrote it.
+Entries are executed as machine code, so only the user's own files are read: no folder or entry that another user owns
+or may write to. Folders and entries are created private, and an entry's file name depends on the user who wrote it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _HEAD = len(_MARK) + 32
 _TOUCH_SECONDS = 3600.0     # an entry's access time is updated at most this often
 _LITTER_SECONDS = 3600.0    # temporary files older than this were left by a process that died
 _EVICT_EVERY = 256          # entries written between two checks of the folder's size
-_FOLDERS = 256              # over which entries are spread
-_PART = 16                  # a check looks into one of so many of them first
+_FOLDERS = 256              # number of folders that entries are spread over
+_PART = 16                  # a check of the size looks into every 16th of them first
 
 
 def sha256(data: bytes = b"") -> Any:
@@ -39,17 +39,17 @@ def sha256(data: bytes = b"") -> Any:
 
 
 def name_of(*parts: str) -> str:
-    """The key of an entry: a digest of all that it depends on."""
+    """Return the key of an entry: a digest of all that it depends on."""
     return str(sha256("\n\n".join(parts).encode()).hexdigest())
 
 
 def default_folder() -> str:
-    """The folder of the cache: CACHE_DIR, or where this system keeps caches; "" when there is none."""
+    """Return the folder of the cache: CACHE_DIR, or where this system keeps caches; "" if there is none."""
     return str(settings.CACHE_DIR) or user_cache_folder()
 
 
 def user_cache_folder() -> str:
-    """The folder for glassgrad where this system keeps a user's caches; "" when there is none."""
+    """Return the folder for glassgrad where this system keeps a user's caches; "" if there is none."""
     home = os.path.expanduser("~")
     known = home != "~" and os.path.isabs(home)
     if sys.platform == "win32":
@@ -71,7 +71,7 @@ def _user() -> int:
 
 
 def _own(about: os.stat_result) -> bool:
-    """Whether this user owns a file or folder and no other user may write to it."""
+    """Return whether this user owns a file or folder and no other user may write to it."""
     return not hasattr(os, "geteuid") or about.st_uid == os.geteuid() and not about.st_mode & 0o022
 
 
@@ -85,12 +85,12 @@ def _open_entry(path: str, flags: int) -> int:
 
 
 def _digest(path: str, value: bytes) -> bytes:
-    """Digest of an entry's name and value, so that a renamed file is not read."""
+    """Return a digest of an entry's name and value, so that a renamed file is not read."""
     return sha256(path[-65:].encode() + value).digest()
 
 
 def disk_bytes(about: os.stat_result) -> int:
-    """The bytes that a file occupies on disk, in whole blocks.
+    """Return the bytes that a file occupies on disk, in whole blocks.
 
     >>> disk_bytes(os.stat(__file__)) >= os.path.getsize(__file__)
     True
@@ -99,7 +99,7 @@ def disk_bytes(about: os.stat_result) -> int:
 
 
 class DiskCache:
-    """A folder of entries, least recently used removed first above CACHE_MB.
+    """A folder of entries. Above CACHE_MB the least recently used ones are removed.
 
     >>> import tempfile
     >>> cache = DiskCache(tempfile.mkdtemp())
@@ -115,16 +115,16 @@ class DiskCache:
         self._private: bool | None = None       # whether only this user can write to the folder; None: no folder yet
 
     def path(self, key: str) -> str:
-        """The path of an entry, by its key and user; entries are spread over 256 folders."""
+        """Return the path of an entry, by its key and user; entries are spread over 256 folders."""
         name = sha256(f"{_user()} {key}".encode()).hexdigest()
         return os.path.join(self.folder, name[:2], name[2:])
 
     def get(self, key: str) -> bytes | None:
-        """The value last put under `key`, if it is there, whole, and the user's own."""
+        """Return the value last stored under `key`, if it is there, whole, and the user's own."""
         return self._read(self.path(key)) if self.folder and self._is_private() else None
 
     def values(self) -> Iterator[bytes]:
-        """Every value that is whole and the user's own."""
+        """Yield every value that is whole and the user's own."""
         entries = self._files(self._names(self.folder)) if self.folder and self._is_private() else []
         for path, _ in entries:
             value = None if os.path.basename(path).startswith(_NEW) else self._read(path)
@@ -151,7 +151,7 @@ class DiskCache:
         return value
 
     def _is_private(self) -> bool:
-        """Whether only this user can write to the folder; checked once, with a notice if not."""
+        """Return whether only this user can write to the folder; checked once, with a notice if not."""
         if self._private is None:
             try:
                 about = os.stat(self.folder)
@@ -163,7 +163,7 @@ class DiskCache:
         return self._private
 
     def put(self, key: str, value: bytes) -> None:
-        """Keeps `value` under `key`; other processes see all of it or nothing."""
+        """Store `value` under `key`; other processes see all of it or nothing."""
         if not self.folder:
             if settings.CACHE:
                 self._say("no folder for the disk cache; set CACHE_DIR to have one")
@@ -193,14 +193,15 @@ class DiskCache:
             self.evict()
 
     def _seems_too_large(self) -> bool:
-        """Whether every 16th folder says that all take more than CACHE_MB: to look at all entries of a large cache
-        takes seconds. Where a folder is missing there are few entries, and all are looked at."""
+        """Estimate from every 16th folder whether all entries take more than CACHE_MB; looking at all entries of a
+        large cache takes seconds. If some of the 256 folders are missing there are few entries, and all of them are
+        examined."""
         folders = sorted(self._names(self.folder))
         taken = sum([disk_bytes(about) for _, about in self._files(folders[::_PART])])
         return len(folders) < _FOLDERS or _PART * taken > settings.CACHE_MB << 20
 
     def evict(self, limit: int | None = None) -> None:
-        """Removes the least recently used entries until the rest takes at most `limit` bytes of disk, or CACHE_MB."""
+        """Remove the least recently used entries until the rest takes at most `limit` bytes of disk, or CACHE_MB."""
         limit = settings.CACHE_MB << 20 if limit is None else limit
         entries, total, now = [], 0, time.time()
         for path, about in self._files(self._names(self.folder)):
@@ -220,7 +221,7 @@ class DiskCache:
             total -= size
 
     def clear(self) -> None:
-        """Removes every entry."""
+        """Remove every entry."""
         self.evict(-1)
 
     def _files(self, folders: list[str]) -> list[tuple[str, os.stat_result]]:
@@ -251,10 +252,10 @@ class DiskCache:
 
 @lru_cache(maxsize=8)
 def cache_in(folder: str) -> DiskCache:
-    """The cache in a folder; where that is "", one that keeps nothing."""
+    """Return the cache in a folder; for "", one that stores nothing."""
     return DiskCache(folder)
 
 
 def default_cache() -> DiskCache:
-    """The cache in `default_folder()`; with CACHE=0 one that keeps nothing."""
+    """Return the cache in `default_folder()`; with CACHE=0, one that stores nothing."""
     return cache_in(default_folder() if settings.CACHE else "")

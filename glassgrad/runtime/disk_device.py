@@ -1,6 +1,6 @@
-"""Files as devices, `DISK:/path`. In: a path. Out: a device that stores values and computes nothing.
+"""Treat files as devices, `DISK:/path`. In: a path. Out: a device that stores values and computes nothing.
 
-Files are read and written by tensor/memory/disk.py; here is only what the engine needs of any device.
+Files are read and written by tensor/memory/disk.py. This module has only what the engine needs of any device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def on_disk(device: str | None) -> bool:
 
 
 class FileDevice:
-    """A file under a device's name."""
+    """The device of one file."""
     in_parts = False
     on_host = False        # bytes are copied for each reader: an array must not write to the file
 
@@ -47,7 +47,7 @@ class FileDevice:
         return bytearray((ctypes.c_char * nbytes).from_address(address)) if nbytes else bytearray()
 
     def synchronize(self) -> None:
-        """Does nothing: all accesses are synchronous."""
+        """Do nothing: all accesses are synchronous."""
 
     def empty_cache(self) -> None:
-        """Does nothing: there is no pool."""
+        """Do nothing: there is no pool."""

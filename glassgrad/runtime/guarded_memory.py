@@ -1,12 +1,14 @@
-"""Host memory that finds stray accesses (GUARD_PAGES=1). In: sizes in bytes. Out: blocks between forbidden pages.
+"""Allocate host memory that finds stray accesses (GUARD_PAGES=1). In: sizes in bytes. Out: blocks between forbidden
+pages.
 
-Each block ends at a page that may not be touched, and starts after one. A kernel that reads or writes beyond a block
+Each block ends where a forbidden page begins, and another lies before it. A kernel that reads or writes beyond a block
 dies at that instruction with a segmentation fault, and `python -X faulthandler` shows the line that started it. A
 released block is not used again: its pages become forbidden too, so that a use after release is found. The oldest
-released blocks are given back to the system once they take more than POOL_MB.
+released blocks are returned to the system once they take more than POOL_MB.
 
-Blocks are rounded up to 64 bytes: an access inside that rounding is not found. With GUARD_PAGES=2, blocks up to 256 KiB
-end at the very byte, as arrays of other libraries may. (Streaming stores to larger ones rely on the alignment.)
+Blocks are rounded up to 64 bytes, and an access inside that rounding is not found. With GUARD_PAGES=2, blocks of up to
+256 KiB end at the exact byte, as arrays of other libraries may. (Streaming stores to larger ones rely on the
+alignment.)
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class GuardedMemory(HostMemory):
         self._released: deque[tuple[int, int]] = deque()       # (first page, length), oldest first
 
     def allocate(self, nbytes: int) -> MemoryBlock:
-        """A block that ends where a forbidden page begins."""
+        """Allocate a block that ends where a forbidden page begins."""
         if nbytes <= 0:
             return super().allocate(nbytes)
         size = round_up(nbytes, 1 if settings.GUARD_PAGES > 1 and nbytes <= MEBIBYTE // 4 else _ALIGNMENT)
@@ -43,7 +45,7 @@ class GuardedMemory(HostMemory):
         return MemoryBlock(start + PAGE + inner - size, nbytes, size)
 
     def release(self, block: MemoryBlock) -> None:
-        """Makes a block inaccessible; its pages return to the system much later."""
+        """Make a block inaccessible; its pages are returned to the system much later."""
         if not block.address or not block.size:
             super().release(block)                 # raises for a second release; an empty block needs nothing
             return
@@ -58,7 +60,7 @@ class GuardedMemory(HostMemory):
         self._trim(self._limit())
 
     def empty_cache(self) -> None:
-        """Gives all released blocks back to the system."""
+        """Return all released blocks to the system."""
         self._trim(0)
 
     def _trim(self, limit: float) -> None:

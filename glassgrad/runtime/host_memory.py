@@ -1,6 +1,7 @@
-"""Memory of this machine. In: sizes in bytes. Out: pages from the operating system; `HostMemory`, a pool of them.
+"""Allocate memory of this machine. In: sizes in bytes. Out: pages from the operating system; `HostMemory`, a pool of
+them.
 
-Pages come by POSIX calls on Linux and macOS, by Win32 calls on Windows. Three kinds of block in the pool:
+Pages come by POSIX calls on Linux and macOS, by Win32 calls on Windows. The pool has three kinds of block:
 
 - up to 64 KiB: carved from 1 MiB slabs, aligned to 64 bytes;
 - up to 1 MiB: pages of their own;
@@ -25,7 +26,7 @@ _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 
 
 def round_up(value: int, multiple: int) -> int:
-    """The least multiple of `multiple` (a power of two) that is not below `value`.
+    """Round up to a multiple of `multiple`, which must be a power of two.
 
     >>> round_up(65, 64), round_up(64, 64), round_up(0, 64)
     (128, 64, 0)
@@ -44,14 +45,14 @@ if sys.platform == "win32":
     _RESERVE_COMMIT, _RELEASE, _NO_ACCESS, _READ_WRITE, _READ_EXECUTE = 0x3000, 0x8000, 0x01, 0x04, 0x20
 
     def map_pages(nbytes: int, alignment: int = PAGE) -> int:
-        """Zeroed, writable pages; Windows gives 64 KiB alignment whatever was asked."""
+        """Allocate zeroed, writable pages. Windows aligns them to 64 KiB, whatever `alignment` is."""
         address = _kernel32.VirtualAlloc(None, nbytes, _RESERVE_COMMIT, _READ_WRITE)
         if not address:
             raise MemoryError(f"the system refused {nbytes} bytes: error {ctypes.get_last_error()}")
         return int(address)
 
     def unmap_pages(address: int, nbytes: int) -> None:
-        """Gives back what `map_pages` gave."""
+        """Release pages of `map_pages`."""
         _kernel32.VirtualFree(address, 0, _RELEASE)
 
     def _protect(address: int, nbytes: int, rights: int, refused: str) -> None:
@@ -60,16 +61,16 @@ if sys.platform == "win32":
             raise OSError(f"the system refused {refused}: error {ctypes.get_last_error()}")
 
     def make_executable(address: int, nbytes: int) -> None:
-        """Flips pages from writable to executable, and lets the processor see the new code."""
+        """Change pages from writable to executable, and make the new code visible to the processor."""
         _protect(address, nbytes, _READ_EXECUTE, "executable memory")
         _kernel32.FlushInstructionCache(_kernel32.GetCurrentProcess(), address, nbytes)
 
     def forbid_access(address: int, nbytes: int) -> None:
-        """Any access to these pages ends the process."""
+        """Make any access to these pages end the process."""
         _protect(address, nbytes, _NO_ACCESS, "to protect memory")
 
     def advise_huge(address: int, nbytes: int) -> None:
-        """Windows wants a privilege for huge pages, so this does nothing there."""
+        """Do nothing: Windows requires a privilege for huge pages."""
 
 else:
     _libc = ctypes.CDLL(None, use_errno=True)
@@ -81,7 +82,7 @@ else:
     _FAILED = 2 ** (8 * ctypes.sizeof(_POINTER)) - 1
 
     def map_pages(nbytes: int, alignment: int = PAGE) -> int:
-        """Zeroed, writable pages at a multiple of `alignment`; `MemoryError` when the system refuses."""
+        """Allocate zeroed, writable pages at a multiple of `alignment`; raise `MemoryError` if the system refuses."""
         spare = alignment if alignment > PAGE else 0  # map too much, then give back both ends
         nbytes = round_up(nbytes, PAGE)
         start = _libc.mmap(None, nbytes + spare, mmap.PROT_READ | mmap.PROT_WRITE,
@@ -95,11 +96,11 @@ else:
         return int(address)
 
     def unmap_pages(address: int, nbytes: int) -> None:
-        """Gives back what `map_pages` gave."""
+        """Release pages of `map_pages`."""
         _libc.munmap(address, round_up(nbytes, PAGE))
 
     def make_executable(address: int, nbytes: int) -> None:
-        """Flips pages from writable to executable, and lets the processor see the new code."""
+        """Change pages from writable to executable, and make the new code visible to the processor."""
         if _libc.mprotect(address, round_up(nbytes, PAGE), mmap.PROT_READ | mmap.PROT_EXEC):
             raise OSError(ctypes.get_errno(), "the system refused executable memory")
         if sys.platform == "darwin":
@@ -108,19 +109,19 @@ else:
         # Linux on AArch64 cleans the caches itself when a page becomes executable; x86 keeps them coherent.
 
     def forbid_access(address: int, nbytes: int) -> None:
-        """Any access to these pages ends the process."""
+        """Make any access to these pages end the process."""
         if _libc.mprotect(address, round_up(nbytes, PAGE), 0):
             raise OSError(ctypes.get_errno(), "the system refused to protect memory")
 
     def advise_huge(address: int, nbytes: int) -> None:
-        """Asks for huge pages: the first touch of 64 MB then takes 8 ms instead of 27."""
+        """Ask for huge pages: the first touch of 64 MB then takes 8 ms instead of 27."""
         advice = getattr(mmap, "MADV_HUGEPAGE", None)
         if advice is not None:
             _libc.madvise(address, nbytes, advice)
 
 
 def map_block(nbytes: int) -> int:
-    """Pages for a block: a large one begins at a multiple of 2 MiB, with a request for huge pages."""
+    """Allocate pages for a block; a large one begins at a multiple of 2 MiB, with a request for huge pages."""
     large = nbytes >= MEBIBYTE
     address = map_pages(nbytes, HUGE_PAGE if large else PAGE)
     if large:
@@ -158,13 +159,13 @@ class HostMemory(MemoryPool):
         unmap_pages(address, size)
 
     def copy_in(self, address: int, data: Any) -> None:
-        """Copies bytes to an address."""
+        """Copy bytes to an address."""
         view = memoryview(data).cast("B")
         if view.nbytes:
             memoryview((ctypes.c_char * view.nbytes).from_address(address)).cast("B")[:] = view
 
     def copy_out(self, address: int, nbytes: int) -> bytearray:
-        """Copies the bytes at an address."""
+        """Copy the bytes at an address."""
         return bytearray((ctypes.c_char * nbytes).from_address(address))
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -1,4 +1,4 @@
-"""A kernel's key in the disk cache. In: a kernel's graph. Out: a digest of all that it depends on.
+"""Make a kernel's key in the disk cache. In: a kernel's graph. Out: a digest of all that the kernel depends on.
 
 Loads nothing of the compiler: a warm process finds its kernels by these keys and never compiles.
 """
@@ -16,9 +16,12 @@ from glassgrad.runtime.disk_cache import name_of, sha256
 
 @lru_cache(maxsize=4)
 def source_digest(*stages: str) -> str:
-    """A digest of the source of compiler and runtime, or of the given stages: a change invalidates cache entries. If a
-    file has changed since this process started, what is loaded has no name: the digest is one that no other process
-    gets. (Under the new files' digest, processes would run each other's kernels, made for other layouts of memory.)"""
+    """Return a digest of the source of compiler and runtime, or of the given stages, so that a change invalidates cache
+    entries.
+
+    If a file has changed since this process started, the loaded code is not that of the file. The digest is then a
+    random one, which no other process gets: under the digest of the new files, processes would run each other's
+    kernels, which may be made for other layouts of memory."""
     digest, changed = sha256(), 0.0
     for stage in stages or ("compiler", "runtime"):
         for folder, inner, files in os.walk(PACKAGE + stage):
@@ -35,7 +38,7 @@ def source_digest(*stages: str) -> str:
 
 
 def structure(ast: UOp) -> str:
-    """A kernel's graph as text: equal for equal kernels, in every process."""
+    """Return a kernel's graph as text, equal for equal kernels in every process."""
     order = toposort([ast])
     place = {n: i for i, n in enumerate(order)}
     return "\n".join(f"{n.op.name} {n.dtype.name} {[place[s] for s in n.src]} {_arg(n)}" for n in order)
@@ -48,6 +51,7 @@ def _arg(node: UOp) -> str:
 
 
 def cache_key(ast: UOp, machine: str, compiler: str, moves: tuple[str, ...] = ()) -> str:
-    """The cache key of a compiled kernel: a digest of all it depends on. Without `moves`, the recipe's kernel."""
+    """Return the cache key of a compiled kernel: a digest of all that it depends on. Without `moves`, the kernel is the
+    recipe's."""
     proven = ("proven",) if settings.SANITIZE else ()          # compiled after `access_bounds` proved its accesses
     return name_of("kernel", source_digest(), machine, compiler, str(settings.NOOPT), *proven, *moves, structure(ast))

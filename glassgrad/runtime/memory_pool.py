@@ -1,11 +1,11 @@
-"""The pool of blocks that every memory keeps. In: sizes, and where memory comes from. Out: blocks, not cleared.
+"""Pool the blocks of a device's memory. In: sizes, and where memory comes from. Out: blocks, not cleared.
 
 Does not know tensors, dtypes or devices. Fresh memory is the largest cost of big elementwise work, so released blocks
-are kept, by size, for the next request of that size. Small blocks are carved from slabs, larger ones are alone. Sizes
-are rounded up to eight steps per power of two, so at most an eighth of a block is lost.
+are kept, by size, for the next request of that size. Small blocks are carved from slabs, larger ones are allocated by
+themselves. Sizes are rounded up to eight steps per power of two, so at most an eighth of a block is lost.
 
-Every value that is computed takes a block and gives one back. For small ones that is one `pop` and one `append` of a
-list, which other threads cannot interrupt: no lock is taken, and nothing is counted until `stats` is called.
+Every computed value takes a block and gives one back. For small blocks that is one `pop` and one `append` of a list,
+which other threads cannot interrupt: no lock is taken, and nothing is counted until `stats` is called.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from glassgrad.base.settings import settings
 
 MEBIBYTE = 1 << 20
 
-# Describes what the memory holds, for out-of-memory messages; set by a later stage
+# Functions that describe what a memory holds, for out-of-memory messages; added by engine/buffer.py
 describing: list[Callable[[Any], str]] = []
 
 
@@ -42,7 +42,7 @@ class MemoryBlock:
 
 
 class Stats(NamedTuple):
-    """Bytes in use, bytes pooled for reuse, and peak use, in which slabs of small blocks count whole."""
+    """Bytes in use, bytes pooled for reuse, and peak use. In the peak, slabs of small blocks count whole."""
     live: int
     pooled: int
     peak: int
@@ -50,7 +50,7 @@ class Stats(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def rounded(nbytes: int) -> int:
-    """The size of the block that a request gets.
+    """Return the size of the block that a request gets.
 
     >>> [rounded(n) for n in (0, 1, 64, 65, 1000, 1025, 100_000)]
     [0, 64, 64, 128, 1024, 1152, 106496]
@@ -62,7 +62,7 @@ def rounded(nbytes: int) -> int:
 
 
 def readable(nbytes: int) -> str:
-    """A size for people.
+    """Format a number of bytes for people.
 
     >>> readable(1000), readable(3 << 20), readable(5 << 29)
     ('1000 bytes', '3.0 MiB', '2.5 GiB')
@@ -76,10 +76,10 @@ def readable(nbytes: int) -> str:
 class MemoryPool:
     """Blocks by address, pooled; safe to use from several threads and from finalizers. A subclass provides `take` and
     `give_back`, and says where blocks are carved from slabs."""
-    small, slab = 0, 0        # blocks up to so many bytes are carved from slabs of so many
-    least = 1                 # a smaller request gets a block of so many bytes; the distance of blocks in a slab
-    nowhere = 0               # the address of empty blocks, where these need no memory
-    most_pooled = math.inf    # bytes of released blocks kept, where POOL_MB does not say: all of a GPU's memory
+    small, slab = 0, 0        # blocks of up to `small` bytes are carved from slabs of `slab` bytes
+    least = 1                 # bytes of the smallest block; blocks in a slab begin at multiples of it
+    nowhere = 0               # the address of empty blocks, if these need no memory
+    most_pooled = math.inf    # bytes of released blocks to keep, unless POOL_MB is set; on a GPU, all of its memory
 
     def __init__(self) -> None:
         self._free: dict[int, list[int]] = {}   # size -> addresses, the last released last
@@ -92,25 +92,26 @@ class MemoryPool:
 
     # -- provided by each memory -----------------------------------------------------------------------------
     def take(self, size: int) -> int | None:
-        """The address of `size` new bytes; None if there are none left."""
+        """Return the address of `size` new bytes; None if there is no memory left."""
         raise Bug(f"{type(self).__name__} has no take")
 
     def give_back(self, address: int, size: int) -> None:
-        """Return bytes of `take` to where they came from."""
+        """Return bytes of `take` to the system."""
         raise Bug(f"{type(self).__name__} has no give_back")
 
     def wait_for_kernels(self) -> None:
-        """Wait until nothing uses the released blocks, before they are given back; a host's kernels have run."""
+        """Wait until nothing uses the released blocks, before they are returned to the system. On the host, kernels
+        have already run."""
 
     def full(self, size: int) -> MemoryLimitError:
-        """The error where there is no memory left."""
+        """Return the error for memory that is used up."""
         return self._refused(size, "the system has no more", "use smaller tensors or batches")
 
     # -- blocks ----------------------------------------------------------------------------------------------
     def allocate(self, nbytes: int) -> MemoryBlock:
         """Return an uninitialized block of at least `nbytes` bytes."""
         if nbytes < self.least:
-            return self._of_few(nbytes)
+            return self._smallest_block(nbytes)
         size = rounded(nbytes)
         if size > self.small:
             address = self._large(size)
@@ -121,7 +122,7 @@ class MemoryPool:
                 address = self._carve(size)
         return MemoryBlock(address, nbytes, size)
 
-    def _of_few(self, nbytes: int) -> MemoryBlock:
+    def _smallest_block(self, nbytes: int) -> MemoryBlock:
         if nbytes < 0:
             raise Bug(f"a block cannot have {nbytes} bytes")
         if not nbytes and self.nowhere:
@@ -131,7 +132,7 @@ class MemoryPool:
         return block
 
     def release(self, block: MemoryBlock) -> None:
-        """Gives a block back, to the pool or, above POOL_MB, to the system."""
+        """Take a block back into the pool or, above POOL_MB, return it to the system."""
         address, size = block.address, block.size
         if not address:
             raise Bug("a block of memory was released twice")
@@ -140,7 +141,7 @@ class MemoryPool:
             with self.lock:
                 self._live -= size
                 self._pooled += size
-                self._order[address] = size      # before it can be taken again, by a finalizer
+                self._order[address] = size      # first: once it is in `_free`, a finalizer's allocation may take it
                 self._free[size].append(address)
                 limit = self._limit()
                 if self._pooled > limit:
@@ -150,7 +151,7 @@ class MemoryPool:
             self._free[size].append(address)
 
     def empty_cache(self) -> None:
-        """Gives all pooled memory back to the system."""
+        """Return all pooled memory to the system."""
         with self.lock:
             self.wait_for_kernels()
             self._trim(0)
@@ -158,18 +159,18 @@ class MemoryPool:
                 self._free_slabs(size, slabs)
 
     def stats(self) -> Stats:
-        """Counts of bytes, rounding included."""
+        """Count bytes, rounding included."""
         with self.lock:
             idle = sum([size * len(free) for size, free in self._free.items() if size <= self.small])
             return Stats(self._live - idle, self._pooled + idle, self._peak)
 
     def reset_peak(self) -> None:
-        """Counts the peak from now on."""
+        """Measure the peak from now on."""
         with self.lock:
             self._peak = self._live
 
     def _large(self, size: int) -> int:
-        """Take a block that is in no slab, from the pool or new."""
+        """Allocate a block outside of slabs, from the pool or new."""
         if settings.MEMORY_MB:
             self._check_limit(size)
         with self.lock:
@@ -184,7 +185,7 @@ class MemoryPool:
         return address
 
     def _carve(self, size: int) -> int:
-        """Take a new slab; return its first block and put the others into the pool."""
+        """Allocate a slab; return its first block and put the others into the pool."""
         self._check_limit(self.slab)
         with self.lock:
             slab = self._new(self.slab)
@@ -198,7 +199,7 @@ class MemoryPool:
         return address
 
     def _step(self, size: int) -> int:
-        """The distance of blocks of a size in a slab."""
+        """Return the distance between blocks of a size in a slab."""
         return -(-size // self.least) * self.least
 
     def _count(self, nbytes: int) -> None:
@@ -234,11 +235,11 @@ class MemoryPool:
                                 fix=fix)
 
     def _limit(self) -> float:
-        """Most bytes of released blocks to keep."""
+        """Return the number of bytes of released blocks to keep at most."""
         return self.most_pooled if settings.POOL_MB < 0 else settings.POOL_MB * MEBIBYTE
 
     def _trim(self, limit: float) -> None:
-        """Gives back the blocks that were released longest ago, until the pool fits."""
+        """Return the blocks that were released longest ago to the system, until the pool fits."""
         while self._pooled > limit and self._order:
             address = next(iter(self._order))
             size = self._order.pop(address)
@@ -247,7 +248,7 @@ class MemoryPool:
             self.give_back(address, size)
 
     def _free_slabs(self, size: int, slabs: list[int]) -> None:
-        """Gives back the slabs of one size in which every block is free."""
+        """Return the slabs of one size in which every block is free to the system."""
         free, taken = self._free[size], list[int]()
         for _ in range(len(free)):               # one by one: other threads take and release blocks meanwhile
             with suppress(IndexError):

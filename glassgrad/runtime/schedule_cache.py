@@ -1,8 +1,8 @@
-"""Keep schedules between processes. In: a name, a `Schedule` and the graph's nodes. Out: the same schedule, or None.
+"""Store schedules between processes. In: a name, a `Schedule` and the graph's nodes. Out: the same schedule, or None.
 
 Scheduling a graph takes many times as long as building it; reading a stored schedule takes a tenth of that. An entry is
 a pickle of the kernels' graphs and slots, which is safe because the disk cache reads only files that the user owns. The
-source lines of kernels differ between programs that build the same graph, so an entry stores, instead of a line, the
+source lines of kernels differ between programs that build the same graph, so instead of a line an entry stores the
 index of the graph node that was made there.
 """
 
@@ -22,21 +22,21 @@ from glassgrad.compiler.schedule.kernels import Schedule
 from glassgrad.runtime.disk_cache import default_cache, name_of
 from glassgrad.runtime.kernel_key import source_digest
 
-LEAST_NODES = 64        # a smaller graph is scheduled as fast as a file is read; a GRADIENT node stands for many
-IN_A_FORMULA = 16       # nodes that a FORMULA stands for
+LEAST_NODES = 64        # smaller graphs, unless they have a GRADIENT node, are scheduled as fast as a file is read
+IN_A_FORMULA = 16       # number of nodes that a FORMULA counts as
 
 
 def _compiler() -> tuple[Any, ...]:
-    """The parts of the compiler that a program can extend: ops, rules and passes."""
+    """Return the parts of the compiler that a program can extend: ops, rules and passes."""
     return (len(vars(Ops)), *pipeline.ALGEBRA.rules, *pipeline.PASSES)
 
 
 _OWN_COMPILER = _compiler()
 
 
-def can_be_kept(order: Collection[UOp]) -> bool:
-    """Whether to cache the schedule of a graph of these nodes: the graph is large enough, the program has not extended
-    the compiler, and no setting (DEBUG=4, CHECK) needs the passes to run."""
+def is_cacheable(order: Collection[UOp]) -> bool:
+    """Return whether to cache the schedule of a graph of these nodes: the graph must be large enough, the program must
+    not have extended the compiler, and no setting (DEBUG=4, CHECK) may need the passes to run."""
     ops = Counter(n.op for n in order)
     nodes = len(order) + IN_A_FORMULA * ops[o.FORMULA]
     return (nodes >= LEAST_NODES or o.GRADIENT in ops) and settings.DEBUG < 4 and \
@@ -44,12 +44,12 @@ def can_be_kept(order: Collection[UOp]) -> bool:
 
 
 def schedule_name(*parts: str) -> str:
-    """The cache key of a schedule: a digest of everything that it depends on."""
-    sources = source_digest(), source_digest("engine"), source_digest("tensor/formulas")    # the last has gradients
+    """Return the cache key of a schedule: a digest of everything that it depends on."""
+    sources = source_digest(), source_digest("engine"), source_digest("tensor/formulas")    # formulas have gradients
     return name_of("schedule", *sources, *parts)
 
 
-def keep_schedule(name: str, schedule: Schedule, more: Any, order: Sequence[UOp]) -> None:
+def store_schedule(name: str, schedule: Schedule, more: Any, order: Sequence[UOp]) -> None:
     """Store a schedule together with the picklable `more`; `order` has the nodes of its graph."""
     import pickle
     wanted = {line for item in schedule.items for line in item.lines}
@@ -59,8 +59,8 @@ def keep_schedule(name: str, schedule: Schedule, more: Any, order: Sequence[UOp]
     default_cache().put(name, pickle.dumps((replace(schedule, items=items, results={}), lines, more)))
 
 
-def kept_schedule(name: str, order: Sequence[UOp]) -> tuple[Schedule, Any] | None:
-    """Return (schedule, more) as stored under a name, or None."""
+def load_schedule(name: str, order: Sequence[UOp]) -> tuple[Schedule, Any] | None:
+    """Return the (schedule, more) stored under a name, or None."""
     stored = default_cache().get(name)
     if stored is None:
         return None
@@ -74,7 +74,7 @@ def kept_schedule(name: str, order: Sequence[UOp]) -> tuple[Schedule, Any] | Non
 
 
 def _first_node_at(wanted: set[Line], order: Sequence[UOp]) -> dict[Line, int]:
-    """For each of these lines, the index of the first node that was made there."""
+    """Return, for each of these lines, the index of the first node that was made there."""
     found: dict[Line, int] = {}
     seen: set[tuple[int, int]] = set()
     for number, node in enumerate(order):

@@ -1,4 +1,5 @@
-"""A device that the user writes. In: allocator, renderer, compiler, runner. Out: `Compiled`, a backend made of them.
+"""Build a device from parts that the user writes. In: allocator, renderer, compiler, runner. Out: `Compiled`, a
+backend.
 
     class MyDevice(Compiled):
         def __init__(self, device): super().__init__(device, MyAllocator(), CStyleLanguage(), MyCompiler(), MyRunner)
@@ -6,7 +7,7 @@
 
 Memory is whatever `_alloc` returns: a handle, which is passed back to `copyin`, `copyout`, `_free` and the runner. The
 engine uses addresses, so every allocation gets a range of virtual addresses. An address inside an allocation (a slice
-of a buffer, or a value between kernels) has no handle, and gets a separate one when it is used.
+of a buffer, or a value between kernels) has no handle, so a separate one is made when it is used.
 
 The methods may have the older, shorter signatures; `Compiled` inspects them once, when it is made.
 """
@@ -31,8 +32,8 @@ from glassgrad.compiler.schedule.kernels import cost
 from glassgrad.runtime.backend import Backend
 from glassgrad.runtime.memory_pool import MemoryBlock
 
-_APART = 1 << 40           # distance between the virtual addresses of two devices, and from real ones
-_GRAIN = 256
+_APART = 1 << 40           # distance between the virtual addresses of two devices, and from real addresses
+_GRAIN = 256               # virtual addresses of blocks are multiples of this
 
 
 class CompileError(DeviceError):
@@ -44,8 +45,8 @@ class SignatureError(DeviceError, TypeError):
 
 
 def device_failure(device: str, doing: str, error: Exception) -> Exception:
-    """Wrap an exception of a device's own code or driver in a `DeviceError` that says which device failed at what, for
-    the user's line; an error that says so already is returned as it is.
+    """Wrap an exception of a device's own code or driver in a `DeviceError` that names the device, what it failed at,
+    and the user's line. An error that already does is returned as it is.
 
     >>> print(device_failure("MY", "copy memory in", OSError("the cable is out")).advice)
     MY failed to copy memory in
@@ -65,10 +66,10 @@ def device_failure(device: str, doing: str, error: Exception) -> Exception:
 
 
 class Allocator:
-    """Memory of a device: four methods. Subclass it and write them; handles may be any objects."""
+    """Memory of a device. Subclass it and write its four methods; handles may be any objects."""
 
     def _alloc(self, size: int, options: Any = None) -> Any:
-        """A handle to `size` bytes."""
+        """Allocate `size` bytes; return a handle."""
         raise DeviceError("this allocator cannot allocate", given=type(self).__name__,
                           expected="a method _alloc(size, options)", fix="write it in your subclass")
 
@@ -95,15 +96,15 @@ class MallocAllocator(Allocator):
 
 
 class Compiler:
-    """Compiles source to bytes for the runner; by default the source itself, encoded."""
+    """Compile source to bytes for the runner; by default the bytes are the source itself, encoded."""
 
     def compile(self, src: str) -> bytes:
-        """The compiled kernel."""
+        """Compile a kernel's source."""
         return src.encode()
 
 
 class Runner(Protocol):
-    """A callable kernel, constructed from its name and the compiler's output, called with handles."""
+    """A callable kernel: made from its name and the compiler's output, called with handles."""
 
     def __init__(self, name: str, lib: bytes): ...
 
@@ -113,21 +114,22 @@ class Runner(Protocol):
 
 
 class CStyleLanguage:
-    """Renders a kernel as plain C. `prefix` goes before the source, `qualifier` before the kernel."""
+    """Render a kernel as plain C. `prefix` goes before the source, `qualifier` before the kernel."""
     prefix: str = ""
     qualifier: str = ""
 
     def render(self, kernel: Kernel) -> str:
-        """The source of a kernel: one function with its name and one pointer per buffer."""
+        """Return the source of a kernel: one function with its name and one pointer per buffer."""
         return plain_function(kernel, make_source(kernel, PLAIN, "plain c"), self.prefix, self.qualifier)
 
 
 # -- signatures ----------------------------------------------------------------------------------------------
-SIZES = {"global_size": (1, 1, 1), "local_size": (1, 1, 1)}      # a kernel is one task, with its loops inside
+SIZES = {"global_size": (1, 1, 1), "local_size": (1, 1, 1)}      # a kernel is one task that contains all its loops
 
 
 def _accepts(function: Any, *args: Any, **keywords: Any) -> bool:
-    """Whether a function accepts these arguments; true for one without an inspectable signature."""
+    """Return whether a function accepts these arguments; true for a function without a signature that can be
+    inspected."""
     try:
         inspect.signature(function).bind(*args, **keywords)
     except TypeError:
@@ -147,7 +149,7 @@ def _refuse(owner: Any, method: str, expected: str) -> NoReturn:
 
 
 def _method(allocator: Any, method: str, arguments: str, options: bool = False) -> Callable[..., Any]:
-    """An allocator's method as a function of `arguments`; with `options`, the method may take options too."""
+    """Return an allocator's method as a function of `arguments`; with `options`, the method may take options too."""
     function, given = getattr(allocator, method, None), [None] * len(arguments.split(", "))
     if function is not None and _accepts(function, *given):
         return function      # type: ignore[no-any-return]
@@ -158,7 +160,8 @@ def _method(allocator: Any, method: str, arguments: str, options: bool = False) 
 
 
 def _named(device: str, doing: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function of the user's device: its exceptions become errors that name the device and the user's line."""
+    """Wrap a function of the user's device, so that its exceptions become errors that name the device and the user's
+    line."""
     def call(*args: Any) -> Any:
         try:
             return function(*args)
@@ -168,7 +171,7 @@ def _named(device: str, doing: str, function: Callable[..., Any]) -> Callable[..
 
 
 def _keywords_of(call: Any, owner: Any, *first: Any) -> dict[str, Any]:
-    """The keyword arguments that a runner is called with, besides the handles."""
+    """Return the keyword arguments that a runner is called with, besides the handles."""
     for keywords in ({**SIZES, "wait": True}, SIZES):
         if _accepts(call, *first, None, None, None, **keywords):
             return keywords
@@ -178,7 +181,7 @@ def _keywords_of(call: Any, owner: Any, *first: Any) -> dict[str, Any]:
 
 # -- memory by address ---------------------------------------------------------------------------------------
 class HandleMemory:
-    """Allocations of an `Allocator` by virtual addresses."""
+    """Allocations of an `Allocator`, by virtual addresses."""
     on_host = in_parts = False
 
     def __init__(self, device: str, allocator: Any, first: int):
@@ -212,7 +215,7 @@ class HandleMemory:
         return block if block is not None and address < block.address + max(block.nbytes, 1) else None
 
     def to_write(self, address: int, nbytes: int) -> Any:
-        """The handle for a kernel that writes `nbytes`: of a whole block, or of a value inside one."""
+        """Return the handle for a kernel that writes `nbytes`: of a whole block, or of a value inside one."""
         block = self.block_of(address)
         if block is None:
             raise Bug(f"no memory of this device is at {address:#x}")
@@ -225,7 +228,7 @@ class HandleMemory:
         return found[0]
 
     def to_read(self, address: int, nbytes: int) -> tuple[Any, bool]:
-        """(handle, is_copy) for a kernel that reads; a temporary copy must be freed after the launch."""
+        """Return (handle, is_copy) for a kernel that reads; a copy must be freed after the launch."""
         if address in self.blocks or address in self.handles:
             return self.handles[address][0] if address in self.handles else self.to_write(address, nbytes), False
         # a slice of a buffer, or a scalar in host memory: copy it
@@ -252,7 +255,7 @@ class HandleMemory:
                            view if not view.readonly else memoryview(bytearray(view)))
 
     def empty_cache(self) -> None:
-        """Does nothing: there is no pool."""
+        """Do nothing: there is no pool."""
 
 
 # -- the device ----------------------------------------------------------------------------------------------
@@ -275,7 +278,7 @@ class CalledProgram:
 
 
 class Compiled(Backend):
-    """A device assembled from its parts; `runtime(name, lib)` makes a kernel that can be called."""
+    """A device that is assembled from its parts; `runtime(name, lib)` makes a kernel that can be called."""
     _count = 0
 
     def __init__(self, device: str, allocator: Any, renderer: Any = None, compiler: Any = None,
@@ -337,9 +340,9 @@ class Compiled(Backend):
             self.memory.free(handle)
 
     def source(self, ast: UOp) -> str:
-        """The source that this device compiles for a kernel."""
+        """Return the source that this device compiles for a kernel."""
         return str(self.renderer.render(self.loop_tree(ast)))
 
     def loop_tree(self, ast: UOp) -> Kernel:
-        """The kernel's plain loop tree."""
+        """Return the kernel's loop tree, without optimizations."""
         return kernel_of(ast, PLAIN, plain=True)

@@ -1,10 +1,11 @@
-"""Numbers as the text of an array, laid out as NumPy (2.3 and later) does. In: numbers, a shape. Out: lines of text.
+"""Write numbers as the text of an array, laid out as NumPy (2.3 and later) does. In: numbers, a shape. Out: lines of
+text.
 
-    [[ 1. , 20.5],         all numbers have one width, and as few digits as tell them apart from others of their type,
-     [-3. ,  4. ]]         at most 8 after the point; "[1.0e-05, 2.5e+00]" where they differ too much for that
+    [[ 1. , 20.5],         all numbers have the same width, and as few digits as distinguish them from others of their
+     [-3. ,  4. ]]         type, at most 8 after the point; "[1.0e-05, 2.5e+00]" where their sizes differ too much
 
-(Of a power of two NumPy leaves out the last digit where another one rounds to it from above; here it is written.)
-Needs no NumPy, which a browser does not have. Does not know tensors.
+(For a power of two NumPy leaves out the last digit if a shorter number rounds to it from above; here it is written.)
+Does not need NumPy, which may be missing in a browser. Does not know tensors.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import Any
 from glassgrad.compiler.graph.dtype import DType, dtypes, round_float
 
 LINE = 75                # characters of a line
-DIGITS = 8               # after the point
-DECIMALS = {dtypes.float16: 3, dtypes.float32: 6, dtypes.float64: 15}       # digits that a type always holds
+DIGITS = 8               # most digits after the point
+DECIMALS = {dtypes.float16: 3, dtypes.float32: 6, dtypes.float64: 15}       # decimal digits that a type always holds
 
 
 def array_text(values: Sequence[Any], shape: Sequence[int], dtype: DType, cut: Sequence[int] = (),
                indent: int = 0) -> str:
-    """The text of numbers in row-major order. `cut`: for each axis, after how many elements the "..." stands (0:
-    nothing is left out); lines after the first begin with `indent` spaces.
+    """Return the text of numbers in row-major order. `cut` has for each axis after how many elements "..." is written
+    (0: nothing is left out). Lines after the first begin with `indent` spaces.
 
     >>> print(array_text([1.0, 20.5, -3.0, 4.0], (2, 2), dtypes.float32))
     [[ 1. , 20.5],
@@ -39,7 +40,7 @@ def array_text(values: Sequence[Any], shape: Sequence[int], dtype: DType, cut: S
 
 # -- lines ---------------------------------------------------------------------------------------------------
 def _lines(words: Sequence[str], shape: Sequence[int], cut: Sequence[int], indent: int, width: int) -> str:
-    """Words in brackets, rows below each other."""
+    """Write words in brackets, with rows below each other."""
     space = " " * indent
     if len(shape) == 1:
         return "[" + _row([*words[:cut[0]], "...", *words[cut[0]:]] if cut[0] else words, space, width - 1) + "]"
@@ -52,7 +53,7 @@ def _lines(words: Sequence[str], shape: Sequence[int], cut: Sequence[int], inden
 
 
 def _row(words: Sequence[str], space: str, width: int) -> str:
-    """Words of the innermost axis, on as many lines as they need."""
+    """Write the words of the innermost axis, on as many lines as they need."""
     lines: list[str] = []
     line = space
     for at, word in enumerate(words):
@@ -65,7 +66,7 @@ def _row(words: Sequence[str], space: str, width: int) -> str:
 
 # -- numbers -------------------------------------------------------------------------------------------------
 def _words(values: Sequence[Any], shape: Sequence[int], dtype: DType) -> list[str]:
-    """The numbers, each written so that all have one width."""
+    """Write the numbers so that all have the same width."""
     if dtype.kind == "b":
         return ["False" if not value else " True" if len(shape) else "True" for value in values]
     if dtype.kind != "f":
@@ -90,7 +91,7 @@ def _needs_exponent(finite: Sequence[float], dtype: DType) -> bool:
 
 
 def _positional(value: float, dtype: DType) -> tuple[str, str]:
-    """The digits before and after the point, the sign with the former."""
+    """Return the digits before the point, with the sign, and those after it."""
     digits, exponent = _shortest(value, dtype)
     places = max(len(digits) - 1 - exponent, 0)
     whole, _, fraction = f"{value:.{min(places, DIGITS)}f}".partition(".")
@@ -98,7 +99,7 @@ def _positional(value: float, dtype: DType) -> tuple[str, str]:
 
 
 def _scientific(finite: Sequence[float], dtype: DType) -> list[tuple[str, str]]:
-    """The numbers in scientific notation, all with as many digits and as long an exponent as the longest."""
+    """Write the numbers in scientific notation, all with as many digits and as long an exponent as the longest."""
     shortest = [f"{value:.{min(len(_shortest(value, dtype)[0]) - 1, DIGITS)}e}".partition("e") for value in finite]
     digits = max(len(mantissa.partition(".")[2].rstrip("0")) for mantissa, _, _ in shortest)
     width = max(len(exponent) for _, _, exponent in shortest) - 1
@@ -111,7 +112,8 @@ def _scientific(finite: Sequence[float], dtype: DType) -> list[tuple[str, str]]:
 
 
 def _shortest(value: float, dtype: DType) -> tuple[str, int]:
-    """The fewest digits that tell a number from all others of its type, and the exponent of the first of them."""
+    """Return the fewest digits that distinguish a number from all others of its type, and the exponent of the first
+    digit."""
     for places in range(17):
         text = f"{abs(value):.{places}e}"
         if round_float(float(text), dtype) == abs(value):

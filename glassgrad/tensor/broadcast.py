@@ -1,7 +1,8 @@
-"""Broadcasting and type promotion: one dtype, one shape. In: UOps and Python numbers. Out: UOps that an op takes.
+"""Bring operands to one dtype and one shape: type promotion and broadcasting. In: UOps and Python numbers. Out: UOps
+that an op takes.
 
-Python numbers are weak: they take the tensor's type, and only change its kind (int + 1.5 is a float). Two tensors are
-promoted to the narrowest type that holds both. Shapes align at the right; axes of size 1 repeat.
+Python numbers are weak: they take the tensor's type, and change only its kind (int + 1.5 is a float). Two tensors are
+promoted to the narrowest type that holds both. Shapes are aligned at the right; axes of size 1 repeat.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ VERBS = {o.ADD: ("add", "+"), o.SUB: ("subtract", "-"), o.MUL: ("multiply", "*")
          o.MAX: ("take the maximum of", "max"), o.MIN: ("take the minimum of", "min"),
          o.AND: ("combine", "&"), o.OR: ("combine", "|"), o.XOR: ("combine", "^"),
          o.SHL: ("shift", "<<"), o.SHR: ("shift", ">>"), o.GATHER: ("index by", "and")}
-_WRAPPING = frozenset({o.ADD, o.SUB, o.MUL, o.AND, o.OR, o.XOR})   # right modulo 2^bits, whatever the sign
+_WRAPPING = frozenset({o.ADD, o.SUB, o.MUL, o.AND, o.OR, o.XOR})   # ops that are exact modulo 2^bits, signed or not
 
 
 def broadcast_shape(a: Shape, b: Shape, op: o.Op = o.ADD) -> Shape:
-    """The shape that two shapes broadcast to.
+    """Return the shape that two shapes broadcast to.
 
     >>> broadcast_shape((3, 1), (4,))
     (3, 4)
@@ -50,7 +51,8 @@ def broadcast_shape(a: Shape, b: Shape, op: o.Op = o.ADD) -> Shape:
 
 
 def number(value: Any, dtype: DType, op: o.Op = o.ADD) -> UOp:
-    """A Python number beside a tensor of `dtype`: weak, so that only its kind can widen the tensor's type.
+    """Return a Python number as a node beside a tensor of `dtype`. The number is weak: only its kind can widen the
+    tensor's type.
 
     >>> number(2, dtypes.float16).dtype, number(1.5, dtypes.int64).dtype, number(1, dtypes.bool).dtype
     (dtypes.float16, dtypes.float32, dtypes.int32)
@@ -71,7 +73,7 @@ def number(value: Any, dtype: DType, op: o.Op = o.ADD) -> UOp:
             if -1 << 63 <= value < 1 << 64:
                 return const(value, dtypes.int64 if value < 1 << 63 else dtypes.uint64)
             return const(_as_float(value), dtypes.float64)
-        if op is o.MAX or op is o.MIN:   # beyond every value of the type: the type's own limit does the same
+        if op is o.MAX or op is o.MIN:   # a number beyond the type's range has the same effect as the type's limit
             return const(dtype.min if value < dtype.min else dtype.max, dtype)
         if op in _WRAPPING and dtype.kind == "u" and -dtype.max // 2 <= value < 0:
             return const(value + dtype.max + 1, dtype)   # x + -1 is x - 1, also where numbers have no sign
@@ -82,7 +84,7 @@ def number(value: Any, dtype: DType, op: o.Op = o.ADD) -> UOp:
 
 
 def _as_float(value: Any) -> float:
-    """A Python number as a float: integers beyond all floats are infinite."""
+    """Return a Python number as a float; integers beyond all floats become infinite."""
     try:
         return float(value)
     except OverflowError:
@@ -91,7 +93,8 @@ def _as_float(value: Any) -> float:
 
 def plain_number(value: Any, beside: str, expected: str = "a Tensor or a number",
                  fix: str = "make it a Tensor first: Tensor(value)") -> Any:
-    """A Python number from what a user wrote next to a tensor: bool, int, float, a NumPy scalar, or a length."""
+    """Return what a user wrote next to a tensor as a Python number; a bool, int, float, NumPy scalar or length is
+    accepted."""
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, Length):
@@ -105,7 +108,7 @@ def plain_number(value: Any, beside: str, expected: str = "a Tensor or a number"
 
 
 def broadcast_pair(x: UOp, y: UOp, op: o.Op = o.ADD) -> tuple[UOp, UOp]:
-    """Two operands brought to one dtype and one shape (a shape of () is left alone: it broadcasts to any)."""
+    """Bring two operands to one dtype and one shape (a shape of () is left alone, because it broadcasts to any)."""
     if x.dtype is not y.dtype:
         dtype = promote(x.dtype, y.dtype)
         x, y = x.cast(dtype), y.cast(dtype)
@@ -117,7 +120,7 @@ def broadcast_pair(x: UOp, y: UOp, op: o.Op = o.ADD) -> tuple[UOp, UOp]:
 
 
 def broadcast_all(operands: list[UOp], op: o.Op) -> list[UOp]:
-    """Several operands brought to one shape; dtypes are the caller's matter."""
+    """Bring several operands to one shape; the caller promotes their dtypes."""
     shape: Shape = ()
     for x in operands:
         shape = broadcast_shape(shape, x.shape, op)
@@ -126,7 +129,8 @@ def broadcast_all(operands: list[UOp], op: o.Op) -> list[UOp]:
 
 # -- axes and shapes as users write them ---------------------------------------------------------------------
 def whole(value: Any) -> int | None:
-    """An integer from what a user wrote as one (NumPy's and one-element tensors count); None if it is none.
+    """Return an integer from what a user wrote as one (also a NumPy integer or a one-element tensor); None if it is
+    none.
 
     >>> whole(3), whole(1.5), whole(True)
     (3, None, None)
@@ -142,7 +146,8 @@ def whole(value: Any) -> int | None:
 
 
 def resolve_axis(axis: Any, rank: int, what: str, extra: int = 0) -> int:
-    """An axis counted from the front; negative ones count from the end. `extra` axes may be addressed past the last."""
+    """Return an axis counted from the front; negative axes count from the end. `extra` axes past the last may be
+    named."""
     number, reach = whole(axis), rank + extra
     if number is None:
         raise InputError(f"{what} needs an integer as its axis", given=f"{axis!r} of type {type(axis).__name__}",
@@ -157,7 +162,7 @@ def resolve_axis(axis: Any, rank: int, what: str, extra: int = 0) -> int:
 
 
 def working_axis(axis: Any, rank: int, what: str) -> int:
-    """The same, for methods that take an axis apart: a tensor without axes has none to take."""
+    """Resolve an axis for a method that takes an axis apart; raise for a tensor without axes."""
     if rank == 0:
         raise ShapeError(f"{what} needs an axis to work along", given="shape (), a single number",
                          expected="at least 1 axis", fix="give it one first: x.reshape(1)")
@@ -165,7 +170,7 @@ def working_axis(axis: Any, rank: int, what: str) -> int:
 
 
 def resolve_axes(axis: Any, rank: int, what: str) -> tuple[int, ...]:
-    """One axis, several, or None for all of them; each at most once."""
+    """Resolve one axis, several, or None for all of them; none may occur twice."""
     if axis is None:
         return tuple(range(rank))
     if not isinstance(axis, (tuple, list)):
@@ -179,7 +184,7 @@ def resolve_axes(axis: Any, rank: int, what: str) -> tuple[int, ...]:
 
 
 def broadcasts_to(shape: Sequence[Any], wanted: Sequence[Any]) -> bool:
-    """Whether a shape can be broadcast to a wanted one: sizes are equal, or 1, counted from the last axis.
+    """Return whether a shape can be broadcast to a wanted one: counted from the last axis, sizes are equal or 1.
 
     >>> broadcasts_to((3, 1), (2, 3, 4)), broadcasts_to((2, 3, 4), (3, 4))
     (True, False)
@@ -189,12 +194,12 @@ def broadcasts_to(shape: Sequence[Any], wanted: Sequence[Any]) -> bool:
 
 
 def one_row(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """f(2, 3) and f((2, 3)) alike."""
+    """Return the arguments of f(2, 3) and of f((2, 3)) in the same form."""
     return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
 
 
 def shape_from(args: tuple[Any, ...], what: str) -> tuple[int, ...]:
-    """A shape written as f(2, 3), f((2, 3)) or f([2, 3]); sizes may be symbolic."""
+    """Return a shape written as f(2, 3), f((2, 3)) or f([2, 3]); sizes may be symbolic."""
     sizes = []
     for n in one_row(args):
         size = size_from(n) if isinstance(n, Length) else whole(n)
@@ -206,7 +211,7 @@ def shape_from(args: tuple[Any, ...], what: str) -> tuple[int, ...]:
 
 
 def size_from(n: Any) -> Any:
-    """A size as an int, or the length it is; a variable must have its value."""
+    """Return a size as an int, or as a length if it is symbolic; a variable must have its value."""
     if not isinstance(n, Length):
         return n.__index__()
     if not n.is_bound:

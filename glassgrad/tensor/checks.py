@@ -1,7 +1,7 @@
-"""Arguments checked where the user passes them in. In: what the user wrote. Out: plain values, or an InputError.
+"""Check arguments where the user passes them in. In: what the user wrote. Out: plain values, or an InputError.
 
-A wrong argument is named in the user's words before anything is computed with it: given / expected / fix. Nothing is
-wrapped: tracebacks, `help()` and profilers show the method itself.
+A wrong argument is reported in the user's words before anything is computed with it: given / expected / fix. Methods
+are not wrapped: tracebacks, `help()` and profilers show the method itself.
 
 A method's signature already says what it takes: `eps: float`, `keepdim: bool`, `weight: Self | None`. `arguments` reads
 these annotations once per method and checks by them, and `computed` applies a formula to the tensor and the checked
@@ -10,15 +10,15 @@ arguments, which is all that most methods do:
     def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **spelling: Any) -> Self:
         return computed(self, normalization.normalize, "normalize", spelling, p=p, dim=dim, eps=eps)
 
-Functions that are no methods call `of_kind("int", "clip", k=k)` on their first lines, which takes the kind, their name
-and then arguments by their names. Annotations that are not in the table `KINDS` (`Any`, sizes, ...) are not checked;
-neither are axes, shapes and numbers beside a tensor, which `broadcast.py` has to read anyway.
+Functions that are not methods call `of_kind("int", "clip", k=k)` on their first lines, with the kind, their name, and
+then arguments by their names. Annotations that are not in the table `KINDS` (`Any`, sizes, ...) are not checked; nor
+are axes, shapes and numbers beside a tensor, which `broadcast.py` has to read anyway.
 
-Keywords of other libraries: PyTorch says `dim` where tinygrad and NumPy say `axis`, NumPy `keepdims` where both say
-`keepdim`. A method has one name for each parameter, and takes the others as `**spelling`, which `spelled` resolves by
-the table below: one call in the methods that have synonyms, no second parameter for each of them in every signature,
-and an unknown keyword is refused with the method's own parameters. A parameter that can come under another name has
-the default `REQUIRED`, which `spelled` refuses.
+Keywords of other libraries: PyTorch says `dim` where tinygrad and NumPy say `axis`; NumPy says `keepdims` where the
+other two say `keepdim`. A method has one name for each parameter, and takes the other names as `**spelling`, which
+`spelled` resolves by the table below. So only methods with synonyms need a call, no signature repeats a parameter, and
+an unknown keyword is refused with a list of the method's own parameters. A parameter that may come under another name
+has the default `REQUIRED`, which `spelled` refuses.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class _Required:
 REQUIRED: Any = _Required()
 
 
-# -- what is wrong, in words ---------------------------------------------------------------------------------
+# -- errors --------------------------------------------------------------------------------------------------
 def cannot_take(what: str, name: str, value: Any, expected: str, fix: str = "") -> InputError:
-    """The error for an argument of the wrong kind."""
+    """Return the error for an argument of the wrong kind."""
     return InputError(f"{what} cannot take this {name}", given=f"{name}={_shown(value)} ({type(value).__name__})",
                       expected=expected, fix=fix or f"see help(Tensor.{what})")
 
@@ -85,7 +85,7 @@ def _items(value: Any) -> list[Any] | None:
 
 
 def _list_of(read: Callable[[Any], Any], least: int = 0) -> Callable[[Any], Any]:
-    """A reader of lists: the plain values of at least `least` items of one kind, or None."""
+    """Return a reader of lists: it gives the plain values of at least `least` items of one kind, or None."""
     def found(value: Any) -> tuple[Any, ...] | None:
         plain = [read(item) for item in _items(value) or ()]
         fits = _items(value) is not None and len(plain) >= least and all(item is not None for item in plain)
@@ -109,11 +109,11 @@ KINDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "list[float]": ("a list of numbers", _list_of(_number, least=1)),
     "DType | str": ("a dtype", dtype_by_name),
 }
-_OF_FILES = ("PathLike", "Mapping")        # kinds of what functions of nn.state take
+_OF_FILES = ("PathLike", "Mapping")        # kinds that functions of nn.state take
 
 
 def checked(what: str, kind: str, name: str, value: Any, help_of: str = "Tensor") -> Any:
-    """One argument as a plain value of a kind, which may end in " | None"; an error if it is of another."""
+    """Return one argument as a plain value of a kind, which may end in " | None"; raise if it is of another kind."""
     plain = kind.removesuffix(" | None")
     if value is None and plain is not kind:
         return None
@@ -145,10 +145,10 @@ def choice(problem: str, fix: str, *, among: Sequence[Any], error: type[InputErr
                     fix=fix)
 
 
-def share(what: str, problem: str, fix: str, **given: Any) -> float:
-    """An argument as a float; raise if it is not from 0 to 1.
+def fraction(what: str, problem: str, fix: str, **given: Any) -> float:
+    """Return an argument as a float; raise if it is not from 0 to 1.
 
-    >>> share("dropout", "dropout needs a probability", "write x.dropout(0.5)", p=0.25)
+    >>> fraction("dropout", "dropout needs a probability", "write x.dropout(0.5)", p=0.25)
     0.25
     """
     (name, _), = given.items()
@@ -159,7 +159,7 @@ def share(what: str, problem: str, fix: str, **given: Any) -> float:
 
 
 def two_axes(what: str, *shapes: tuple[Any, ...]) -> None:
-    """Raise if one of the shapes is not that of a matrix or a stack of matrices."""
+    """Raise if one of the shapes is not the shape of a matrix or of a stack of matrices."""
     for shape in shapes:
         if len(shape) < 2:
             raise ShapeError(f"{what} needs a matrix", given=f"shape {shape}", expected="at least 2 axes",
@@ -167,14 +167,14 @@ def two_axes(what: str, *shapes: tuple[Any, ...]) -> None:
 
 
 def integer_index(what: str, index: TensorBase) -> None:
-    """Raise if an index tensor is not of integers."""
+    """Raise if an index tensor does not have an integer type."""
     if index.dtype.kind not in "iu":
         raise DTypeError(f"{what} needs an index of integers", given=f"an index of {index.dtype.name}",
                          expected="an integer tensor", fix="cast it first: index.int()")
 
 
 def index_fits(x: TensorBase, index: TensorBase, axis: int, dim: int) -> None:
-    """Raise if an index has not as many axes as a tensor, or is longer along any but one of them."""
+    """Raise if an index has another number of axes than a tensor, or is longer than it along any axis except one."""
     if index.ndim != x.ndim or any(i > n for a, (i, n) in enumerate(zip(index.shape, x.shape)) if a != axis):
         raise ShapeError("the index does not fit the tensor", given=f"index {index.shape} for {x.shape}, dim={dim}",
                          expected="as many axes, and sizes that are not larger except along dim",
@@ -193,7 +193,7 @@ def fit_together(nodes: Sequence[UOp], axis: int) -> None:
 
 
 # -- keywords of other libraries -----------------------------------------------------------------------------
-# our names of a parameter: what other libraries call it
+# {our name of a parameter: its names in other libraries}
 SPELLINGS: dict[str, frozenset[str]] = {name: frozenset(others.split()) for names, others in {
     "axis dims": "axis dim dims axes", "dim": "axis dims dimension", "order": "dims axes axis",
     "start_dim": "start_axis", "axis0 dim0": "axis0 dim0", "axis1 dim1": "axis1 dim1",
@@ -209,7 +209,8 @@ _WITHOUT_EFFECT = frozenset(("non_blocking", "stable", "sparse_grad", "memory_fo
 
 
 def spelled(what: str, spelling: dict[str, Any], **own: Any) -> list[Any]:
-    """The arguments `own` of a method, in their order, some of which may have come under another library's name.
+    """Return the arguments `own` of a method, in their order; some may have come under another library's name, in
+    `spelling`.
 
     >>> spelled("sum", {"dim": 0}, axis=None, keepdim=False)
     [0, False]
@@ -230,14 +231,14 @@ def spelled(what: str, spelling: dict[str, Any], **own: Any) -> list[Any]:
 
 
 def several(what: str, spelling: dict[str, Any], **own: Any) -> tuple[Any, ...]:
-    """The arguments of f(2, 3), f((2, 3)) or f(shape=(2, 3)), where the last name may be a synonym."""
+    """Return the arguments of f(2, 3), f((2, 3)) or f(shape=(2, 3)), where the last name may be a synonym."""
     given, = own.values()
     value, = spelled(what, spelling, **own)
     return one_row(given if value is given else (value,))
 
 
 def broadcast_to(what: str, node: UOp, shape: tuple[Any, ...]) -> UOp:
-    """A node broadcast to a shape; an error if it cannot be."""
+    """Broadcast a node to a shape; raise if that is not possible."""
     if not broadcasts_to(node.shape, shape):
         raise ShapeError(f"an argument of {what} does not fit", given=f"shape {node.shape} for {shape}",
                          expected=f"shape {shape}, or one that broadcasts to it", fix="reshape it first")
@@ -251,22 +252,22 @@ _AXES = frozenset(("axis", "axis0", "axis1", "dim", "dim0", "dim1", "dims", "sta
 
 @cache
 def _annotations(method: str) -> dict[str, str]:
-    """The annotations of a method's parameters, by their names."""
+    """Return the annotations of a method's parameters, by name."""
     found = next(vars(mixin)[method] for mixin in TensorBase.__subclasses__() if method in vars(mixin))
     return getattr(found, "__func__", found).__annotations__  # type: ignore[no-any-return]
 
 
 @cache
 def _checks(method: str) -> dict[str, tuple[Callable[[Any], Any], str, bool]]:
-    """For each of a method's parameters that `KINDS` has, by name: the reader of its plain value, its kind, and whether
-    that may be None."""
+    """Return, for each of a method's parameters whose annotation is in `KINDS`: the function that reads its plain
+    value, its kind, and whether it may be None."""
     return {name: (KINDS[plain][1], kind, plain is not kind) for name, kind in _annotations(method).items()
             if (plain := kind.removesuffix(" | None")) in KINDS and name not in _AXES}
 
 
 def arguments(method: str, spelling: dict[str, Any] | None = None, /, **own: Any) -> list[Any]:
-    """The arguments `own` of a method, in their order, checked by its annotations; some may have come under another
-    library's name, in `spelling`.
+    """Return the arguments `own` of a method, in their order, checked by its annotations; some may have come under
+    another library's name, in `spelling`.
 
     >>> arguments("topk", {"axis": 0}, k=2, dim=-1, largest=True)
     [2, 0, True]
@@ -276,7 +277,7 @@ def arguments(method: str, spelling: dict[str, Any] | None = None, /, **own: Any
     known = _checks(method)
     for name, value in own.items():
         if value is REQUIRED:
-            spelled(method, {}, **own)                                # which refuses it
+            spelled(method, {}, **own)                                # raises the error
         if name in known:
             read, kind, may_be_none = known[name]
             if value is not None or not may_be_none:
@@ -287,8 +288,8 @@ def arguments(method: str, spelling: dict[str, Any] | None = None, /, **own: Any
 
 def computed(x: TensorKind, formula: Callable[..., Any], method: str, spelling: dict[str, Any] | None = None, /,
              **own: Any) -> TensorKind:
-    """A formula of a tensor's node and of a method's arguments, which are checked. Tensors among them become nodes, and
-    so do lists that are annotated as an `Operand`.
+    """Apply a formula to a tensor's node and a method's arguments, which are checked. Tensors among the arguments
+    become nodes, and so do lists that are annotated as an `Operand`.
 
     >>> from glassgrad.tensor.formulas.neural.normalization import normalize
     >>> computed(Tensor([[3.0, 4.0]]), normalize, "normalize", p=1.0, dim=1, eps=1e-12).tolist()
@@ -298,14 +299,14 @@ def computed(x: TensorKind, formula: Callable[..., Any], method: str, spelling: 
     kinds = _annotations(method)
     nodes = [x._operand(value) if isinstance(value, TensorBase) or kinds.get(name) == "Operand" else value
              for name, value in zip(own, values)]
-    with one_place():                  # all nodes of a formula get one line of the user's
+    with one_place():                  # all nodes of a formula get the same line of the user's
         node = formula(x.uop, *nodes)
     return x._with(node, *(value for value in values if isinstance(value, TensorBase)))
 
 
 # -- new tensors ---------------------------------------------------------------------------------------------
 def sizes(shape: Any, what: str) -> tuple[int, ...]:
-    """A shape written as f(2, 3), f((2, 3)) or f([2, 3]), without negative sizes."""
+    """Return a shape written as f(2, 3), f((2, 3)) or f([2, 3]); raise for negative sizes."""
     found = shape_from(shape, what)
     if any(n < 0 for n in found):
         raise ShapeError(f"{what} cannot have a negative size", given=str(found), expected="sizes of 0 or more",
@@ -314,7 +315,7 @@ def sizes(shape: Any, what: str) -> tuple[int, ...]:
 
 
 def options(given: dict[str, Any], dtype: DType, device: str | None) -> tuple[DType, Any, bool | None]:
-    """The dtype, device and requires_grad of a new tensor, which are another tensor's unless they are given."""
+    """Return the dtype, device and requires_grad of a new tensor: those of another tensor, unless they are given."""
     unknown = set(given) - {"dtype", "device", "requires_grad"}
     if unknown:
         raise InputError("there is no such option", given=", ".join(sorted(unknown)),

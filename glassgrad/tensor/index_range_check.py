@@ -1,14 +1,17 @@
-"""Are tensor indices in range? In: index tensors as they are used. Out: IndexRangeError, when a result is computed.
+"""Check that tensor indices are in range. In: index tensors as they are used. Out: IndexRangeError, when a result is
+computed.
 
-Kernels clamp a bad index, so that nothing is read beyond a buffer, and a loss compares a target with the classes there
-are; this file reports that it was bad. An index whose values follow from how it is made (a count, a remainder, random
-numbers below a limit) needs no check; one in the host's memory is checked once. For others, the run that computes a
-result also computes the position of the first bad index: one number, read after the run. `CHECK_INDEX=0` switches all
-of it off, except under SANITIZE, which also names the op and the layer. Inside a jitted function memory holds other
-data at each call: there such indices count among the others, and replays read the number again.
+Kernels clamp a bad index, so that nothing is read beyond a buffer, and a loss compares a target only with the classes
+that exist; this module reports that the index was bad. An index whose values follow from how it is made (a count, a
+remainder, random numbers below a limit) needs no check, and one in the host's memory is checked once. For all others,
+the run that computes a result also computes the position of the first bad index: one number, which is read after the
+run. `CHECK_INDEX=0` switches all of this off, except under SANITIZE, which also names the op and the layer. Inside a
+jitted function an index in the host's memory is checked by each run too, because the memory holds other data at each
+call; replays read the number again.
 
-A GPU that works while Python goes on is not waited for: its number comes later (`LateNumbers`), and the error is raised
-when the host reads anything of the device, waits for it, or checks another index. `CHECK_INDEX=2` waits for each.
+The program does not wait for a GPU that works asynchronously: its number comes later (`LateNumbers`), and the error is
+raised when the host reads anything from the device, waits for it, or checks another index. With `CHECK_INDEX=2` it
+waits for each number.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from glassgrad.base.call_tree import Noted
 
 
-Read = Callable[[Sequence[UOp]], list[memoryview]]      # reads values of nodes; none where they are gone
+Read = Callable[[Sequence[UOp]], list[memoryview]]      # reads values of nodes; returns [] if they are gone
 _LATE = "\nfound after the run that used it; CHECK_INDEX=2 raises it in that call"
 
 
@@ -45,8 +48,8 @@ class Pick(NamedTuple):
     indices: UOp
     size: int
     axis: int
-    from_end: bool = True          # whether -1 is the last element
-    of_classes: bool = False       # whether it is a class of a loss
+    from_end: bool = True          # whether -1 means the last element
+    of_classes: bool = False       # whether it is the target class of a loss
 
     @property
     def least(self) -> int:
@@ -58,24 +61,24 @@ class Watched(NamedTuple):
     picks: tuple[Pick, ...]
     shape: tuple[int, ...]         # of the tensor that is indexed
     limit: Any                     # size of the flattened axes that the kernel's index selects from
-    ignored: int | None = None     # a value that names no element
+    ignored: int | None = None     # a value that means "no element", such as a loss's ignore_index
 
 
 class Check(NamedTuple):
     """A check to be computed along with a result."""
     node: UOp                      # the GATHER or SCATTER, or the comparison with classes
-    indices: UOp                   # the kernel's index: linear, maybe clamped
+    indices: UOp                   # the index that the kernel uses: linear, maybe clamped
     watched: Watched
-    first_bad: UOp                 # (1,), int32: the first position that is out of range, or the size if none is
+    first_bad: UOp                 # (1,), int32: the first position that is out of range; the size if there is none
 
     def flag(self, result: UOp) -> Flag:
-        """The `Flag` that reads the number, given the computed node."""
+        """Return the `Flag` that reads the number, given the computed node."""
         return Flag(self, result)
 
     def passed(self) -> None:
-        """Remember that the index is in range: its values do not change, so once is enough."""
+        """Remember that the index is in range: its values do not change, so one check is enough."""
         if registry.reads_foreign(self.indices):
-            return                                # others write to that memory: it is checked again
+            return                                # another library may write to that memory: check again next time
         (watched_nodes.get(self.indices) or {}).pop(self.watched.limit, None)
         first = self.watched.picks[0].indices
         known = _in_range.get(first) or set()
@@ -83,27 +86,28 @@ class Check(NamedTuple):
         _in_range.set(first, known)
 
 
-# by the kernel's index, and its limit: one index may be used on several tensors
+# by the index that the kernel uses, and its limit: one index may be used on several tensors
 watched_nodes: WeakNodeDict[dict[Any, Watched]] = WeakNodeDict()
-# the index and its limit, by the node that uses it in another form
+# by a node that uses an index in another form: the index and its limit
 _used_by: weakref.WeakKeyDictionary[UOp, tuple[UOp, Any]] = weakref.WeakKeyDictionary()
-# what an index was found to be in range for, by the user's index, with the version of its contents
+# by the user's index: the limits it was found to be within, with the version of its contents
 _in_range: WeakNodeDict[set[Any]] = WeakNodeDict()
 
 
 def checking() -> bool:
-    """Whether indices are checked now."""
+    """Return whether indices are checked now."""
     return bool(settings.CHECK_INDEX or settings.SANITIZE)
 
 
 # -- which indices to check ----------------------------------------------------------------------------------
 def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...], limit: Any, ignored: int | None = None) -> None:
-    """Check this index, which selects from `limit` elements, when something is computed with it, unless it cannot be
-    out of range. It is found by the identity of its node: the lookup must use this one, not an equal one."""
+    """Have this index, which selects from `limit` elements, checked when something is computed with it, unless it
+    cannot be out of range. The index is found by the identity of its node, so the lookup must use this node, not an
+    equal one."""
     if not checking():
         return
     watched, repeated = Watched(tuple(picks), shape, limit, ignored), recording() is not None
-    known_good = _in_range.get(picks[0].indices)       # by the user's own index, which may come again
+    known_good = _in_range.get(picks[0].indices)       # by the user's index node, which may be used again
     if not repeated and known_good is not None and _identity(watched) in known_good:
         return
     for pick in picks:
@@ -114,23 +118,24 @@ def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...], limit: Any
 
 
 def watch_for(user: UOp, index: UOp, limit: Any) -> None:
-    """Check a watched index when `user`, which uses it in another form, is computed."""
+    """Have a watched index checked when `user`, a node that uses it in another form, is computed."""
     if limit in (watched_nodes.get(index) or ()):
         _used_by[user] = index, limit
 
 
 def watch_classes(compared: UOp, target: UOp, size: int, axis: int, shape: tuple[int, ...],
                   ignored: int | None) -> None:
-    """Check the target classes of a loss when their comparison with all classes, `compared`, is computed."""
+    """Have the target classes of a loss checked when their comparison with all classes, `compared`, is computed."""
     if ignored is not None and not target.dtype.min <= ignored <= target.dtype.max:
-        ignored = None                               # an unsigned target is never -100
+        ignored = None                               # an unsigned target cannot be -100
     linear = target if ignored is None else target.ne(ignored).where(target, 0)
     watch(linear, [Pick(target, size, axis, False, of_classes=True)], shape, size, ignored)
     watch_for(compared, linear, size)
 
 
 def watched_by(node: UOp) -> tuple[UOp, Watched] | None:
-    """The index that is checked when a node is computed, and what is checked of it, for code that rewrites the node."""
+    """Return the index that is checked when a node is computed, and what is checked, for code that rewrites
+    the node."""
     index, limit = _index_of(node)
     watched = (watched_nodes.get(index) or {}).get(limit) if index is not None else None
     if index is None or watched is None:
@@ -139,39 +144,40 @@ def watched_by(node: UOp) -> tuple[UOp, Watched] | None:
 
 
 def _broadcast_picks(picks: Sequence[Pick], index: UOp) -> tuple[Pick, ...]:
-    """The user's indices broadcast to the kernel's index; those of the same size keep their shape, for messages."""
+    """Broadcast the user's indices to the kernel's index; those of the same size keep their shape, for messages."""
     return tuple(pick if pick.indices.size == index.size else pick._replace(indices=pick.indices.broadcast(index.shape))
                  for pick in picks)
 
 
 def _index_of(node: UOp) -> tuple[UOp | None, Any]:
-    """The index that a node uses, and how many elements it selects from."""
+    """Return the index that a node uses, and the number of elements it selects from."""
     if node in _used_by:
         return _used_by[node]
     return (node.src[1], node.src[0].shape[0]) if node.op in (o.GATHER, o.SCATTER) else (None, 0)
 
 
 def _identity(watched: Watched) -> Any:
-    """A key for a check, which does not keep its nodes alive; it has the version of an index in memory."""
+    """Return a key for a check. It does not keep nodes alive, and has the version of the contents of an index in
+    memory."""
     picks = tuple((weakref.ref(pick.indices), version_of(pick.indices), *pick[1:]) for pick in watched.picks)
     return picks, *watched[1:]
 
 
 def outside(index: UOp, size: Any) -> UOp:
-    """Whether each index is outside 0 .. size - 1."""
+    """Return whether each index is outside 0 .. size - 1."""
     beyond = (index < size).logical_not()
     return beyond if index.dtype.kind == "u" else (index < 0) | beyond
 
 
 def from_front(index: UOp, size: int) -> UOp:
-    """The indices, with `size` added to those below 0."""
+    """Add `size` to the indices below 0."""
     negative = index.dtype.kind == "i" and limits(index, stored=False)[0] < 0
     return (index < 0).where(index + size, index) if negative else index
 
 
 def nearest(index: UOp, size: int) -> UOp:
-    """The indices clamped to 0 .. size - 1, as kernels use them. Only those that arithmetic alone keeps in range are
-    left as they are: of those read from memory the compiler must see the bounds."""
+    """Clamp the indices to 0 .. size - 1, as kernels use them. Only indices that arithmetic alone keeps in range are
+    left as they are: for those read from memory, the compiler must see the bounds."""
     low, high = limits(index, stored=False)
     counted = 0 <= low and high < size and not any(n.op in (o.BUFFER, o.CONTIGUOUS) for n in toposort([index]))
     return index if counted else index.maximum(0).minimum(max(size - 1, 0))
@@ -179,7 +185,7 @@ def nearest(index: UOp, size: int) -> UOp:
 
 # -- checking as results are computed ------------------------------------------------------------------------
 def sinks(nodes: Sequence[UOp]) -> list[Check]:
-    """The checks to compute along with these nodes."""
+    """Return the checks to compute along with these nodes."""
     if not watched_nodes.rows or not checking():
         return []
     found: dict[tuple[UOp, Any], Check] = {}
@@ -195,7 +201,8 @@ def sinks(nodes: Sequence[UOp]) -> list[Check]:
 
 
 def _first_bad(index: UOp, watched: Watched) -> UOp:
-    """The position of the first index out of range, by the user's own indices: the kernel's may be clamped."""
+    """Return the position of the first index out of range. The user's indices are compared, because the kernel's may be
+    clamped."""
     if any(pick.of_classes for pick in watched.picks):         # `index` is 0 where a target is ignored
         bad = outside(index, watched.limit)
     else:
@@ -225,7 +232,7 @@ class Flag:
         self._number = ctypes.c_int32.from_address(self.buffer.address) if shared else None
 
     def over(self, change: Callable[[UOp], UOp]) -> Flag:
-        """The same flag, with its indices in other buffers."""
+        """Return the same flag with its indices in other buffers."""
         made = copy(self)
         made.picks = tuple(pick._replace(indices=change(pick.indices)) for pick in self.picks)
         return made
@@ -236,17 +243,17 @@ class Flag:
 
     @property
     def numbers(self) -> Any:
-        """The device's `LateNumbers`, which delivers the number later; None where it is waited for."""
+        """The device's `LateNumbers`, which delivers the number later; None if the run waits for it."""
         waits = settings.CHECK_INDEX > 1 or settings.SANITIZE
         return None if waits else getattr(Device[self.buffer.device].memory, "numbers", None)
 
     def verify(self, read: Read) -> None:
-        """Raise if the last run found an index out of range; `read` gives values of that run."""
+        """Raise if the last run found an index out of range; `read` reads values of that run."""
         self.settle(self._number.value if self._number is not None
                     else int.from_bytes(self.buffer.copy_out()[:4], "little", signed=True), read)
 
     def settle(self, position: int, read: Read, late: bool = False) -> None:
-        """Raise if the number says that an index was out of range; `late`: in a run that has ended since."""
+        """Raise if the number says that an index was out of range; `late`: the run has ended since."""
         if position < self.bounds[0]:
             raise self._error(position, read, late)
 
@@ -259,21 +266,21 @@ class Flag:
             if value is not None and not pick.least <= value < pick.size:
                 return _no_such_class(value, pick, self.shape, at, around, where) if pick.of_classes else \
                     out_of_range(value, pick.axis, self.shape, at, pick.from_end, around, where, self.op is not o.CMPEQ)
-        if late:                                      # the memory of the index holds something else by now
+        if late:                                      # the memory of the index may hold something else now
             return out_of_range(None, pick.axis, self.shape, at, pick.from_end, around, where)
         raise Bug(f"element {position} of an index into {self.shape} was reported, but no part of it is outside")
 
 
 def _around(place: Place | None, op: o.Op) -> str:
-    """Under SANITIZE, the op and the layer around a place, as lines of a message."""
+    """Return, under SANITIZE, the op and the layer around a place, as lines of a message."""
     noted: Noted | None = calls_of(place) if settings.SANITIZE else None
     return "" if noted is None else f"\nof {op.name}{noted.words}"
 
 
 def out_of_range(value: int | None, axis: int, shape: tuple[int, ...], at: list[int], from_end: bool, around: str = "",
                  where: str = "", clamped: bool = True) -> IndexRangeError:
-    """The error for an element of an index tensor (`value` None: no longer known); `around` says where it is used,
-    `clamped` whether it is clamped when not checked."""
+    """Return the error for an element of an index tensor (`value` None: no longer known). `around` says where it is
+    used; `clamped`, whether kernels clamp it when it is not checked."""
     size, named = shape[axis], "no longer known" if value is None else value
     below = not from_end and value is not None and -size <= value < 0
     counted = "; only x[index], take and put count from the end" if below else ""
@@ -298,8 +305,8 @@ def _no_such_class(value: int, pick: Pick, shape: tuple[int, ...], at: list[int]
 
 def refuse_stored(index: UOp, values: Callable[[UOp], Sequence[int]], axis: int, shape: tuple[int, ...],
                   from_end: bool) -> None:
-    """Raise if one of an index's values, which are known already, is out of range. They are read, by `values`, only
-    where the least and the greatest, found once for each version of the memory, are not in range."""
+    """Raise if one of the values of an index, which are known already, is out of range. `values` reads them only if the
+    least and the greatest value, which are cached for each version of the memory, are not in range."""
     if index.op is not o.BUFFER:
         return
     least, (low, high) = -shape[axis] if from_end else 0, limits(index)

@@ -1,7 +1,8 @@
-"""What values an index can have. In: a node of integers. Out: its least and greatest value, where they can be known.
+"""Find the least and greatest value that an index can have. In: a node of integers. Out: its limits, as far as they are
+known.
 
-A formula bounds its result by the bounds of its sources, as the compiler's index algebra has it; numbers in the host's
-memory are read, once for each version of its contents. Does not know what an index is used for.
+The bounds of a formula follow from those of its sources, by the rules of the compiler's index algebra. Numbers in the
+host's memory are read, once for each version of its contents. Does not know what an index is used for.
 """
 
 from __future__ import annotations
@@ -11,18 +12,19 @@ from glassgrad.compiler.graph.node import WeakNodeDict
 from glassgrad.runtime.devices import Device
 
 Limits = tuple[int, int]
-# ops whose elements are elements of their source, and those that add zeros to them
+# ops whose elements are elements of their source, and ops that add zeros to these
 _SAME = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.SHRINK, o.FLIP, o.WINDOW, o.CONTIGUOUS, o.DETACH, o.COPY, o.AMAX,
                    o.AMIN))
 _WITH_ZERO = frozenset((o.PAD, o.UNWINDOW))
 _ANYTHING: Limits = (-(1 << 62), 1 << 62)
-# limits of BUFFERs, each with the version of its contents
+# {BUFFER: its limits, with the version of its contents}
 _stored_limits: WeakNodeDict[tuple[int, Limits | None]] = WeakNodeDict()
 
 
 def limits(node: UOp, stored: bool = True) -> Limits:
-    """The least and greatest a node of integers can be, as far as its formula tells; else those of its type. Without
-    `stored`, buffers are not read: their type bounds them. A node of another type has none: `_ANYTHING`.
+    """Return the least and greatest value of a node of integers, as far as they follow from its formula, else those of
+    its type. Without `stored`, buffers are not read, and have the limits of their type. A node that is not of integers
+    has no limits: `_ANYTHING`.
 
     >>> from glassgrad.tensor.formulas.movement import counting
     >>> limits(counting(5) % 3)
@@ -40,12 +42,12 @@ def limits(node: UOp, stored: bool = True) -> Limits:
 
 
 def version_of(node: UOp) -> int:
-    """How often the contents of a BUFFER were written in place; other nodes never change."""
+    """Return how often the contents of a BUFFER were written in place; other nodes never change."""
     return node.arg.version if node.op is o.BUFFER else 0
 
 
 def _stored(node: UOp) -> Limits | None:
-    """The limits of integers in the host's memory; None for memory that others may write."""
+    """Return the limits of integers in the host's memory; None for memory that another library may write to."""
     version, known = version_of(node), _stored_limits.get(node)
     if known is None or known[0] != version:
         known = version, _read_limits(node)
@@ -66,7 +68,7 @@ def _read_limits(node: UOp) -> Limits | None:
 
 
 def _of_elements(n: UOp, found: dict[UOp, Limits], stored: bool) -> Limits | None:
-    """Limits that the arithmetic of `bounds_by` does not give: of memory, views, masks and shifts."""
+    """Return the limits of ops that the arithmetic of `bounds_by` does not cover: memory, views, masks and shifts."""
     op = n.op
     if op is o.BUFFER:
         return _stored(n) if stored else None

@@ -1,10 +1,11 @@
-"""A tensor as text. In: a tensor. Out: what `print` and a debugger show, for which only the shown values are computed.
+"""Show a tensor as text. In: a tensor. Out: what `print` and a debugger show, for which only the shown values are
+computed.
 
-Of more than 1000 elements the first and last three along each axis are shown, as in NumPy; where there are so many axes
-that these are more than 10,000, their number is shown. A large tensor that is not in memory yet is not computed for
-that: a view with six elements along each long axis is; what lies between is dropped before anything runs. (Sums of
-floats may then be added up in another order than in the whole tensor, and differ in the last digit.) Where values
-cannot be computed, the text says why and nothing is raised, except inside a jitted function.
+If there are more than 1000 elements, the first and last three along each axis are shown, as in NumPy. If there are so
+many axes that these are more than 10,000, only their number is shown. A large tensor that is not in memory yet is not
+computed as a whole, but as views with six elements along each long axis; the rest is never computed. (A sum of floats
+may then be added up in another order than in the whole tensor, and differ in the last digit.) If values cannot be
+computed, the text says why and nothing is raised, except inside a jitted function.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas.movement import part
 from glassgrad.tensor.memory.disk import on_disk
 
-MOST = 1000         # elements that are shown without leaving some out
-ENDS = 3            # elements at each end of a long axis
-TOO_MANY = 10_000   # elements that nobody reads: of many axes, even the ends are more
-FEW = 1 << 16       # up to here all elements are computed, not the ends in several kernels
+MOST = 1000         # most elements that are all shown
+ENDS = 3            # elements that are shown at each end of a long axis
+TOO_MANY = 10_000   # above this only the number of elements is shown; with many axes, even the ends are more
+FEW = 1 << 16       # up to this size the whole tensor is computed, not its ends in several kernels
 
 
 def as_text(x: Any) -> str:
-    """A tensor's values, type and device.
+    """Return a tensor's values, type and device as text.
 
     >>> print(as_text(Tensor.ones(10**6, 10**7, device="CPU")[0]))
     Tensor([1., 1., 1., ..., 1., 1., 1.], dtype=float32, device=CPU)
     """
     try:
         body = _values(x)
-    except JitError:                    # a value that is read inside a jitted function is refused, shown ones too
+    except JitError:                    # reading a value inside a jitted function is an error, also for showing it
         raise
-    except Exception as problem:        # whatever else is wrong, a debugger can go on
+    except Exception as problem:        # show any other problem, so that a debugger can go on
         body = f"<cannot be computed: {(str(problem) or type(problem).__name__).splitlines()[0]}>, shape={x.shape}"
     return f"Tensor({body}, dtype={x.dtype.name}, device={x.device})"
 
@@ -61,18 +62,18 @@ def _values(x: Any) -> str:
 
 
 def _numbers(x: Any) -> Any:
-    """All values in row-major order."""
+    """Return all values in row-major order."""
     x = x if x.dtype.kind != "f" or x.dtype.bits >= 32 else x.float()
     return running.numbers_of(x.uop, x.device)
 
 
 def _shown(size: int, ends: int) -> Sequence[int]:
-    """The indices that are shown along an axis."""
+    """Return the indices that are shown along an axis."""
     return [*range(ends), *range(size - ends, size)] if ends else range(size)
 
 
 def _picked(numbers: Any, shape: Sequence[int], chosen: Sequence[Sequence[int]]) -> list[Any]:
-    """The numbers at the chosen indices of each axis."""
+    """Return the numbers at the chosen indices of each axis."""
     if all(len(indices) == n for indices, n in zip(chosen, shape)):
         return list(numbers)
     places = [0]
@@ -82,8 +83,8 @@ def _picked(numbers: Any, shape: Sequence[int], chosen: Sequence[Sequence[int]])
 
 
 def _ends(x: Any) -> list[Any]:
-    """The numbers at the ends of each long axis, row by row. They are computed end by end: together, the ends of a sum
-    would share a kernel that computes all of it."""
+    """Return the numbers at the ends of each long axis, row by row. Each end is computed by itself: together, the ends
+    of a sum would share a kernel that computes all of it."""
     values: dict[tuple[int, ...], Any] = {}
     for last in itertools.product(*((False, True) if n > 2 * ENDS else (False,) for n in x.shape)):
         piece = x.uop

@@ -1,7 +1,8 @@
-"""The one way from tensors to the engine. In: nodes. Out: nodes whose values are in memory, and their bytes.
+"""Pass nodes to the engine and read their values: the only way from tensors to the engine. In: nodes. Out: nodes whose
+values are in memory, and their bytes.
 
-Reading a tensor does not change it: the node keeps its history, so `loss.item()` before `loss.backward()` is as good as
-after; and it remembers its value, so reading twice computes once. `realize` is the cut: it drops the history.
+Reading a tensor does not change it: the node keeps its history, so `loss.item()` may come before or after
+`loss.backward()`; and its value is remembered, so reading twice computes once. `realize` cuts the history off.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from glassgrad.tensor import index_range_check
 from glassgrad.tensor.autograd.gradient_leaves import assigned_within, gradients_beside, settle
 from glassgrad.tensor.memory.python_values import HostValue, numpy_dtype
 
-_COMPUTED = (o.Kind.UNARY, o.Kind.BINARY, o.Kind.REDUCE)       # needs no CONTIGUOUS to be stored
+_COMPUTED = (o.Kind.UNARY, o.Kind.BINARY, o.Kind.REDUCE)       # kinds of op that need no CONTIGUOUS to be stored
 
 
 # -- devices -------------------------------------------------------------------------------------------------
 def canonical_device(name: str | None) -> str | None:
-    """A device's proper name; None stays None."""
+    """Return a device's canonical name; None stays None."""
     return None if name is None else Device.canonicalize(name)
 
 
@@ -44,8 +45,8 @@ def default_device() -> str:
 
 
 def copied(node: UOp, device: str) -> UOp:
-    """The node's values in separate memory. Foreign memory, which others write to, is copied now; other values never
-    change, so several copies may share a buffer."""
+    """Copy the node's values to separate memory. Foreign memory, which another library may write to, is copied now.
+    Other values never change, so several copies of them may share a buffer."""
     base = node.base
     if base in registry.foreign:
         return store(HostValue(bytes_of(node, device), sizes_now(node.shape), node.dtype), base.device or device)
@@ -53,8 +54,9 @@ def copied(node: UOp, device: str) -> UOp:
 
 
 def copied_to(node: UOp, device: str, passes_gradients: bool) -> UOp:
-    """The node's values on another device. Values in memory are copied now and not again by each reader, unless this is
-    inside a trace, whose replays copy. Where no gradient can pass, the copy does not refer to its source."""
+    """Copy the node's values to another device. Values in memory are copied now, and not again by each reader; in a
+    trace, the copy is recorded instead, for the replays. If no gradient can pass, the copy does not refer to its
+    source."""
     if node.device is None:
         return node
     copy = node.copy_to(device)
@@ -65,7 +67,7 @@ def copied_to(node: UOp, device: str, passes_gradients: bool) -> UOp:
 
 
 def store(value: HostValue, device: str) -> UOp:
-    """Host memory copied into a new buffer."""
+    """Copy host memory into a new buffer."""
     buffer = Buffer(value.shape, value.dtype, device)
     if buffer.nbytes:
         buffer.copy_in(value.data)
@@ -73,37 +75,38 @@ def store(value: HostValue, device: str) -> UOp:
 
 
 def over_memory(owner: Any, address: int, shape: Sequence[int], dtype: DType, device: str) -> UOp:
-    """A node over memory of the host, which lies where it is; `owner` keeps it alive."""
+    """Return a node over host memory, without a copy; the node keeps `owner`, which owns the memory, alive."""
     buffer = Buffer.from_host(owner, address, tuple(shape), dtype, device)
     return UOp(o.BUFFER, dtype, (), buffer, buffer.place)
 
 
-def share(array: Any, device: str) -> UOp | None:
-    """A NumPy array's own memory as a buffer; None where it cannot be one."""
+def over_array(array: Any, device: str) -> UOp | None:
+    """Return a buffer over a NumPy array's own memory; None if the device cannot share it."""
     dtype = numpy_dtype(array.dtype)
     usable = array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative
     if dtype is None or not usable or not Device[device].memory.on_host:
         return None
     address: int = array.__array_interface__["data"][0]
-    return shared(over_memory(array, address, array.shape, dtype, device))
+    return as_foreign(over_memory(array, address, array.shape, dtype, device))
 
 
-def shared(memory: UOp) -> UOp:
-    """Mark a buffer as foreign memory, which others write to: what is computed from it is not cached."""
+def as_foreign(memory: UOp) -> UOp:
+    """Mark a buffer as foreign memory, which others may write to: what is computed from it is not remembered."""
     registry.foreign.set(memory, True)
     return note_data(memory)
 
 
 # -- computing -----------------------------------------------------------------------------------------------
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
-    """Compute all of these at once; each comes back as a view of a BUFFER."""
+    """Compute all of these nodes together; return each as a view of a BUFFER."""
     state = current_state()
     return _realize_watched(nodes, device, state) if _is_watched(state) else compute(nodes, device, state)
 
 
 def _realize_watched(nodes: Sequence[UOp], device: str, state: State) -> list[UOp]:
-    """The same. Values assigned to tensors and computed on the way are cached. Along with them, checks compute a number
-    each: whether an index is in range and, under SANITIZE=1, whether a result is finite."""
+    """Compute nodes as `realize` does, and more along with them: values that were assigned to tensors and are computed
+    on the way are remembered, and checks compute a number each (whether an index is in range and, under SANITIZE=1,
+    whether a result is finite)."""
     checks: list[Any] = index_range_check.sinks(nodes)
     tensors = assigned_within(nodes, device)
     waiting = [below_reshapes(t.uop) for t in tensors]
@@ -134,13 +137,13 @@ def _realize_watched(nodes: Sequence[UOp], device: str, state: State) -> list[UO
 
 
 def _is_watched(state: State) -> Any:
-    """Whether more may have to be computed than what was asked for: checks, and values assigned to tensors."""
+    """Return whether more than the given nodes may have to be computed: checks, and values assigned to tensors."""
     return index_range_check.watched_nodes.rows or registry.assigned or state.sanitize
 
 
 def realize_alone(node: UOp, device: str) -> UOp:
-    """Compute one node, and with it the gradients that belong to it, whose values are cached. Few calls are made where
-    no `backward` is left to compute."""
+    """Compute one node, and with it the gradients that belong to it, which are remembered. Takes few calls if no
+    `backward` is left to compute."""
     state = current_state()
     if not registry.losses.rows and not registry.gradients.rows and not _is_watched(state):
         return compute([node], device, state)[0]
@@ -152,25 +155,25 @@ def realize_alone(node: UOp, device: str) -> UOp:
 
 
 def _settle_late(check: Any, flag: Any, device: str, number: int) -> None:
-    """Evaluate a check whose number came after its run."""
+    """Evaluate a check whose number arrived after its run."""
     flag.settle(number, lambda wanted: computed_bytes(wanted, device), late=True)
     check.passed()
 
 
 class Purpose(NamedTuple):
-    """What the kernels of a plan are for: nodes, computed on a device. It holds no kernels: a reference cycle would
-    keep the nodes, and the values cached for them, alive until the next garbage collection."""
+    """What the kernels of a plan are for: nodes, computed on a device. It holds no kernels, because a reference cycle
+    would keep the nodes, and the values remembered for them, alive until the next garbage collection."""
     nodes: tuple[UOp, ...]
     device: str
 
     def fulfil(self) -> None:
-        """Compute the nodes; each caches its value."""
+        """Compute the nodes; each remembers its value."""
         for node in self.nodes:
             value_of(node, self.device)
 
 
 class Planned(list["Step"]):
-    """The kernels that computing some nodes would run, in order; a list with the nodes they are for."""
+    """The kernels that computing some nodes would run, in order: a list, with the nodes they are for."""
 
     def __init__(self, items: Sequence[Item], purpose: Purpose):
         super().__init__(Step(**vars(item), purpose=purpose) for item in items)
@@ -178,11 +181,11 @@ class Planned(list["Step"]):
 
     @property
     def src(self) -> tuple[Any, ...]:
-        """The kernels, as tinygrad's LINEAR node has them."""
+        """The kernels, under the name that tinygrad's LINEAR node has for them."""
         return tuple(self)
 
     def _repr_svg_(self) -> str | None:
-        """For notebooks: the kernels, what each reads, and why its result is stored."""
+        """Draw for notebooks the kernels, what each reads, and why its result is stored."""
         from glassgrad.compiler.schedule.picture import schedule_svg
         return schedule_svg(self) if self else None
 
@@ -198,30 +201,30 @@ class Step(Item):
 
     @property
     def bufs(self) -> tuple[Buffer, ...]:
-        """The memory that the plan reads, as far as it is known: results get theirs when it runs."""
+        """The memory that the plan reads, as far as it is known: results get memory when the plan runs."""
         return tuple(node.arg for root in self.purpose.nodes for node in root.toposort() if node.op is o.BUFFER)
 
     def run(self, *_options: Any, **_more: Any) -> None:
-        """Run the plan. Its kernels are launched by one call, so running the first runs all of them, and the others
-        find their values cached. (tinygrad's options, `wait` and the like, change nothing.)"""
+        """Run the plan. One call launches all of its kernels, so running the first step runs all, and the others find
+        their values computed. (tinygrad's options, `wait` and the like, have no effect.)"""
         self.purpose.fulfil()
 
 
 def schedule(nodes: Sequence[UOp], device: str) -> Planned:
-    """The kernels that `realize` would run."""
+    """Return the kernels that `realize` would run."""
     return Planned(schedule_of(with_known_values(nodes, device), device), Purpose(tuple(nodes), device))
 
 
 def memory(nodes: Sequence[UOp], device: str) -> MemoryUse:
-    """The memory that `realize` would need."""
+    """Return the memory that `realize` would need."""
     return memory_of(with_known_values(nodes, device), device)
 
 
-def taken(node: UOp, device: str) -> UOp:
-    """The values of a view of files, read now into memory of a device."""
+def read_from_file(node: UOp, device: str) -> UOp:
+    """Read the values of a view of files into memory of a device."""
     refuse_reading(f"the file of {node.device}")
     host = device if Device[device].memory.on_host else "CPU"
-    lent = {n: shared(over_memory(n.arg, n.arg.address, n.arg.shape, n.dtype, host))
+    lent = {n: as_foreign(over_memory(n.arg, n.arg.address, n.arg.shape, n.dtype, host))
             for n in node.toposort() if n.op is o.BUFFER and on_disk(n.device)}
     [found] = substitute([node], lent)
     made = store(HostValue(found.arg.view() if found.arg.nbytes else b"", found.shape, found.dtype), host) \
@@ -230,32 +233,32 @@ def taken(node: UOp, device: str) -> UOp:
 
 
 def value_of(node: UOp, device: str) -> UOp:
-    """The node's value as a BUFFER, whatever its shape, or (where that is symbolic) the part of one; cached for the
-    node below the reshapes."""
+    """Return the node's value as a BUFFER of any shape, or as a part of one if a size is symbolic. It is remembered for
+    the node below the reshapes."""
     base = node.below((o.RESHAPE,))
     if base.op is o.BUFFER or is_result(base):
         return base
     known = _known(base)
-    if known is None and base.op is o.DETACH:                # a leaf's own node over what was computed on the way
+    if known is None and base.op is o.DETACH:                # a leaf's own node over a value that is known
         known = _known(below_reshapes(base))
     if known is not None and known.device == (base.device or device):
         if registry.kept.rows:
             never_drop(known)
         return known
     if on_disk(base.device):
-        return taken(base, "CPU")
+        return read_from_file(base, "CPU")
     stored = base.op.kind in _COMPUTED or base.op in (o.FORMULA, o.COPY)
     value = realize_alone(base if stored else base.contiguous(), device).below((o.RESHAPE,))
     if value.op is not o.BUFFER and not (value.op is o.SHRINK and value.src[0].op is o.BUFFER):
         raise Bug(f"the engine answered {value} where a buffer was due")
-    if base.op is not o.CONST:       # a constant is shared, and cheaper to compute than to read
+    if base.op is not o.CONST:       # constants are shared between tensors, and cheaper to compute than to read
         _remember(base, value)
     return value
 
 
 def _known(node: UOp) -> UOp | None:
-    """The cached value of a node. In a trace only values computed in it count: a replay would keep using an older one,
-    even after its inputs changed."""
+    """Return the remembered value of a node. In a trace only values computed in it count: a replay would go on using an
+    older one even after its inputs changed."""
     trace = recording()
     if trace is not None:
         return trace.values.get(node)
@@ -272,16 +275,16 @@ def _remember(node: UOp, value: UOp) -> None:
 
 # -- reading -------------------------------------------------------------------------------------------------
 def bytes_of(node: UOp, device: str) -> memoryview:
-    """The node's value as bytes, on this host: its memory itself where the device shares the host's."""
+    """Return the node's value as bytes on this host: the memory itself if the device shares the host's memory."""
     return _bytes_of(node, device)[0]
 
 
 def _bytes_of(node: UOp, device: str) -> tuple[memoryview, bool]:
-    """The node's value as bytes, and whether they are a copy."""
+    """Return the node's value as bytes, and whether they are a copy."""
     refuse_reading(f"the values of a tensor of shape {node.shape}")
     value = value_of(node, device)
     buffer: Buffer = value.base.arg
-    if value.op is o.SHRINK:                  # the buffer has the maximum symbolic sizes
+    if value.op is o.SHRINK:                  # the buffer is allocated for the upper bounds of symbolic sizes
         part = _part(buffer.copy_out(), buffer.shape, sizes_now(value.shape), node.dtype.itemsize)
         return memoryview(part), True
     if buffer.nbytes and Device[buffer.device].memory.on_host:
@@ -290,7 +293,7 @@ def _bytes_of(node: UOp, device: str) -> tuple[memoryview, bool]:
 
 
 def _part(data: memoryview, shape: Sequence[int], sizes: Sequence[int], itemsize: int) -> bytearray:
-    """The first `sizes` elements along each axis of a row-major value, as contiguous rows."""
+    """Return the first `sizes` elements along each axis of a row-major value, as contiguous rows."""
     if not shape or 0 in sizes:
         return bytearray(data[:itemsize * math.prod(sizes)])
     inner = next((i for i in range(len(shape), 0, -1) if sizes[i - 1] != shape[i - 1]), 1) - 1    # later axes are whole
@@ -303,7 +306,7 @@ def _part(data: memoryview, shape: Sequence[int], sizes: Sequence[int], itemsize
 
 
 def array_of(node: UOp, device: str, shown: bool = False) -> Any:
-    """The values as a separate NumPy array; or, if `shown`, as a read-only one over the memory itself."""
+    """Return the values as a NumPy array of their own; or, if `shown`, as a read-only array over the memory itself."""
     import numpy
     data, is_copy = _bytes_of(node, device)
     memory = data.toreadonly() if shown else data if is_copy else bytearray(data)
@@ -311,18 +314,18 @@ def array_of(node: UOp, device: str, shown: bool = False) -> Any:
 
 
 def computed_bytes(nodes: Sequence[UOp], device: str) -> list[memoryview]:
-    """Nodes' values in row-major order, recomputed: cached values are neither read nor written. For messages, inside a
-    jit too."""
+    """Compute nodes' values in row-major order, for messages, also inside a jit. Remembered values are neither used nor
+    replaced."""
     return [value.base.arg.copy_out() for value in compute([n.contiguous() for n in nodes], device, recompute=True)]
 
 
 def numbers_of(node: UOp, device: str) -> Any:
-    """The node's numbers in row-major order, without NumPy; the type is one that Python's formats have."""
+    """Return the node's numbers in row-major order, without NumPy; the type must be one that Python's formats have."""
     return _typed(bytes_of(node, device), node.dtype)
 
 
 def host_values(node: UOp) -> list[int]:
-    """The values of a BUFFER of 1 to 1024 integers in host memory; for any other node an empty list."""
+    """Return the values of a BUFFER of 1 to 1024 integers in host memory; for any other node an empty list."""
     if node.op is not o.BUFFER or not 0 < node.size <= 1024:
         return []
     buffer: Buffer = node.arg
@@ -332,7 +335,7 @@ def host_values(node: UOp) -> list[int]:
 
 
 def number_in(node: UOp, device: str) -> Any:
-    """The one number of a node with one element: copied, which costs less than exporting its memory."""
+    """Return the number of a node with one element. It is copied, which costs less than exporting its memory."""
     refuse_reading("the value of a tensor with one element")
     value = value_of(node, device)
     return numbers_of(node, device)[0] if value.op is o.SHRINK else _typed(value.base.arg.copy_out(), node.dtype)[0]

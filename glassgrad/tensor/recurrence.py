@@ -1,5 +1,5 @@
-"""A loop over a sequence as one node of the graph. In: a step as a function of tensors, the first state, sequences.
-Out: the states after every step. Does not know layers.
+"""Compute a loop over a sequence as one node of the graph. In: a step as a function of tensors, the first state,
+sequences. Out: the states after every step. Does not know layers.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ Step = Callable[..., tuple[Tensor, ...]]      # (state, row of each sequence) ->
 
 def states_of_steps(step: Step, start: Sequence[Tensor], sequences: Sequence[Tensor],
                     backwards: bool = False) -> tuple[Tensor, ...]:
-    """Each part of the state after every step, (time, ..): `state = step(state, *rows)` for the rows of all sequences.
+    """Return each part of the state after every step, as (time, ..), of the loop `state = step(state, *rows)` over the
+    rows of all sequences.
 
-    A graph has one node for each, whatever the number of steps: see compiler/graph/recurrence.py. A step that is more
-    than elementwise ops, reductions and movements, a single step, and a state that changes its type are written out.
+    The loop is one node for each part, whatever the number of steps (compiler/graph/recurrence.py). Steps are written
+    out instead if there is only one, if a step has more than elementwise ops, reductions and movements, or if a state
+    changes its type.
 
     >>> add = lambda state, row: (state[0] + row,)
     >>> states_of_steps(add, [Tensor.zeros(2)], [Tensor([[1.0, 2.0], [3.0, 4.0]])])[0].tolist()

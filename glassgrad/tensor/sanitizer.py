@@ -1,13 +1,14 @@
-"""SANITIZE=1: report a NaN or an infinity where it is made. In: values to compute. Out: NotFiniteError.
+"""Report a NaN or an infinity where it is made (SANITIZE=1). In: values to compute. Out: NotFiniteError.
 
-Along with each result of floats the run computes one number, as for an index (index_range_check.py): where the first
-NaN is, or else the first infinity. It is a minimum over positions, so it has the same bits on every run. Eight of them
-share a buffer, and are read at once. Replays of a jitted function compute and look at them too. When one names an
-element, the values between kernels are computed once more and kept, and from the bad element the search goes back to
-the op that made it (compiler/check/non_finite.py).
+Along with each result of floats the run computes one number, as for an index (index_range_check.py): the position of
+the first NaN, or else of the first infinity. It is a minimum over positions, so it has the same bits in every run.
+Eight of these numbers share a buffer and are read at once. Replays of a jitted function compute and read them too. When
+a number names an element, the values between kernels are computed once more and stored, and a search goes back from the
+bad element to the op that made it (compiler/check/non_finite.py).
 
-A NaN is reported always. An infinity is reported where an op made it of finite operands; one that the program wrote
-down, or that was in a tensor already, is meant (a mask of -inf), and from then on results of that line may hold them.
+A NaN is always reported. An infinity is reported if an op made it of finite operands. An infinity that the program
+wrote down, or that was in a tensor already, is intended (a mask of -inf); from then on, results of that line may
+contain infinities.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from glassgrad.engine.capture import record
 from glassgrad.tensor.formulas.movement import cat, counting
 
 Read = Callable[[Sequence[UOp]], list[memoryview]]      # reads the values of nodes from memory
-_MOST_POSITIONS = 1 << 30                        # NaN and infinity: twice as many fit int32
-_TOGETHER = 8                                    # numbers in one buffer: a copy from a GPU is a round trip
-_KEPT = (o.BUFFER, o.GATHER, o.SCATTER, o.SCAN, o.RANDOM)      # and reductions: few values, costly to compute
+_MOST_POSITIONS = 1 << 30                        # int32 holds twice as many: positions of NaN and of infinities
+_TOGETHER = 8                                    # numbers that share a buffer: each copy from a GPU is a round trip
+_KEPT = (o.BUFFER, o.GATHER, o.SCATTER, o.SCAN, o.RANDOM)      # stored in the search (reductions too): costly
 _meant: set[tuple[Line | None, tuple[Any, ...]]] = set()      # lines and shapes of results with intended infinities
 
 
@@ -42,22 +43,22 @@ class FiniteCheck(NamedTuple):
     first_bad: UOp           # int32, of each: p where element p is the first NaN, n + p for an infinity, 2n for none
 
     def flag(self, result: UOp) -> FiniteFlags:
-        """The `FiniteFlags` that reads the numbers, given the computed node."""
+        """Return the `FiniteFlags` that reads the numbers, given the computed node."""
         return FiniteFlags(self, result)
 
     def passed(self) -> None:
-        """Nothing: a result is computed once."""
+        """Do nothing: a result is computed only once."""
 
 
 def note_layers() -> Callable[[], Any]:
-    """Let new nodes record the layers and calls around them, for messages, until the returned function is called."""
+    """Make new nodes record the layers and calls around them, for messages, until the returned function is called."""
     before = note_calls(None)
     note_calls(before or CallTree(most_nodes=float("inf")).note)
     return partial(note_calls, before)
 
 
 def finite_checks(nodes: Sequence[UOp]) -> list[FiniteCheck]:
-    """The checks to compute along with these nodes."""
+    """Return the checks to compute along with these nodes."""
     note_layers()
     found: dict[str | None, list[UOp]] = {}              # by device
     for node in dict.fromkeys(nodes):
@@ -83,16 +84,16 @@ class FiniteFlags:
 
     def __init__(self, check: FiniteCheck, result: UOp):
         self.nodes, self.buffer = check.nodes, result.base.arg
-        self.bounds = [min(node.size, _MOST_POSITIONS) for node in check.nodes]      # a smaller number: a NaN
+        self.bounds = [min(node.size, _MOST_POSITIONS) for node in check.nodes]      # smaller numbers mean a NaN
 
     def over(self, change: Callable[[UOp], UOp]) -> FiniteFlags:
-        """The same flags, with their results in other buffers."""
+        """Return the same flags with their results in other buffers."""
         made = copy(self)
         made.nodes = [change(node) for node in self.nodes]
         return made
 
     def verify(self, read: Read) -> None:
-        """Raise if one of the last run's results is not finite; `read` gives values of that run."""
+        """Raise if one of the last run's results is not finite; `read` reads values of that run."""
         words = self.buffer.copy_out().cast("i")
         for node, size, word in zip(self.nodes, self.bounds, words):
             if word < 2 * size:
@@ -104,7 +105,7 @@ def _refuse(node: UOp, position: int, infinite: bool, read: Read) -> None:
     key = line_of(node.place), node.shape
     if infinite and key in _meant:
         return
-    with record():                               # what is computed for the message is no part of a trace
+    with record():                               # keeps what is computed for the message out of the user's trace
         found, index = _origin(node, position, read)
     if infinite and found.kind in (GIVEN, CONSTANT):
         _meant.add(key)
@@ -113,7 +114,8 @@ def _refuse(node: UOp, position: int, infinite: bool, read: Read) -> None:
 
 
 def _origin(node: UOp, position: int, read: Read) -> tuple[Origin, tuple[int, ...]]:
-    """The op that first made the element bad, found by storing what lies between kernels; and the element's index."""
+    """Find the op that first made the element bad, by storing the values between kernels; return it and the element's
+    index."""
     node = concrete([node], value_of)[node]
     wanted = [node, *[n for n in toposort([node]) if (n.op in o.REDUCE or n.op in _KEPT) and n is not node]]
     stored = {n: from_storage(data, n.dtype).reshape(n.shape) for n, data in zip(wanted, read(wanted))}
@@ -124,7 +126,7 @@ def _origin(node: UOp, position: int, read: Read) -> tuple[Origin, tuple[int, ..
 # -- the message ---------------------------------------------------------------------------------------------
 def _error(found: Origin, what: str, result: BadElement) -> NotFiniteError:
     cause = found.cause
-    if cause is not None and cause.kind in (MADE, COMPILED):         # the NaN is what became of an overflow
+    if cause is not None and cause.kind in (MADE, COMPILED):         # the NaN follows from an overflow
         return _described(cause, "an infinity", result, f", and {_formula(found)}")
     return _described(found, what, result, "")
 
@@ -173,13 +175,14 @@ _ADVICE = {
 
 
 def _element(result: BadElement) -> str:
-    """An element of a result; axes of length 1 are what reductions leave, and the program may not see them."""
+    """Describe an element of a result, without the axes of length 1 that reductions leave and the program may
+    not see."""
     long = [(i, n) for i, n in zip(result.at, result.node.shape) if n != 1]
     return f"{[i for i, _ in long]} of the result, {tuple(n for _, n in long)}" if long else "the result"
 
 
 def _formula(found: Origin) -> str:
-    """The op on its operands: `LOG2(-1.0) = nan`."""
+    """Write the op with its operands: `LOG2(-1.0) = nan`."""
     node, _, value = found.found
     operands = ", ".join(f"{float(one.value):.9g}" for one in found.operands)
     more = ", ..." if node.op in o.REDUCE else ""

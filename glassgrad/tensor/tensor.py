@@ -1,7 +1,7 @@
-"""The tensor. In: values. Out: more of them, once they are read.
+"""Define `Tensor`. In: values. Out: more of them, once they are read.
 
-Arithmetic builds graph nodes and runs nothing; reading (`numpy`, `item`, `tolist`, `print`) or `realize` runs them. The
-methods are in the mixins that this class inherits from, one theme each; here are running, reading and gradients.
+Arithmetic builds graph nodes and runs nothing. Reading (`numpy`, `item`, `tolist`, `print`) or `realize` runs them. The
+methods are in the mixins that this class inherits from, one theme each; running, reading and gradients are here.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from glassgrad.compiler.graph import UOp, dtype_by_name, full, ops as o, sizes_n
 from glassgrad.compiler.graph.gradient import at_once, deferred, passes_to
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.autograd.gradient_leaves import (RESET, assigned, computed_at, hold, is_only_leaf, leaves_among,
-                                                       made_together, refuse_cut_off, refuse_replaced, started_from)
+from glassgrad.tensor.autograd.gradient_leaves import (RESET, assigned, is_only_leaf, leaves_among, move_to_value,
+                                                       note_backward, note_gradients_of, refuse_cut_off,
+                                                       refuse_replaced, register_leaf)
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.autograd.training_mode import Training, TrainingSwitch
 from glassgrad.tensor.formulas import bitcast
@@ -60,7 +61,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
              NormalizationMixin, PredicatesMixin, RandomMixin, ReductionsMixin, EinsumMixin, IndexingMixin,
              JoiningMixin, MovementMixin, PaddingMixin, ScatterMixin, SortingMixin, SpecialFunctionsMixin,
              InteropMixin, TinygradNamesMixin, metaclass=TrainingSwitch):
-    """A block of numbers of one type, computed when needed.
+    """An array of numbers of one type, computed when it is needed.
 
     >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]])
     >>> (x @ x + 1).relu().sum().item()
@@ -73,7 +74,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
 
     # -- running ---------------------------------------------------------------------------------------------
     def realize(self, *others: Tensor, do_update_stats: bool = True) -> Self:
-        """Compute this tensor (and others with it) now and keep the values; gradients do not pass through it any more.
+        """Compute this tensor (and others with it) now and keep the values; gradients no longer pass through it.
         (`do_update_stats` is tinygrad's; `GlobalCounters` count everything here.)
 
         >>> x = (Tensor([1, 2]) + 1).realize()
@@ -85,7 +86,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         elif self._storage is None:
             node = self.uop
             if node.op is not _BUFFER or not is_only_leaf(self):
-                computed_at(running.realize_alone(node, node.device or self.device), self)
+                move_to_value(running.realize_alone(node, node.device or self.device), self)
             return self
         tensors, views = _owners_first((self, *others))
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
@@ -93,15 +94,15 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                 if is_shared(t):
                     storage.keep()
                 else:
-                    leave(t)                     # a view of what is gone: it has a value of its own
-            computed_at(node, t)
+                    leave(t)                     # a view whose owner is gone becomes a value of its own
+            move_to_value(node, t)
         for view, owner in views:
             renew(view, owner)
-            hold(view)
+            register_leaf(view)
         return self
 
     def schedule(self, *others: Tensor) -> running.Planned:
-        """The kernels that `realize` would run now, each with its `.ast`; runs nothing.
+        """Return the kernels that `realize` would run now, each with its `.ast`; run nothing.
 
         >>> len((Tensor([1, 2]) + 1).schedule())
         1
@@ -110,7 +111,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         return running.schedule([t.uop for t in (self, *others)], self.device)
 
     def memory_plan(self, *others: Tensor) -> MemoryUse:
-        """The memory that `realize` would need now, in bytes: `.peak`, and its parts; runs nothing.
+        """Return the memory that `realize` would need now, in bytes: `.peak`, and its parts; run nothing.
 
         >>> print((Tensor.ones(1024, 1024).contiguous().realize() + 1).memory_plan())
         8.0 MiB: 4.0 MiB read, 4.0 MiB made
@@ -119,8 +120,8 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         return running.memory([t.uop for t in (self, *others)], self.device)
 
     def contiguous(self, *args: Any, **kwargs: Any) -> Self:
-        """The same values in memory of their own, row by row, when they are computed. (Options of other libraries,
-        such as a memory format, change nothing: rows are the only order here.)
+        """The same values in memory of their own, row by row, once they are computed. (Options of other libraries, such
+        as a memory format, have no effect: there is no other order here.)
 
         >>> Tensor([[1, 2], [3, 4]]).T.contiguous().tolist()
         [[1, 3], [2, 4]]
@@ -140,8 +141,8 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
     # -- reading ---------------------------------------------------------------------------------------------
     @property
     def data(self) -> TensorValues:
-        """The values: as PyTorch means it, `x.data`, a tensor that no gradient passes and that writes into this one; as
-        tinygrad means it, `x.data()`, the memory they lie in, typed and shaped.
+        """The values, in the meaning of two libraries: `x.data` (PyTorch) is a tensor that writes into this one and
+        that no gradient passes; `x.data()` (tinygrad) is the memory of the values, with type and shape.
 
         >>> x = Tensor([[1, 2], [3, 4]])
         >>> _ = x.data.add_(1)
@@ -235,18 +236,19 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
     def __deepcopy__(self, known: dict[int, Any]) -> Self:
         make, parts = self.__reduce__()
         twin = known[id(self)] = make(*parts)
-        if self.grad is not None:               # a pickle leaves it out, a copy has it: as in PyTorch
+        if self.grad is not None:               # copied here, but not pickled: as in PyTorch
             twin.grad = copy.deepcopy(self.grad, known)
         return twin  # type: ignore[no-any-return]
 
     # -- gradients -------------------------------------------------------------------------------------------
     def backward(self, gradient: Tensor | None = None, retain_graph: bool = False,
                  create_graph: bool = False) -> Self:
-        """Fill `grad` of every leaf this value depends on: tensors that were made, not computed, and those whose
-        `requires_grad` is True. A second call adds to `grad`; reset it with `x.grad = None`. That also resets the
-        leaves whose `requires_grad` is None: otherwise the gradient of data, which is never read, would collect every
-        step's graph. There is no graph to retain or to free: it is the lazy expression itself, so call this as
-        often as you like, whatever `retain_graph` says; gradients are expressions too, whatever `create_graph` says.
+        """Compute the gradient of this value for every leaf it depends on, as `grad` of the leaf. Leaves are tensors
+        that were made, not computed, and those whose `requires_grad` is True. A second call adds to `grad`; reset it
+        with `x.grad = None`. This also resets the leaves whose `requires_grad` is None: otherwise the gradient of data,
+        which is never read, would collect every step's graph. There is no graph to retain or to free, because it is the
+        lazy expression itself, so this may be called as often as you like, whatever `retain_graph` says. Gradients are
+        expressions too, whatever `create_graph` says.
 
         >>> x = Tensor([1.0, 2.0])
         >>> loss = (x * x).sum().backward()
@@ -258,7 +260,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         refuse_replaced(self.uop, order)
         leaves = [(n, t) for n, t in leaves_among(order) if t.dtype.kind == "f" and t._requires_grad is not False]
         was_reset = any(t._grad is RESET for _, t in leaves)
-        derive = at_once if calls_are_noted() else deferred          # a message can only name the call of a node
+        derive = at_once if calls_are_noted() else deferred          # at once: messages then name each node's call
         gradients = derive(self.uop, seed, [n for n, _ in leaves], order)
         none_found = all(node is None for node in gradients)
         if none_found and {n for n, _ in leaves}.isdisjoint(toposort([self.uop], passes_to)):
@@ -273,16 +275,18 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                 made = leaf._with(self._as_grad(node, create_graph))
                 add = leaf.grad is not None and not (was_reset and leaf._requires_grad is None)
                 leaf.grad = leaf.grad + made if add else made
-        started_from(self, [leaf.grad for _, leaf in leaves if leaf._requires_grad is True and leaf.grad is not None])
+        note_backward(self, [leaf.grad for _, leaf in leaves if leaf._requires_grad is True and leaf.grad is not None])
         return self
 
     def _as_grad(self, node: UOp, create_graph: bool) -> UOp:
-        """What `backward` leaves in `grad` of a gradient: here all of it, which has gradients too."""
+        """Return what `backward` leaves in `grad` for a gradient: the gradient itself, which can be differentiated too.
+        A subclass may cut it off."""
         return node
 
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None,
                  materialize_grads: bool = False) -> list[Tensor]:
-        """The gradient of this value for each target, without touching `grad`. Targets may be any tensors on the way.
+        """Return the gradient of this value for each target, without changing `grad`. Targets may be any tensors that
+        the value is computed from.
 
         >>> x = Tensor([1.0, 2.0])
         >>> [g.tolist() for g in (x ** 3).sum().gradient(x)]
@@ -308,11 +312,11 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                                         fix="check the order of targets; or pass materialize_grads=True for zeros")
                 node = full(target.shape, 0, target.dtype)
             result.append(target._with(node))
-        made_together(self.uop, result)
+        note_gradients_of(self.uop, result)
         return result
 
     def _seed(self, what: str, gradient: Tensor | None) -> UOp:
-        """What backward starts from: ones for a single value, else what the caller gave."""
+        """Return what backward starts from: ones for a single value, else what the caller gave."""
         of_kind("Self | None", what, gradient=gradient)
         refuse_cut_off(self.uop)
         if self.dtype.kind != "f":
@@ -356,13 +360,13 @@ for _name, _method in in_place_methods(Tensor):       # x.add_(1), from the sign
 
 
 class TensorValues(Tensor):
-    """What `x.data` is: a view of x without its gradient; called, it shows x's memory."""
+    """The class of `x.data`: a view of x without its gradient; called, it shows x's memory."""
     __slots__ = ("_owner",)
     _owner: Tensor
 
     @classmethod
     def of(cls, owner: Tensor) -> TensorValues:
-        """A tensor's values."""
+        """Make the view of a tensor's values."""
         made = cls._of_node(ended(owner.uop))
         made._owner, made._requires_grad, made._device = owner, False, owner._device
         share(made, owner)
@@ -372,7 +376,7 @@ class TensorValues(Tensor):
         return self._owner._memory()
 
     def _with(self, uop: UOp, *others: Any) -> Any:
-        owner = getattr(self, "_owner", None)           # what is computed from values is a plain tensor
+        owner = getattr(self, "_owner", None)           # results computed from `x.data` have x's class
         return super()._with(uop, *others) if owner is None else owner._with(uop, *others)
 
     def replace(self, value: Any = REQUIRED, allow_shape_mismatch: bool = True, **spelling: Any) -> Any:
@@ -384,7 +388,7 @@ class TensorValues(Tensor):
 
 
 def class_of_results(tensor: Tensor) -> type[Tensor]:
-    """The class of what is computed from a tensor: its own; of `x.data`, that of x.
+    """Return the class of what is computed from a tensor: its own class; for `x.data`, that of x.
 
     >>> class_of_results(Tensor([1])) is class_of_results(Tensor([1]).data) is Tensor
     True
@@ -393,8 +397,8 @@ def class_of_results(tensor: Tensor) -> type[Tensor]:
 
 
 def _owners_first(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
-    """What to compute for some tensors, and those that are then views of it. After `cache[3].assign(row)`, realizing
-    the row means the cache: the row is a view of its memory, and costs nothing more."""
+    """Return what to compute for some tensors, and the tensors that are then views of it. After `cache[3].assign(row)`,
+    realizing the row means realizing the cache: the row is a view of its memory, and costs nothing more."""
     found: dict[int, Tensor] = {}
     views = []
     for tensor in tensors:
@@ -409,6 +413,6 @@ def _owners_first(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], list[tuple
 
 def _restored(kind: type[Tensor], dtype: str, shape: tuple[int, ...], data: bytes, device: str,
               requires_grad: bool | None) -> Tensor:
-    """A pickled tensor."""
+    """Rebuild a pickled tensor."""
     value = HostValue(data, shape, dtype_by_name(dtype))
     return kind._made_of(running.store(value, device), requires_grad=requires_grad)

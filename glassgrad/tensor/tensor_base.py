@@ -1,4 +1,4 @@
-"""The state of a tensor and what its methods share. In: values or nodes. Out: `TensorBase`.
+"""Define the state of a tensor and what its methods share. In: values or nodes. Out: `TensorBase`.
 
 `Tensor` inherits flat mixins, one theme each (`methods/`), and each mixin inherits only the class here: it reads the
 node, computes with formulas on nodes (`formulas/`), and makes a result with `_with`. A mixin imports neither `Tensor`
@@ -18,8 +18,8 @@ from glassgrad.compiler.graph import DType, Length, UOp, const, dtype_by_name, d
 from glassgrad.engine import capture
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd import no_grad as no_gradient
-from glassgrad.tensor.autograd.gradient_leaves import (RESET, UnreadGradient, distinct, hold, holders, is_detached,
-                                                       is_held, separate)
+from glassgrad.tensor.autograd.gradient_leaves import (RESET, UnreadGradient, distinct, is_detached, is_leaf,
+                                                       live_leaves, register_leaf, separate_node)
 from glassgrad.tensor.broadcast import number, plain_number, size_from, whole
 from glassgrad.tensor.formulas.arithmetic import as_float, in_accumulator
 from glassgrad.tensor.formulas.bitcast import reread
@@ -35,18 +35,18 @@ else:
 
 __all__ = ["Found", "Operand", "Self", "TensorBase"]
 
-Operand = Any            # a tensor, a number, a list or an array: what may be used beside a tensor
+Operand = Any            # what may be used beside a tensor: a tensor, a number, a list or an array
 _create = object.__new__
 
 
 class Found(NamedTuple):
-    """Values, and the indices they came from."""
+    """Values, and the indices at which they were found."""
     values: Any
     indices: Any
 
 
 def _as_bool(value: Any) -> bool:
-    """True or False, where a user wrote 1 or 0."""
+    """Return True or False if a user wrote 1 or 0."""
     if whole(value) is None:
         raise InputError("requires_grad is True, False or None", given=f"{value!r} of type {type(value).__name__}",
                          expected="True, False or None", fix="write requires_grad=True")
@@ -54,13 +54,13 @@ def _as_bool(value: Any) -> bool:
 
 
 class TensorBase:
-    """State and identity of a tensor: which node it is a name for, its gradient, and whether it wants one."""
+    """State and identity of a tensor: its graph node, its gradient, and whether it wants one."""
     __slots__ = ("uop", "_grad", "_requires_grad", "_device", "_storage", "_steps", "__weakref__")
 
     uop: UOp
     _grad: Any               # a tensor, None, RESET, or an UnreadGradient
     _requires_grad: bool | None
-    _device: str | None      # where constants are to live; a node in memory has its own
+    _device: str | None      # the device of constants; a node in memory has its own
     _storage: TensorStorage | None         # what it shares with its views; None until it is viewed
     _steps: tuple[Step, ...]         # the movement ops from the storage's whole value to this tensor's
 
@@ -91,9 +91,9 @@ class TensorBase:
             self.uop = self.uop.cast(wanted)
         if file is not None:
             self.uop = stored(self.uop, self.device, file)
-        if isinstance(data, TensorBase) and requires_grad is not False and holders((self.uop,)):
-            self.uop = distinct(self.uop)            # its gradient is its own, not that of the tensor it was made of
-        hold(self)
+        if isinstance(data, TensorBase) and requires_grad is not False and live_leaves((self.uop,)):
+            self.uop = distinct(self.uop)            # its gradient is separate from that of the tensor it was made of
+        register_leaf(self)
         if no_gradient.open_blocks:
             capture.note_made(self)
         if requires_grad is not None:
@@ -101,12 +101,14 @@ class TensorBase:
 
     @classmethod
     def _made_of(cls, data: Any, **options: Any) -> Self:
-        """A tensor of this class, as the methods make one: a subclass may have a constructor with another meaning."""
+        """Make a tensor of this class from data, for methods: the constructor of a subclass may have another
+        meaning."""
         return cls(data, **options)
 
     def _with(self, uop: UOp, *others: Any) -> Self:
-        """A tensor computed from this one, and from others: all must be on one device. (What is no tensor among the
-        others has no device.) The result is of this class, or of a subclass that one of the others is of."""
+        """Make a tensor of a node that was computed from this tensor and others; all must be on one device. (Others
+        that are not tensors have no device.) The result is of this class, or of a subclass of it that one of the others
+        has."""
         if others:
             return self._kin(*others)._with_device(uop, self, others)
         made = _create(self.__class__)
@@ -121,7 +123,7 @@ class TensorBase:
         return made
 
     def _with_device(self, uop: UOp, first: TensorBase, others: tuple[Any, ...]) -> Self:
-        """A tensor of this one's class, on the device that the operands share."""
+        """Make a tensor of this one's class, on the device that the operands share."""
         made, place = self._with(uop), first._device
         for other in others:
             if isinstance(other, TensorBase) and other._device is not first._device:
@@ -130,7 +132,7 @@ class TensorBase:
         return made
 
     def _view(self, uop: UOp) -> Self:
-        """A tensor that shows elements of this one: a write to either is seen by both."""
+        """Make a tensor that shows elements of this one: both see a write to either."""
         made = self._with(uop)
         if not on_disk(uop.device):
             share(made, self)
@@ -138,7 +140,7 @@ class TensorBase:
 
     @classmethod
     def _of_node(cls, uop: UOp) -> Self:
-        """A tensor of a node."""
+        """Make a tensor of a node."""
         made = _create(cls)
         made.uop = uop
         made._grad = made._requires_grad = made._device = made._storage = None
@@ -150,7 +152,7 @@ class TensorBase:
 
     @classmethod
     def _of_result(cls, uop: UOp) -> Self:
-        """The only tensor of a BUFFER. The jit's replays make their results by this."""
+        """Make the only tensor over a BUFFER; the jit's replays make their results so."""
         made = _create(cls)
         made.uop, made._device = uop, uop.arg.device
         made._grad = made._requires_grad = made._storage = None
@@ -161,17 +163,17 @@ class TensorBase:
 
     @classmethod
     def _leaf(cls, uop: UOp, device: str | None, requires_grad: bool | None) -> Self:
-        """A tensor that was made, not computed."""
+        """Make a tensor that is not computed from others."""
         made = cls._of_node(uop)
         made._device = running.canonical_device(device)
         if on_disk(made._device):
             made.uop = stored(uop, running.default_device(), str(made._device))
-        hold(made)
+        register_leaf(made)
         if requires_grad is not None:
             made.requires_grad = requires_grad
         return made
 
-    # -- what it is ------------------------------------------------------------------------------------------
+    # -- shape, type and device ------------------------------------------------------------------------------
     @property
     def shape(self) -> tuple[Any, ...]:
         """The size of every axis: ints, or lengths where a `Variable` is in them.
@@ -264,8 +266,8 @@ class TensorBase:
     # -- whether it wants a gradient -------------------------------------------------------------------------
     @property
     def requires_grad(self) -> bool | None:
-        """True: `backward` fills `grad`. False: never. None, the default: a leaf's `grad` is filled, which costs
-        nothing until it is read.
+        """Whether `backward` fills `grad`. True: it does. False: never. None, the default: it does for a leaf, which
+        costs nothing until `grad` is read.
 
         >>> Tensor([1.0], requires_grad=True).requires_grad
         True
@@ -281,14 +283,14 @@ class TensorBase:
                              given=f"requires_grad=True on {self.uop.dtype.name}", expected="a float dtype",
                              fix="cast it first: x.float()")
         if value:
-            if not is_held(self) and not is_detached(self.uop):    # it was computed: equal expressions share its node
-                self.uop = separate(self.uop)
-            hold(self)
+            if not is_leaf(self) and not is_detached(self.uop):    # a computed node may be shared by equal expressions
+                self.uop = separate_node(self.uop)
+            register_leaf(self)
         self._requires_grad = value
 
     @property
     def grad(self) -> Self | None:
-        """What `backward` left here: the gradient of a loss for this tensor. `x.grad = None` resets it.
+        """The gradient that `backward` left here: of a loss, for this tensor. `x.grad = None` resets it.
 
         >>> x = Tensor([1.0, 2.0])
         >>> (x * 3).sum().backward().item(), x.grad.tolist()
@@ -324,8 +326,8 @@ class TensorBase:
         return self if wanted is self.uop.dtype else self._with(self.uop.cast(wanted))
 
     def bitcast(self, dtype: DType | str) -> Self:
-        """The same bits read as another element type: where the size of an element changes, so does the last axis.
-        It is a view: a write to either tensor is seen by both.
+        """The same bits read as another element type. If the size of an element changes, so does the last axis. The
+        result is a view: both tensors see a write to either.
 
         >>> Tensor([1.0]).bitcast(dtypes.int32).tolist(), Tensor([1.0]).bitcast(dtypes.uint8).tolist()
         ([1065353216], [0, 0, 128, 63])
@@ -340,9 +342,10 @@ class TensorBase:
 
     def to(self, device: str | DType | Self | None = None, dtype: DType | str | None = None, *,
            copy: bool = False, non_blocking: bool = False, memory_format: Any = None) -> Self:
-        """The same values on another device (itself, when it is there already, unless `copy`); as PyTorch has it, also
-        in another type, or where and as another tensor is. A device may be a file, "disk:/path". Values in memory are
-        copied at once; others are computed first, where they are, when the result is needed.
+        """The same values on another device (the tensor itself if it is already there, unless `copy`). As in PyTorch,
+        `to` also takes another type, or another tensor whose device and type to take. A device may be a file,
+        "disk:/path". Values in memory are copied at once; others are computed first, on their own device, when the
+        result is needed.
 
         >>> Tensor([1, 2]).to(Device.DEFAULT).tolist(), Tensor([1, 2]).to(dtypes.float32).tolist()
         ([1, 2], [1.0, 2.0])
@@ -362,7 +365,7 @@ class TensorBase:
         if on_disk(place):
             node = stored(self.uop, self.device, place)
         elif on_disk(self.uop.device):
-            node = running.taken(self.uop, place)
+            node = running.read_from_file(self.uop, place)
         else:
             node = running.copied_to(self.uop, place, self._requires_grad is not False)
         moved = self._with(node)
@@ -378,29 +381,29 @@ class TensorBase:
         moved = self.to(device)
         if moved is not self:
             self.uop, self._device = moved.uop, moved._device
-            hold(self)
+            register_leaf(self)
         return self
 
     def _rebind(self, value: Self, leaf: bool = False) -> Self:
-        """x += y: this tensor and its views take the new value (methods/assignment.py)."""
+        """Give this tensor and its views the new value of x += y (methods/assignment.py)."""
         raise NotImplementedError
 
     # -- formulas --------------------------------------------------------------------------------------------
     def _formula(self, formula: Callable[..., UOp], *options: Any) -> Self:
-        """A formula of several ops on floats: float16 and bfloat16 pass through it in float32 and are rounded once."""
+        """Apply a formula of several ops on floats: float16 and bfloat16 are computed in float32 and rounded once."""
         with one_place():
             node = in_accumulator(lambda x: formula(x, *options), as_float(self.uop))
         return self._with(node)
 
     def _combined(self, formula: Callable[[Any, Any], UOp], other: Any, swapped: bool = False,
                   beside: str = "beside a tensor") -> Self:
-        """A formula of this and another operand: a tensor, a number or a list."""
+        """Apply a formula to this and another operand: a tensor, a number or a list."""
         x, y = self.uop, self._operand(other, beside)
         return self._with(formula(y, x) if swapped else formula(x, y), other)
 
     # -- operands --------------------------------------------------------------------------------------------
     def _shared_device(self, other: TensorBase) -> str | None:
-        """The device of two tensors, where at least one of them was made for one."""
+        """Return the device of two tensors, at least one of which was made for a certain device."""
         mine, theirs = self.uop.device or self._device, other.uop.device or other._device
         if mine is not None and theirs is not None and mine != theirs:
             raise DeviceError("operands live on different devices", given=f"{mine} and {theirs}", expected="one device",
@@ -408,7 +411,7 @@ class TensorBase:
         return self._device or other._device
 
     def _kin(self, *others: Any) -> Self:
-        """The tensor among these whose class the result of all takes: this one, or one of a subclass, so that an
+        """Return the tensor whose class the result has: this one, or one of a subclass among the others, so that an
         adapter's tensor beside a plain one gives the adapter's."""
         found = self
         for other in others:
@@ -416,11 +419,11 @@ class TensorBase:
                 found = other
         return found
 
-    _number = staticmethod(number)       # beside a tensor of some dtype; a subclass may take numbers that do not fit
+    _number = staticmethod(number)       # makes a node of a number; a subclass may accept numbers that do not fit
 
     def _operand(self, value: Any, beside: str = "beside a tensor") -> Any:
-        """What the user wrote next to this tensor, for a formula: the node of a tensor, list or array; a Python number
-        stays one, and takes the type of the node beside it."""
+        """Return what the user wrote next to this tensor, for a formula: the node of a tensor, list or array. A Python
+        number stays one, and takes the type of the node beside it."""
         if isinstance(value, TensorBase):
             if value._device is not self._device:
                 self._shared_device(value)
@@ -428,11 +431,11 @@ class TensorBase:
         return self._beside(value).uop if hasattr(value, "__len__") else plain_number(value, beside)
 
     def _table(self, values: Any, dtype: DType = dtypes.int32) -> UOp:
-        """Values of a formula's own, stored on this tensor's device."""
+        """Store constant values that a formula needs on this tensor's device."""
         return self._made_of(values, device=self.device, dtype=dtype).uop
 
     def _beside(self, value: Any) -> Self:
-        """A tensor from what the user wrote next to this one."""
+        """Make a tensor of what the user wrote next to this one."""
         if isinstance(value, TensorBase):
             return value  # type: ignore[return-value]
         if isinstance(value, (list, tuple)) or hasattr(value, "__array_interface__") or is_torch(value):

@@ -1,8 +1,9 @@
-"""What only tinygrad has: graphs as functions, schedules by hand, several devices, names of older releases.
+"""Add the methods that only tinygrad has: graphs as functions, schedules by hand, several devices, names of older
+releases. In, out: tensors; schedules.
 
-In, out: tensors; schedules. A tensor computed from placeholders is a function: `call` puts other tensors in their
-place. A tensor lives on one device: the names that spread one over several take one device. What needs hardware or
-services that are not here says so.
+A tensor computed from placeholders is a function: `call` replaces them by other tensors. A tensor lives on one device,
+so methods that spread one over several take one device. Methods that need hardware or services that are not available
+here say so.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ TIMEOUT = 30.0         # seconds without a byte from a server
 
 
 class TinygradNamesMixin(TensorBase):
-    """What only tinygrad has."""
+    """Methods that only tinygrad has."""
     __slots__ = ()
-    no_grad = False    # tinygrad's older switch: it changes nothing, a gradient is computed where `backward` needs it
+    no_grad = False    # tinygrad's older switch has no effect: gradients are computed only where `backward` needs them
 
     # -- functions -------------------------------------------------------------------------------------------
     def as_param(self, slot: int) -> Self:
@@ -39,8 +40,9 @@ class TinygradNamesMixin(TensorBase):
         return self._with(UOp(o.PARAM, self.dtype, (), Param(slot, self.shape, False, self.device)))
 
     def call(self, *lst: Self, fxn: Self | UOp, grad_fxn: Callable[..., Any] | None = None) -> Self:
-        """A function, given as a tensor computed from placeholders, of this tensor and others. `grad_fxn(gradient,
-        call)` gives the gradients as nodes, one for each; `call.src[1:]` are the arguments.
+        """Call a function, given as a tensor computed from placeholders, with this tensor and others.
+        `grad_fxn(gradient, call)` returns the gradients as nodes, one for each argument; `call.src[1:]` are the
+        arguments.
 
         >>> a, b = Tensor([1.0, 2.0]), Tensor([3.0, 4.0])
         >>> a.call(b, fxn=a.as_param(0) * b.as_param(1) + 1).tolist()
@@ -76,8 +78,8 @@ class TinygradNamesMixin(TensorBase):
         return self._with(value)
 
     def callify(self, *lst: Self) -> Self:
-        """This tensor. (In tinygrad: what it and others wait for becomes one call. Here whatever is realized together
-        is scheduled together.)
+        """This tensor itself. (In tinygrad, what it and others wait for becomes one call. Here everything that is
+        realized together is scheduled together.)
 
         >>> Tensor([1]).callify().tolist()
         [1]
@@ -86,7 +88,7 @@ class TinygradNamesMixin(TensorBase):
 
     def custom_kernel(self, *lst: Self, fxn: Callable[..., Any], grad_fxn: Callable[..., Any] | None = None
                       ) -> list[Self]:
-        """A kernel of your own over these tensors, each of which comes back as the kernel left it. `fxn` describes it
+        """A kernel of your own over these tensors. Each is returned as the kernel left it. `fxn` describes the kernel
         on placeholders: elements are read and written by index, inside loops. For C source see `c_kernel`.
 
         >>> from glassgrad.tensor.kernels.placeholder_kernel import loop
@@ -127,7 +129,7 @@ class TinygradNamesMixin(TensorBase):
     schedule_with_vars = linear_with_vars          # its older name
 
     def kernelize(self, *lst: Self) -> Self:
-        """This tensor. (In tinygrad 0.11: kernels are chosen now. Here they are chosen when it is realized.)
+        """This tensor itself. (In tinygrad 0.11 kernels are chosen now. Here they are chosen when it is realized.)
 
         >>> Tensor([1]).kernelize().tolist()
         [1]
@@ -135,7 +137,7 @@ class TinygradNamesMixin(TensorBase):
         return self
 
     def fuse(self) -> Self:
-        """This tensor. (In tinygrad 0.11: one kernel is requested. Here fusing is the scheduler's choice.)
+        """This tensor itself. (In tinygrad 0.11 this requests one kernel. Here the scheduler decides what to fuse.)
 
         >>> Tensor([1]).fuse().tolist()
         [1]
@@ -143,7 +145,8 @@ class TinygradNamesMixin(TensorBase):
         return self
 
     def contiguous_backward(self) -> Self:
-        """The same values; their gradient is stored where it passes here. (Kernels choose well without it.)
+        """The same values, whose gradient is stored in memory when it passes here. (Kernels are chosen well without
+        it.)
 
         >>> Tensor([1, 2]).contiguous_backward().tolist()
         [1, 2]
@@ -169,7 +172,7 @@ class TinygradNamesMixin(TensorBase):
 
     @property
     def is_param(self) -> bool:
-        """Whether a gradient is wanted; `requires_grad`, which can be set too.
+        """Whether a gradient is wanted: `requires_grad`, which can be set too.
 
         >>> Tensor([1.0], requires_grad=True).is_param
         True
@@ -189,7 +192,7 @@ class TinygradNamesMixin(TensorBase):
         return self.requires_grad_(is_param)
 
     def alu(self, op: Op = REQUIRED, *src: Self, **spelling: Any) -> Self:
-        """One operation of the graph by its name, on this and others of one shape and type.
+        """One operation of the graph, by its name, on this and other tensors of the same shape and type.
 
         >>> from glassgrad.compiler.graph.ops import Ops
         >>> Tensor([1, 2]).alu(Ops.ADD, Tensor([3, 4])).tolist()
@@ -216,7 +219,7 @@ class TinygradNamesMixin(TensorBase):
 
     @classmethod
     def unique_const(cls, fill_value: Any, **kwargs: Any) -> Self:
-        """A number as a tensor without axes, and a separate leaf.
+        """A number as a tensor without axes, which is a leaf of its own.
 
         >>> Tensor.unique_const(2.5).item()
         2.5
@@ -226,7 +229,8 @@ class TinygradNamesMixin(TensorBase):
     @classmethod
     def random_bits(cls, key: Self, counter: Self, num: int) -> Self:
         """Random words of 32 bits: Threefry under a key of two words, from a counter of two words (low, high) on. The
-        key is scrambled with the counter; then words come in pairs, each half of the row from one half of a pair.
+        key is scrambled with the counter. Words then come in pairs: one half of the row is made of the first words, the
+        other of the second.
 
         >>> zeros = Tensor.zeros(2, dtype=dtypes.uint32)
         >>> Tensor.random_bits(zeros, zeros, 4).dtype
@@ -245,7 +249,7 @@ class TinygradNamesMixin(TensorBase):
 
     @classmethod
     def from_url(cls, url: str, gunzip: bool = False, **kwargs: Any) -> Self:
-        """The bytes at an address of the network (or of a file: URL), as uint8; `gunzip` unpacks them.
+        """The bytes at a URL (of the network, or file:) as uint8; `gunzip` unpacks them.
 
         >>> import pathlib, tempfile
         >>> place = pathlib.Path(tempfile.mkdtemp()) / "three"
@@ -254,7 +258,7 @@ class TinygradNamesMixin(TensorBase):
         [97, 98, 99]
         """
         url, gunzip = arguments("from_url", url=url, gunzip=gunzip)
-        import gzip  # these load much of the network, which few ever need here
+        import gzip  # imported here because few programs need it, and network modules are large
         import urllib.error
         import urllib.request
         try:
@@ -278,7 +282,7 @@ class TinygradNamesMixin(TensorBase):
 
     def decode_hevc_frame(self, frame_pos: Any, shape: Sequence[int], state: Self,
                           ref_frames: Sequence[Self] | None = None) -> Self:
-        """Not here: tinygrad lets the video hardware of NVIDIA cards do this.
+        """Not available: tinygrad has the video hardware of NVIDIA cards do this.
 
         >>> try: Tensor([0]).decode_hevc_frame(None, (1,), Tensor([0]))
         ... except DeviceError as problem: print(problem.what)
@@ -289,7 +293,7 @@ class TinygradNamesMixin(TensorBase):
                           fix="decode the file with PyAV or ffmpeg, and make tensors of its frames")
 
     def fs_load(self, size: int) -> Self:
-        """Not here: tinygrad's own storage service.
+        """Not available: tinygrad's own storage service.
 
         >>> try: Tensor([0]).fs_load(1)
         ... except DeviceError as problem: print(problem.what)
@@ -298,7 +302,7 @@ class TinygradNamesMixin(TensorBase):
         raise _no_storage(f"{size} bytes to load")
 
     def fs_store(self) -> Self:
-        """Not here: tinygrad's own storage service.
+        """Not available: tinygrad's own storage service.
 
         >>> try: Tensor([0]).fs_store()
         ... except DeviceError as problem: print(problem.what)
@@ -316,7 +320,7 @@ class TinygradNamesMixin(TensorBase):
         return self.to("CPU")
 
     def shard(self, devices: Sequence[str], axis: int | None = None, splits: Any = None) -> Self:
-        """The tensor spread over devices; here a tensor lives on one device, so they must all be the same.
+        """The tensor spread over devices. Here a tensor lives on one device, so all of them must be the same.
 
         >>> Tensor([1, 2]).shard(("CPU", "CPU"), axis=0).tolist()
         [1, 2]
@@ -329,7 +333,7 @@ class TinygradNamesMixin(TensorBase):
         return self.to(names.pop())
 
     def shard_(self, devices: Sequence[str], axis: int | None = None, splits: Any = None) -> Self:
-        """`shard`, of this tensor itself.
+        """`shard` of this tensor itself.
 
         >>> Tensor([1, 2]).shard_(("CPU",)).tolist()
         [1, 2]
@@ -338,7 +342,7 @@ class TinygradNamesMixin(TensorBase):
         return self
 
     def shard_like(self, other: Self = REQUIRED, **spelling: Any) -> Self:
-        """Where the other tensor is.
+        """This tensor on the device of the other.
 
         >>> Tensor([1, 2]).shard_like(Tensor([3])).tolist()
         [1, 2]

@@ -1,1 +1,2 @@
-"""The visualizer: a page of a program's graphs, kernels, time and memory. In: what ran. Out: HTML, text, pictures."""
+"""Show a program's graphs, kernels, time and memory on a page: the visualizer. In: what ran. Out: HTML, text, pictures.
+"""

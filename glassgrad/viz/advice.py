@@ -1,4 +1,4 @@
-"""Why a kernel takes as long as it does, and what to try. In: cost, time, the machine's peak. Out: `Verdict`."""
+"""Say why a kernel takes as long as it does, and what to try. In: cost, time, the machine's peak. Out: `Verdict`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from glassgrad.conformance.peak_rates import Peak
 
-SMALL_NANOSECONDS = 15_000      # shorter kernels are mostly launch overhead
-GOOD = 0.6                      # share of peak above which there is little to gain
+SMALL_NANOSECONDS = 15_000      # the time of shorter kernels is mostly launch overhead
+GOOD = 0.6                      # fraction of peak above which there is little to gain
 SLOW = 0.25
 VECTOR = 16                     # floats in a vector of 512 bits, a multiple of shorter vectors
 MEMORY, ARITHMETIC, LAUNCH, COPY = "memory", "arithmetic", "launch", "copy"
@@ -16,7 +16,7 @@ MEMORY, ARITHMETIC, LAUNCH, COPY = "memory", "arithmetic", "launch", "copy"
 class Verdict(NamedTuple):
     """What bounds a kernel, its share of that peak, why, and what to try."""
     bound: str
-    share: float                # of the measured peak, from 0 to about 1
+    share: float                # fraction of the measured peak, from 0 to about 1
     why: str
     tries: tuple[str, ...]
 

@@ -30,7 +30,8 @@ BOUND = {"memory": "moving data", "arithmetic": "arithmetic", "launch": "startin
 
 
 def explain(what: Tensor | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """The kernels of a tensor or function, by cost: the user's line, what bounds each, its share of peak, what to try.
+    """The kernels of a tensor or function, by cost: for each the user's line, what bounds it, its share of peak, and
+    what to try.
 
     A tensor is computed, and stays as lazy as it was; a function is called with the arguments, several times.
 
@@ -82,7 +83,7 @@ def explained() -> Iterator[Explanation]:
     1
     """
     recorder, found, outer = Recorder(), Explanation(), recording()
-    if outer is None:                    # else the whole program is recorded, and calls are noted already
+    if outer is None:                    # otherwise the whole program is recorded, and calls are noted already
         recorder.watch_calls()
         note_rules(recorder.applied)
     else:
@@ -117,12 +118,12 @@ class Explanation:
         return sorted((k for k in self.data["kernels"] if k["runs"]), key=lambda k: -k["ns"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the visualizer's page of it: one HTML file."""
+        """Write the visualizer's page of this recording: one HTML file."""
         from glassgrad.viz.html_file import write_page
         write_page(page_data(self.recorder or Recorder()), path)
 
     def line(self, number: int) -> tuple[str, str]:
-        """The file and number of a line, and its text, by its index in the data."""
+        """Return the file and number of a line, and its text, by its index in the data."""
         if number < 0:
             return "", ""
         file, at = self.data["lines"][number]
@@ -165,7 +166,7 @@ class Explanation:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """For notebooks: a table with bars."""
+        """Return a table with bars, for notebooks."""
         kernels = self.kernels
         total = sum(k["ns"] for k in kernels) or 1
         rows = "".join(self._html_row(k, total) for k in kernels[:MOST_ROWS])

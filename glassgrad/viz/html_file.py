@@ -1,4 +1,4 @@
-"""The page as one file. In: the page's data. Out: HTML that loads nothing and needs no server.
+"""Write the page as one file. In: the page's data. Out: HTML that loads nothing and needs no server.
 
 The page's program and style are built by `npm run build` in viz-ui/, into assets/, which is part of the package.
 """
@@ -24,7 +24,7 @@ def _asset(name: str) -> str:
 
 
 def to_json(data: Any) -> str:
-    """JSON that is safe inside a <script> element: no string in it can close the element or open another.
+    """Return JSON that is safe inside a <script> element: no string in it can close the element or open another.
 
     >>> to_json("</script><!--")
     '"\\\\u003c/script\\\\u003e\\\\u003c!--"'
@@ -34,7 +34,7 @@ def to_json(data: Any) -> str:
 
 
 def html_page(data: dict[str, Any]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
             '<meta name="viewport" content="width=device-width, initial-scale=1"><title>glassgrad viz</title>'

@@ -1,4 +1,4 @@
-"""One kernel through every pass, for the page. In: a kernel's graph and device. Out: texts, links, source, assembly.
+"""Show one kernel after every pass, for the page. In: a kernel's graph and device. Out: texts, links, source, assembly.
 
 The passes are run again, as the device runs them, with a callback after each (compiler/pipeline.py: `watched`).
 """
@@ -86,7 +86,7 @@ PRODUCTS = {                     # what the families of optimize/product/tiling_
 
 
 def what_it_does(move: str) -> str:
-    """What a kind of move does, and why: the first sentence of its class, or the family of a product.
+    """Say what a kind of move does, and why: the first sentence of its class, or the family of a product.
 
     >>> what_it_does("lanes(loop=i1, tile=4, lanes=16)") != ""
     True
@@ -103,7 +103,7 @@ def _at(links: Links, row: int) -> list[Any]:
 
 
 def move_steps(ast: UOp, device: str) -> list[PassText]:
-    """The loop tree after each move of `optimize`: after the first, the first two, and so on."""
+    """Return the loop tree after each move of `optimize`: after the first, the first two, and so on."""
     opened = Device[device]
     with logged_moves() as log:
         opened.loop_tree(ast)
@@ -131,8 +131,8 @@ _NAMES = re.compile(r"\b(acc\d+|kept\d+|panel\w*|a\d+|data\d+)")
 
 
 def link_source(source: str, loops: str) -> list[list[int]]:
-    """For each line of source, the lines of the loop tree that it implements: the loop of that name, or the statements
-    that write the same register or memory, or else that read it.
+    """Return for each line of source the lines of the loop tree that it implements: the loop of that name, or the
+    statements that write the same register or memory, or else that read it.
 
     >>> source = "for (i64 k = 0; k < 4; k++) {" + chr(10) + "  acc1_0 += data1[k];"
     >>> link_source(source, "f(a0, a1)" + chr(10) + "  loop k in 4" + chr(10) + "    acc1 += a1[k]")

@@ -1,4 +1,4 @@
-"""All data that the page shows, as one dictionary for JSON. In: a `Recorder`. Out: `page_data`.
+"""Collect all data that the page shows, as one dictionary for JSON. In: a `Recorder`. Out: `page_data`.
 
 Rows are lists, and lines, calls and kernels are numbers in tables, because a page may hold a hundred thousand nodes.
 The page (viz-ui/src/) reads exactly these names; `FORMAT` is raised when they change.
@@ -27,8 +27,8 @@ from glassgrad.viz.pass_text import OURS, PassText
 from glassgrad.viz.recorder import LiveValue, NodeRow, RecordedGraph, Recorder
 
 FORMAT = 1
-MOST_TEXTS = 80                 # kernels that are shown pass by pass: the slowest
-MOST_SECONDS = 10.0             # of CPU time spent on them
+MOST_TEXTS = 80                 # number of kernels, the slowest, that are shown pass by pass
+MOST_SECONDS = 10.0             # CPU time spent on them
 MOST_ASSEMBLIES = 8
 MOST_SOURCE = 400_000           # characters of a source file that are shown
 MOST_PEAK_VALUES = 60
@@ -38,12 +38,12 @@ _STRUCTURE = (o.PARAM, o.CONST, o.STORE, o.SINK)     # nodes of a kernel's graph
 
 
 def page_data(recorder: Recorder, measure: bool = True, texts: bool = True) -> dict[str, Any]:
-    """The page's data; `measure` also measures the machine's peak, `texts` shows kernels pass by pass."""
+    """Return the page's data; `measure` also measures the machine's peak, `texts` shows kernels pass by pass."""
     return _Page(recorder, measure).data(texts)
 
 
 class Tables:
-    """Lines and files by number."""
+    """Numbers of lines and files."""
 
     def __init__(self) -> None:
         self.lines: dict[Line, int] = {}
@@ -51,7 +51,7 @@ class Tables:
         self._places: dict[int, tuple[Place, int]] = {}
 
     def line(self, place: Place | None) -> int:
-        """The number of a place's line; -1 for none."""
+        """Return the number of a place's line; -1 if it has none."""
         if place is None or place is OURS:
             return -1
         known = self._places.get(id(place))
@@ -60,7 +60,7 @@ class Tables:
         return known[1]
 
     def number(self, line: Line | None) -> int:
-        """The number of a line; -1 for none."""
+        """Return the number of a line; -1 for None."""
         if line is None:
             return -1
         self.files.setdefault(line.file, len(self.files))
@@ -75,7 +75,7 @@ class Tables:
 
 
 def source_text(path: str) -> str | None:
-    """A source file's text, or None where it is gone."""
+    """Return a source file's text, or None if the file is gone."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(MOST_SOURCE)
@@ -130,7 +130,8 @@ class _Page:
                  r.argument, self.tables.line(r.place), *self._noted(r.place)] for r in rows]
 
     def _passes(self, passes: Sequence[PassText], only: Set[int] | None = None) -> list[dict[str, Any]]:
-        """The texts of passes, with the user's lines of each text line; `only` restricts those to the given ones."""
+        """Return the texts of passes, with the user's lines of each text line; `only` restricts those to the given
+        ones."""
         def numbers(places: Sequence[Place]) -> list[int]:
             found = {self.tables.line(place) for place in places} - {-1}
             return sorted(found if only is None else found & only)
@@ -184,7 +185,7 @@ class _Page:
             kernel.update(bound=verdict.bound, share=round(verdict.share, 4), why=verdict.why, tries=verdict.tries)
 
     def _programs(self) -> list[dict[str, Any]]:
-        """The slowest distinct kernels, pass by pass."""
+        """Return the slowest distinct kernels, pass by pass."""
         found: dict[Any, int] = {}
         programs: list[dict[str, Any]] = []
         start = process_time()
@@ -224,12 +225,12 @@ class _Page:
                 self._noted(value.place)[0]]
 
     def _noted(self, place: Place | None) -> tuple[int, int]:
-        """A place's call (-1 if it was not recorded by this recorder), and 1 where it is part of a gradient."""
+        """Return a place's call (-1 if this recorder did not record it), and 1 if it is part of a gradient."""
         noted = calls_of(place)
         return (noted.call, int(noted.backward)) if noted is not None and noted.tree is self.recorder.calls else (-1, 0)
 
     def _peak(self, device: str) -> Peak:
-        """The best rates measured, or reached by a recorded kernel."""
+        """Return the best rates measured, or reached by a recorded kernel."""
         if not self.measure or not device:
             return Peak(0.0, 0.0)
         if device not in self._peaks:
@@ -248,13 +249,13 @@ class _Page:
 
 
 def _main_node(rows: Sequence[NodeRow], nodes: Sequence[int], roots: Sequence[int]) -> int:
-    """The node that stands for a kernel: its largest reduction, or else its first result."""
+    """Return the node that stands for a kernel: its largest reduction, or else its first result."""
     size = lambda n: math.prod(s if isinstance(s, int) else 1 for s in rows[rows[n].sources[0]].shape)
     return max((n for n in nodes if rows[n].kind == Kind.REDUCE), key=size, default=roots[0])
 
 
 def _columns(shape: Sequence[str]) -> int:
-    """The row length of a result that is a matrix; 0 if it is not one, or if the length is symbolic."""
+    """Return the row length of a result that is a matrix; 0 if it is not one, or if the length is symbolic."""
     long = [size for size in shape if size != "1"]
     return int(long[-1]) if len(long) == 2 and long[-1].isdigit() else 0
 

@@ -1,6 +1,6 @@
-"""The state of the compiler after a pass, as text. In: a pass's work. Out: text, and the user's lines of each line.
+"""Show the state of the compiler after a pass as text. In: a pass's work. Out: text, and the user's lines of each line.
 
-How a pass of compiler/pipeline.py is shown depends only on its kind of work, so new passes appear by themselves.
+How a pass of compiler/pipeline.py is shown depends only on its kind of work, so new passes are shown without more code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Links = list[list[Place]]       # for each line of a text, its places in the use
 
 @dataclass
 class PassText:
-    """A pass and its result as text: None where the pass changed nothing."""
+    """A pass and its result as text; None if the pass changed nothing."""
     name: str
     stage: str
     does: str
@@ -34,7 +34,8 @@ class PassText:
 
 
 def graph_text(work: GraphWork) -> tuple[str, Links]:
-    """A graph as far as it is scheduled: its nodes; then which are stored in memory, and why; then the kernels."""
+    """Write a graph as far as it is scheduled: its nodes; then which are stored in memory, and why; then the
+    kernels."""
     if work.schedule.items:
         return _schedule_text(work)
     if work.stored:
@@ -52,7 +53,8 @@ def graph_text(work: GraphWork) -> tuple[str, Links]:
 
 
 def nodes_text(sinks: Sequence[UOp]) -> tuple[str, Links]:
-    """A graph's nodes, sources first, each named by its op and a count, so that texts of two passes can be compared."""
+    """Write a graph's nodes, sources first, each named by its op and a count, so that texts of two passes can be
+    compared."""
     order = toposort(list(dict.fromkeys(sinks)))
     names: dict[UOp, str] = {}
     counts: dict[str, int] = {}
@@ -96,7 +98,7 @@ def _cut(rows: list[str], links: Links) -> tuple[str, Links]:
 
 
 def kernel_text(each: Pass, work: KernelWork) -> tuple[str, Links]:
-    """A kernel as far as it is compiled: its graph, its loop tree, or its source."""
+    """Write a kernel as far as it is compiled: its graph, its loop tree, or its source."""
     if work.source:
         return _cut(work.source.strip("\n").split("\n"), [])
     if each.stage == GRAPH or work.loops is None:
@@ -105,8 +107,8 @@ def kernel_text(each: Pass, work: KernelWork) -> tuple[str, Links]:
 
 
 def loop_text(work: KernelWork) -> tuple[str, Links]:
-    """The loop tree as text; each line with the places whose values it computes. An accumulation without any, such as
-    in a tile, gets those of the kernel's reductions."""
+    """Write the loop tree, with the places of the values that each line computes. An accumulation without such places,
+    as in a tile, gets those of the kernel's reductions."""
     rows = show(work.kernel).split("\n")
     sums = {id(n.place): n.place for n in toposort([] if work.ast is None else [work.ast])
             if n.op in o.REDUCE and n.place is not None and n.place is not OURS}
@@ -119,8 +121,8 @@ def loop_text(work: KernelWork) -> tuple[str, Links]:
 
 
 def row_ops(work: KernelWork) -> list[list[str]]:
-    """For each line of the loop tree, the names of the user's ops that it computes: together with the user's line they
-    identify the nodes of the graph."""
+    """Return for each line of the loop tree the names of the user's ops that it computes; together with the user's line
+    they identify the nodes of the graph."""
     combined = {op.combine: op.name for op in o.REDUCE}
     found: dict[int, list[str]] = {}
     for statement, row in rows_of(work.kernel).items():
@@ -132,7 +134,7 @@ def row_ops(work: KernelWork) -> list[list[str]]:
 
 
 def _computed(statement: Any) -> list[UOp]:
-    """The user's nodes that a statement computes, without those of indices."""
+    """Return the user's nodes that a statement computes, without those of indices."""
     value = [statement.value] if isinstance(statement, (Assign, Accumulate, Store)) else []
     return [n for n in toposort(value, lambda n: n.src if n.op is not o.LOAD else ())
             if n.place is not None and n.op in o.ELEMENTWISE and n.place is not OURS]

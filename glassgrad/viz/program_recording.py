@@ -39,12 +39,12 @@ def begin(target: int | str) -> Recorder:
 
 
 def recording() -> Recorder | None:
-    """The recording of this program, if there is one."""
+    """Return the recording of this program, if there is one."""
     return _recorder
 
 
 def end() -> Recorder | None:
-    """Stop recording; returns the recording."""
+    """Stop recording; return the recording."""
     global _recorder
     with _lock:
         recorder, _recorder = _recorder, None
@@ -56,7 +56,7 @@ def end() -> Recorder | None:
 
 
 def _finish(process: int) -> None:
-    """At the end of the program; a fork of it ends without a page."""
+    """Show the recording at the end of the program; a forked process ends without a page."""
     target = _target
     if os.getpid() != process:
         return

@@ -29,7 +29,7 @@ from glassgrad.viz.pass_text import PassText, graph_text, nodes_text
 MOST_GRAPHS, MOST_GRAPH_NODES = 200, 120_000
 MOST_SPANS, DETAILED_RUNS = 12_000, 4
 MOST_SAMPLES = 4_000
-A_NEW_PEAK = 1.02              # the live values are listed again when the peak grows by this factor
+A_NEW_PEAK = 1.02              # factor by which the peak must grow before live values are listed again
 
 
 class NodeRow(NamedTuple):
@@ -44,7 +44,7 @@ class NodeRow(NamedTuple):
 
 
 def node_rows(order: Sequence[UOp], places: Mapping[UOp, Place | None] | None = None) -> list[NodeRow]:
-    """Nodes, sources first, as rows; `places` overrides the places of some, such as inputs."""
+    """Return nodes, sources first, as rows; `places` overrides the places of some, such as inputs."""
     number = {node: i for i, node in enumerate(order)}
     return [NodeRow(n.op.name, n.op.kind, n.dtype.name, n.shape, tuple([number[s] for s in n.src]), _argument(n),
                     n.arg.place if n.op is o.BUFFER else places.get(n, n.place) if places else n.place) for n in order]
@@ -67,7 +67,7 @@ class RecordedKernel:
 
 @dataclass(eq=False)
 class RecordedGraph:
-    """A graph that was scheduled: as it was written, as it was compiled, and as text after each pass."""
+    """A graph that was scheduled: as the program wrote it, as it was compiled, and as text after each pass."""
     written: list[NodeRow]
     compiled: list[NodeRow]                      # after the passes over graphs
     sinks: list[int]
@@ -92,7 +92,7 @@ class RunGroup:
     measured: list[int] = field(default_factory=list)
 
     def kernel_nanoseconds(self) -> list[float]:
-        """The time of each kernel in all runs, extrapolated from those that were timed."""
+        """The time of each kernel in all runs, extrapolated from the runs that were timed."""
         watched = [w for w in self.stopwatches if w.timed_runs]
         if watched:
             return [total * watch.runs / max(1, watch.timed_runs) for watch in self.stopwatches
@@ -171,13 +171,13 @@ class Recorder(Observer):
 
     # -- scheduling ------------------------------------------------------------------------------------------
     def applied(self, rule: Rule, node: UOp, result: UOp) -> None:
-        """A rule of algebra was applied, in the pass that runs now."""
+        """Record that a rule of algebra was applied in the present pass."""
         rules = self._work.__dict__.setdefault("rules", {})
         times, first = rules.get(rule.name, (0, None))
         rules[rule.name] = (times + 1, first or (rule.why, repr(node), repr(result)))
 
     def passed(self, each: Pass, work: Any) -> None:
-        """Keep the text of a pass's result, if it differs from that of the pass before."""
+        """Store the text of a pass's result, if it differs from that of the pass before."""
         if not isinstance(work, GraphWork):
             return
         mine = self._work.__dict__
@@ -193,7 +193,7 @@ class Recorder(Observer):
             mine.update(state=state, text=text)
 
     def prepared(self, normal: NormalizedGraph, ready: Any, times: tuple[int, int, int]) -> None:
-        """Keep a graph that was scheduled, with its kernels."""
+        """Store a graph that was scheduled, with its kernels."""
         start, scheduled, end = times
         self.scheduling += scheduled - start
         self.compiling += end - scheduled
@@ -290,7 +290,7 @@ class Recorder(Observer):
 
 
 def _with_initial(passes: list[PassText], sinks: Sequence[UOp]) -> list[PassText]:
-    """The passes, preceded by the graph as it was before them."""
+    """Return the passes, preceded by the graph as it was before them."""
     text, links = nodes_text(sinks)
     if passes and passes[0].text == text:
         passes[0].text = None
@@ -298,7 +298,8 @@ def _with_initial(passes: list[PassText], sinks: Sequence[UOp]) -> list[PassText
 
 
 def _between(ready: Any, nodes: Sequence[UOp]) -> tuple[list[LiveValue], list[int]]:
-    """The intermediate values of a schedule at the kernel where they are largest, and their bytes at each kernel."""
+    """Return the intermediate values of a schedule at the kernel where they are largest, and their bytes at each
+    kernel."""
     slots, items = ready.planned.slots, ready.items
     first: dict[int, int] = {}
     last: dict[int, int] = {}

@@ -1,7 +1,7 @@
-"""The page on 127.0.0.1. In: the page's data. Out: a server that answers one address, until Ctrl-C.
+"""Serve the page on 127.0.0.1. In: the page's data. Out: a server that answers one address, until Ctrl-C.
 
-Only this machine can reach it, and only requests with the token of the address are answered. It serves this page alone:
-no file, no other path, no method but GET and HEAD.
+Only this machine can reach it, and only requests with the token of the address are answered. It serves only this page:
+no file, no other path, no method except GET and HEAD.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where the page is, with the token."""
+        """The address of the page, with the token."""
         return f"http://{HOST}:{self.server_port}/?token={self.token}"
 
 
@@ -68,11 +68,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not printed."""
+        """Do nothing: requests are not printed."""
 
 
 def serve(data: dict[str, Any]) -> None:
-    """Serve the page until Ctrl-C; open a browser where there is one."""
+    """Serve the page until Ctrl-C; open a browser if there is one."""
     with PageServer(data) as server:
         print(f"VIZ: {server.address}\nVIZ: this machine alone can open it; Ctrl-C ends it", file=sys.stderr,
               flush=True)
@@ -85,5 +85,5 @@ def serve(data: dict[str, Any]) -> None:
 
 
 def _has_browser() -> bool:
-    """Whether a window could open: not over ssh, not in a container."""
+    """Return whether a window could open: not over ssh, and not in a container."""
     return sys.platform in ("win32", "darwin") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -107,14 +107,14 @@ def test_launches_are_right_in_several_threads(weight: Tensor) -> None:
 def test_a_ctrl_c_while_sizes_are_written_leaves_no_wrong_ones(weight: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     [general] = [each for each in general_graphs() if len(each.compiled.items) > 1]
     check(7, weight)
-    write = general.compiled.write_numbers
+    write = general.compiled.write_scalars
 
     def interrupted(numbers: list[int]) -> None:
         write(numbers)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(general.compiled, "write_numbers", interrupted)
+        patch.setattr(general.compiled, "write_scalars", interrupted)
         with pytest.raises(KeyboardInterrupt):
             check(41, weight)
     check(7, weight)

@@ -468,7 +468,7 @@ the window is longer than the axis may be
 a variable is bound again inside a jitted function
   given:    v = 5
   expected: the value of v that the call was given
-  fix:      use the bound variable that was handed in, or a Variable of another name"""),
+  fix:      use the bound variable that was passed in, or a Variable of another name"""),
 ])
 def test_messages(mistake: Callable[[], object], message: str) -> None:
     with pytest.raises(GlassgradError) as error:

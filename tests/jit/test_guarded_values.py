@@ -12,7 +12,7 @@ import pytest
 from jit_reference import rand, same as agree
 
 from glassgrad.jit import TinyJit
-from glassgrad.jit.guards import Stale, Walk, compiled
+from glassgrad.jit.guards import Stale, Walk, compile_guards
 from glassgrad.jit.plain_values import same
 
 
@@ -96,7 +96,7 @@ def test_every_change_is_noticed_and_nothing_else(what: str, through_self: bool)
     box = _box()
     instance = SimpleNamespace(box=box) if through_self else None
     walk = Walk(lambda: None, [], instance) if through_self else Walk(lambda: box)
-    seen = compiled(walk)
+    seen = compile_guards(walk)
     assert [_change(seen, instance) for _ in range(3)] == [""] * 3
     CHANGES[what](box)
     said = _change(seen, instance)
@@ -106,7 +106,7 @@ def test_every_change_is_noticed_and_nothing_else(what: str, through_self: bool)
 def test_equal_values_that_are_other_objects_are_no_change() -> None:
     box = _box()
     box.nan, box.big = float("nan"), 10 ** 30
-    seen = compiled(Walk(lambda: box))
+    seen = compile_guards(Walk(lambda: box))
     for _ in range(10):
         assert _change(seen) == ""
         box.number, box.real, box.text, box.nan = int("1"), float("0"), "".join(["a"]), float("nan")

@@ -48,7 +48,7 @@ def test_a_gradient_that_would_end_at_an_argument(argument: Callable[[Tensor], T
 a gradient ends at the edge of this function
   given:    argument 0 of shape (2,), computed from what is trained; backward() ran inside
   expected: arguments that gradients need not pass
-  fix:      compute it inside the function, or hand in x.detach(); this call went without that gradient"""
+  fix:      compute it inside the function, or pass x.detach(); this call went without that gradient"""
 
 
 @pytest.mark.parametrize("resets", [True, False])

@@ -236,8 +236,8 @@ def test_the_whole_message() -> None:
     with pytest.raises(JitError) as raised:
         TinyJit(lambda x: (hidden.w.assign(x + 1), x * 1)[1])(hidden.w)
     text = str(raised.value)
-    for part in ("a jitted function changes a tensor that it is handed and that is not the argument's alone",
-                 "an argument of shape (2,) that it also changes by another way", "hand in a copy (x.clone())"):
+    for part in ("a jitted function changes an argument that it also uses in another way",
+                 "an argument of shape (2,) that it also changes by another way", "pass a copy (x.clone())"):
         assert part in text
 
 

@@ -17,7 +17,7 @@ from glassgrad.compiler.lower.lower import lower
 from glassgrad.engine import realize as engine
 from glassgrad.engine.memory_plan import Lifetime, assign_offsets
 from glassgrad.engine.schedule_key import normalize
-from glassgrad.tensor.autograd.gradient_leaves import take_started
+from glassgrad.tensor.autograd.gradient_leaves import take_losses
 
 
 def steps(function: Callable[[], Any]) -> int:
@@ -198,7 +198,7 @@ def test_a_known_small_graph_and_a_jitted_call_make_few_calls() -> None:
 
     for _ in range(4):
         assert (x + 1).realize().tolist()[0][0] == 3 and product(x).item() == 96 and x.sum().realize().item() == 32
-    take_started()                             # losses of other tests, whose gradients would be computed along
+    take_losses()                             # losses of other tests, whose gradients would be computed along
     assert steps(lambda: (x + 1).realize()) <= 84          # 81 alone, 84 after other tests
     assert steps(lambda: x.sum().realize()) <= 118         # 112 alone
     assert steps(lambda: product(x)) <= 37                 # 35 alone

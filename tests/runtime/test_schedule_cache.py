@@ -188,12 +188,13 @@ def test_observers_see_the_passes() -> None:
 
 def test_a_compiler_with_additions_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [Tensor(VALUES).uop] * 1000
-    assert schedule_cache.can_be_kept(nodes) and not schedule_cache.can_be_kept(nodes[:schedule_cache.LEAST_NODES - 1])
+    assert schedule_cache.is_cacheable(nodes)
+    assert not schedule_cache.is_cacheable(nodes[:schedule_cache.LEAST_NODES - 1])
     with monkeypatch.context() as patch:
         patch.setattr(Ops, "OF_MY_OWN", object(), raising=False)
-        assert not schedule_cache.can_be_kept(nodes)
+        assert not schedule_cache.is_cacheable(nodes)
     monkeypatch.setattr(pipeline, "PASSES", pipeline.PASSES[1:])
-    assert not schedule_cache.can_be_kept(nodes)
+    assert not schedule_cache.is_cacheable(nodes)
 
 
 def test_a_device_with_other_matrix_units_is_another_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +211,7 @@ def test_a_device_with_other_matrix_units_is_another_schedule(monkeypatch: pytes
         made, first = new_process(attention)
         monkeypatch.setattr(engine, "_stores_scores", lambda *question: "as a test")
         assert new_process(attention)[0] == 0, "the units are those of before"
-        monkeypatch.setattr(engine, "_units", lambda device: (device, "other units"))
+        monkeypatch.setattr(engine, "_matrix_units", lambda device: (device, "other units"))
         again, second = new_process(attention)
         assert (made, again) == (1, 1)
         assert new_process(attention)[0] == 0

@@ -343,7 +343,7 @@ def test_a_function_that_sees_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
 this function can see too much to be watched
   given:    more than 5 values in its closure, globals and objects
   expected: a function that sees its model and little else
-  fix:      hand in the data as arguments, as tensors"""
+  fix:      pass the data as arguments, as tensors"""
 
 
 def test_a_data_file_that_is_another(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ this nonlinearity has no gain
 only a tensor can be given values
   given:    a ndarray
   expected: a tensor
-  fix:      hand in the weight itself: nn.init.zeros_(layer.weight)"""),
+  fix:      pass the weight itself: nn.init.zeros_(layer.weight)"""),
     "inputs and outputs of a vector": (lambda: nn.init.xavier_uniform_(Tensor([1.0])), """
 inputs and outputs are counted by two axes
   given:    a tensor of shape (1,)
@@ -169,7 +169,7 @@ an optimizer takes tensors, not a model
 an optimizer needs something to optimize
   given:    no trainable tensor
   expected: float tensors whose requires_grad is not False
-  fix:      hand in nn.state.get_parameters(model)"""),
+  fix:      pass nn.state.get_parameters(model)"""),
     "unknown setting": (lambda: optim.SGD([{"params": [weight()], "speed": 1}], lr=0.1), """
 SGD has no such setting
   given:    speed
@@ -199,7 +199,7 @@ a group of parameters needs its parameters
 an optimizer takes tensors
   given:    3 of type int at 0
   expected: a list of tensors, or of dictionaries with params
-  fix:      hand in nn.state.get_parameters(model)"""),
+  fix:      pass nn.state.get_parameters(model)"""),
     "negative rate": (lambda: sgd(lr=-1.0), """
 lr cannot be negative
   given:    lr=-1.0
@@ -344,7 +344,7 @@ Adafactor cannot work with these settings
 LBFGS takes one group, a history, and a line search that it knows
   given:    1 groups, history_size=100, line_search_fn='wolfe'
   expected: 1 group, history_size from 1, None or "strong_wolfe"
-  fix:      hand in all parameters as one list"""),
+  fix:      pass all parameters as one list"""),
     "LBFGS, closure": (lambda: optim.LBFGS([weight()]).step(), """
 LBFGS evaluates the loss several times a step
   given:    step()
@@ -364,7 +364,7 @@ ReduceLROnPlateau was given settings it does not have
 ReduceLROnPlateau watches a measure
   given:    step()
   expected: step(loss)
-  fix:      hand in the loss"""),
+  fix:      pass the loss"""),
     "schedule": (lambda: lr_scheduler.StepLR(3, 10), """
 a schedule needs an optimizer
   given:    3 of type int
@@ -439,7 +439,7 @@ ZeroPad2d pads 2 axes
 a transformer has one of two activations by name
   given:    activation='sin'
   expected: "relu", "gelu", or a function
-  fix:      hand in the function: Tensor.silu"""),
+  fix:      pass the function: Tensor.silu"""),
     "Adam, pair": (lambda: optim.Adam([weight()], 0.1, (0.9, 0.99), 1e-3), """
 betas came as a pair, and something more behind it
   given:    (0.9, 0.99), 0.001

@@ -274,7 +274,7 @@ the targets of sparse_categorical_crossentropy do not fit the predictions
 the target probabilities do not fit the predictions
   given:    predictions (2, 3), targets (1,)
   expected: one shape
-  fix:      for classes, hand in integers: target.int()"""),
+  fix:      for classes, pass integers: target.int()"""),
     "memory of letters": (lambda: Tensor(memoryview(bytes(16)).cast("P")), """
 cannot make a tensor of memory in this format
   given:    format 'P'

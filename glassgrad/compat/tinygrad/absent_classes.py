@@ -1,4 +1,5 @@
-"""Parts of tinygrad that have no counterpart here. In: nothing. Out: classes without instances, for `isinstance`.
+"""Stand in for parts of tinygrad that have no counterpart here. In: nothing. Out: classes without instances, for
+`isinstance`.
 
 Scripts test whether a device's renderer is a PTXRenderer, or a dtype an ImageDType. Nothing here is an instance of
 these classes, so the answer is no; constructing one raises an error that says why.
@@ -41,4 +42,4 @@ _METADATA: contextvars.ContextVar[Any] = contextvars.ContextVar("_METADATA", def
 
 
 def graph_class(device: Any) -> None:
-    """The class that launches several kernels at once on a device: none is needed."""
+    """Return None: tinygrad's class that launches several kernels at once on a device is not needed."""

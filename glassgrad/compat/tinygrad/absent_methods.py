@@ -1,4 +1,4 @@
-"""Methods that tensors and nodes of tinygrad's had, and what to write instead. In: a name. Out: text for an error."""
+"""Say what to write instead of methods that tinygrad's tensors and nodes had. In: a name. Out: text for an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INSTEAD = {
 
 
 def instead_of(name: str) -> str:
-    """What to write in place of a method of tinygrad's.
+    """Say what to write in place of a method of tinygrad's.
 
     >>> instead_of("npy")
     'write x.numpy()'

@@ -1,4 +1,6 @@
-"""Functions and groups of tinygrad about ops, schedules, lengths and types, in terms of ours. Out: those names."""
+"""Provide tinygrad's functions and groups about ops, schedules, lengths and types, in terms of glassgrad's. Out: those
+names.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ class GroupOp:
 
 
 def create_schedule(nodes: Sequence[UOp]) -> Planned:
-    """The kernels that would compute these nodes; runs nothing.
+    """Return the kernels that would compute these nodes; run nothing.
 
     >>> len(create_schedule([(Tensor([1]) + 1).lazydata]))
     1
@@ -132,7 +134,7 @@ def sym_infer(size: Any, var_vals: dict[Any, int]) -> int:
 
 
 def resolve(condition: Any, default: bool = True) -> bool:
-    """Whether a comparison of lengths holds for all their values; `default` where it depends on them."""
+    """Return whether a comparison of lengths holds for all their values; `default` if it depends on them."""
     return bool(condition) if isinstance(condition, (bool, int)) else default
 
 
@@ -191,16 +193,17 @@ def _from_np_dtype(kind: Any) -> DType:
 
 
 def is_dtype_supported(kind: DType, device: str | None = None) -> bool:
-    """Whether a device computes with a type: always true here."""
+    """Return True: every device here computes with every type."""
     return isinstance(kind, DType)
 
 
 def canonicalize_device(device: Any) -> Any:
-    """A device's proper name."""
+    """Return a device's canonical name."""
     several = isinstance(device, (tuple, list))
     return tuple(canonicalize_device(d) for d in device) if several else Device.canonicalize(device)
 
 
 def function(call: Callable[..., Any] | None = None, **_options: Any) -> Any:
-    """tinygrad's @function marks a part of a graph to be compiled on its own; here the call is simply made."""
+    """Call the function: tinygrad's @function marks a part of a graph to be compiled on its own, which has no effect
+    here."""
     return call if call is not None else lambda plain: plain

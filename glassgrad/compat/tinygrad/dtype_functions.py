@@ -1,6 +1,7 @@
-"""tinygrad.dtype's functions on single numbers: rounding to a type, bits of narrow floats, types of other libraries.
+"""Provide tinygrad.dtype's functions of single numbers: rounding to a type, bits of narrow floats, types of other
+libraries.
 
-In: Python numbers and types. Out: the same. PyTorch's types are there when PyTorch is loaded.
+In: Python numbers and types. Out: the same. PyTorch's types are available when PyTorch is loaded.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from glassgrad.tensor.memory.python_values import TORCH_TYPES
 
 DTYPES_DICT: dict[str, DType] = {d.name: d for d in ALL}
 INVERSE_DTYPES_DICT: dict[str, str] = {d.name: d.name for d in ALL}
-# rounds or wraps a number to each type
+# {type: a function that rounds or wraps a number to it}
 truncate: dict[DType, Callable[[Any], Any]] = {d: functools.partial(convert, dtype=d) for d in ALL}
 
 
@@ -115,7 +116,7 @@ def can_lossless_cast(dt0: DType, dt1: DType) -> bool:
 
 
 def can_safe_cast(dt0: DType, dt1: DType) -> bool:
-    """The older name: whether promoting the two types gives the second."""
+    """Return whether promoting the two types gives the second (an older name)."""
     return promote(dt0, dt1) is dt1
 
 

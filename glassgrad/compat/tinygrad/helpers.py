@@ -1,7 +1,8 @@
-"""tinygrad.helpers: settings as objects, timing, small functions on tuples. Imports glassgrad where it has the same.
+"""Provide tinygrad.helpers: settings as objects, timing, small functions on tuples. Imports glassgrad where it has the
+same.
 
-Settings that glassgrad has are read from it; those that only tinygrad has are read from the environment and change
-nothing.
+Settings that glassgrad has are read from it; those that only tinygrad has are read from the environment and have no
+effect.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class ContextVar:
 
 
 class TinygradContext(contextlib.ContextDecorator):
-    """with Context(DEBUG=2): ...; settings that only tinygrad has are remembered and change nothing.
+    """with Context(DEBUG=2): ...; settings that only tinygrad has are remembered and have no effect.
 
     >>> with Context(NOOPT=1, TRACK_MATCH_STATS=0):
     ...     int(NOOPT)
@@ -150,7 +151,7 @@ class Profiling(contextlib.ContextDecorator):
 
 
 def tqdm(iterable: Iterable[Any] | None = None, desc: str = "", **options: Any) -> Any:
-    """A progress bar: for x in tqdm(list); the tqdm library's."""
+    """Show a progress bar: for x in tqdm(list); the tqdm library's."""
     from tqdm import tqdm as bar
     options.pop("rate", None)
     return bar(iterable, desc=desc, **options)
@@ -213,7 +214,7 @@ def temp(name: str, **_: Any) -> str: return (pathlib.Path(tempfile.gettempdir()
 
 
 def argfix(*values: Any) -> tuple[Any, ...]:
-    """f(2, 3) and f((2, 3)) as the same tuple.
+    """Return the same tuple for f(2, 3) and f((2, 3)).
 
     >>> argfix(2, 3), argfix((2, 3))
     ((2, 3), (2, 3))
@@ -244,7 +245,7 @@ def get_shape(value: Any) -> tuple[int, ...]:
 
 
 def partition(values: Iterable[T], test: Callable[[T], bool]) -> tuple[list[T], list[T]]:
-    """Those that pass a test, and the others."""
+    """Return the values that pass a test, and the others."""
     yes: list[T] = []
     no: list[T] = []
     for value in values:
@@ -253,7 +254,7 @@ def partition(values: Iterable[T], test: Callable[[T], bool]) -> tuple[list[T], 
 
 
 def unwrap(value: T | None) -> T:
-    """The value, which is not None."""
+    """Return the value, which must not be None."""
     assert value is not None
     return value
 
@@ -271,7 +272,7 @@ def strides_for_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def fetch(url: str, name: Any = None, subdir: str | None = None, gunzip: bool = False,
           allow_caching: bool = True) -> pathlib.Path:
-    """A file from the network, kept in the user's cache folder; returns where it is."""
+    """Download a file into the user's cache folder, unless it is there; return its path."""
     if url.startswith(("/", ".")):
         return pathlib.Path(url)
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))

@@ -1,14 +1,15 @@
-"""Where each name of tinygrad's is found. In: nothing. Out: `MODULES`, a table, and `INSTEAD`, what replaces the rest.
+"""Map the names of tinygrad's modules to those here. In: nothing. Out: `MODULES`, a table, and `INSTEAD`, what replaces
+the rest.
 
-For each module of tinygrad's: the modules here that are searched for its names, and single names as "module:name".
-Releases from 2023 on named things differently, so several modules may hold the same thing.
+For each module of tinygrad's, the table has the modules here that are searched for its names, and single names as
+"module:name". Releases from 2023 on named things differently, so several modules may have the same contents.
 """
 
 from __future__ import annotations
 
 HERE = "glassgrad.compat.tinygrad"
 
-# which module here has each of tinygrad's names; "theirs=ours" where it is called otherwise
+# which module here has each of tinygrad's names; "theirs=ours" if the names differ
 _HOMES = {
     "glassgrad.base.errors": "JitError",
     "glassgrad.compiler.graph.dtype": "dtypes DType to_dtype=dtype_by_name",

@@ -1,4 +1,4 @@
-"""More of tinygrad.helpers: integers, text and memory. In, out: plain values. Does not depend on tensors."""
+"""Provide more of tinygrad.helpers: integers, text and memory. In, out: plain values. Does not depend on tensors."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def panic(problem: BaseException | None = None) -> NoReturn:
 
 @contextlib.contextmanager
 def disable_gc() -> Iterator[None]:
-    """A block without garbage collection."""
+    """Switch garbage collection off inside the block."""
     was = gc.isenabled()
     gc.disable()
     try:

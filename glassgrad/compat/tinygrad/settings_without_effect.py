@@ -1,7 +1,8 @@
-"""Settings that only tinygrad has, as objects that scripts can read and set. In: the environment. Out: ContextVars.
+"""Provide settings that only tinygrad has, as objects that scripts can read and set. In: the environment. Out:
+ContextVars.
 
 Scripts import them to skip a test or to switch something inside tinygrad's compiler. They keep the value they are given
-and change nothing here. Settings that glassgrad has too are in `helpers`.
+and have no effect here. Settings that glassgrad has too are in `helpers`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""tinygrad's Tensor: glassgrad's, with the calls that mean something else there. In, out: tensors of this class.
+"""Define tinygrad's Tensor: glassgrad's, except for calls that mean something else there. In, out: tensors of this
+class.
 
-docs/from_tinygrad.md has a row for each, and says why glassgrad differs.
+docs/from_tinygrad.md has a row for each such call, and says why glassgrad differs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from glassgrad.tensor.tensor_base import Self
 
 
 class TinygradTensor(Tensor):
-    """A tensor as tinygrad's scripts expect it; all it computes is of this class.
+    """A tensor as scripts of tinygrad expect it; everything that is computed from it has this class.
 
     >>> x = TinygradTensor([100, 3], dtype=dtypes.uint8)
     >>> (x + 300).tolist(), (-TinygradTensor([True])).tolist(), type(Tensor([1]) + x) is TinygradTensor
@@ -56,7 +57,7 @@ class TinygradTensor(Tensor):
     @classmethod
     def full(cls, shape: int | Sequence[int], fill_value: Any, dtype: DType | str | None = None,
              device: str | None = None, requires_grad: bool | None = None, buffer: bool = True) -> Self:
-        """One value everywhere; an integer that does not fit its type wraps around.
+        """A tensor filled with one value; an integer that does not fit its type wraps around.
 
         >>> TinygradTensor.full((2,), 300, dtype=dtypes.uint8).tolist()
         [44, 44]
@@ -117,7 +118,7 @@ _COMPUTED: dict[int, weakref.ref[TinygradTensor]] = {}      # live float tensors
 
 
 def _live_intermediates(nodes: Iterable[UOp]) -> list[TinygradTensor]:
-    """The live intermediate tensors, of these nodes, that depend on leaves with gradients; in no fixed order."""
+    """Return the live intermediate tensors, of these nodes, that depend on leaves with gradients, in no fixed order."""
     order = list(nodes)
     leaves = [(n, t) for n, t in leaves_among(order) if t.dtype.kind == "f" and t.requires_grad is not False]
     between, held = {node for node, _ in leaves}, {id(leaf) for _, leaf in leaves}
@@ -130,7 +131,7 @@ def _live_intermediates(nodes: Iterable[UOp]) -> list[TinygradTensor]:
 
 
 def _wrapped(data: Any, dtype: DType) -> Any:
-    """Nested lists with integers wrapped around to a type."""
+    """Return nested lists with integers wrapped around to a type."""
     if isinstance(data, (list, tuple)):
         return [_wrapped(value, dtype) for value in data]
     return wrapped(data, dtype) if type(data) is int and not dtype.min <= data <= dtype.max else data

@@ -1,4 +1,4 @@
-"""tinygrad's UOp and LazyBuffer, as scripts use the classes: isinstance, constants, variables, custom kernels.
+"""Provide tinygrad's UOp and LazyBuffer, as scripts use the classes: isinstance, constants, variables, custom kernels.
 
 In: calls of class methods. Out: nodes of glassgrad's graph, or an error that says what to write instead.
 """
@@ -14,7 +14,7 @@ from glassgrad.compiler.graph.symbolic import Length, Variable
 from glassgrad.compiler.graph.uop import UOp as Node, const
 from glassgrad.tensor.kernels.placeholder_kernel import Program, group as _group, loop, register
 
-KernelInfo = SimpleNamespace       # names and hints for tinygrad's optimizer; kept, and not read
+KernelInfo = SimpleNamespace       # names and hints for tinygrad's optimizer, which are stored and not read
 
 
 class AxisType(enum.Enum):
@@ -23,7 +23,7 @@ class AxisType(enum.Enum):
 
 
 class AddrSpace(enum.Enum):
-    """The memory space of a kernel's local values; here always registers or the stack."""
+    """The memory space of a kernel's local values; here it is always registers or the stack."""
     GLOBAL, LOCAL, REG = range(3)
 
 
@@ -74,12 +74,12 @@ class LazyBuffer(metaclass=NodeClass):
 
     @staticmethod
     def fromCPU(x: Any) -> Any:
-        """Says what to write instead: a tensor makes its node from values."""
+        """Raise an error that says what to write instead: a tensor makes its node from values."""
         raise _instead("fromCPU(array)", "Tensor(array).lazydata")
 
     @staticmethod
     def loadop(*given: Any, **options: Any) -> Any:
-        """Says what to write instead."""
+        """Raise an error that says what to write instead."""
         raise _instead("loadop(op, shape, ...)", "Tensor.empty(shape).lazydata, Tensor.rand(shape).lazydata")
 
     metaop = new = loadop

@@ -1,4 +1,6 @@
-"""tinygrad's small web server, a base for those of scripts. In: requests. Out: responses. Independent of tensors."""
+"""Provide tinygrad's small web server, a base for those of scripts. In: requests. Out: responses. Independent of
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ class HTTPRequestHandler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def send_data(self, data: bytes, content_type: str = "application/json", status_code: int = 200) -> int:
-        """Send one response; returns how many bytes were sent."""
+        """Send one response; return how many bytes were sent."""
         self._begin(status_code, Content_Type=content_type, Content_Length=str(len(data)))
         return self.wfile.write(data)
 

@@ -1,8 +1,8 @@
-"""tinygrad's writes to nodes, `store` and `after`. In: nodes. Out: methods of nodes, while the adapter is installed.
+"""Write to nodes with tinygrad's `store` and `after`. In: nodes. Out: methods of nodes, while the adapter is installed.
 
     cache = Tensor(cache.uop.after(cache[:, 3].uop.store(row.uop)))
 
-writes the row, then reads the cache. Nodes here are immutable, so it means what `cache[:, 3].assign(row)` means: the
+writes the row, then reads the cache. Nodes here are immutable, so this means the same as `cache[:, 3].assign(row)`: the
 tensors that hold the node take the new value, and `after` returns it.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.compat.tinygrad.absent_methods import NODE_METHODS
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor.autograd.gradient_leaves import holders
+from glassgrad.tensor.autograd.gradient_leaves import live_leaves
 from glassgrad.tensor.tensor import Tensor
 
 
@@ -23,12 +23,12 @@ class Write(NamedTuple):
 
 
 def store(self: UOp, value: Any) -> Write:
-    """A write, carried out by `after`."""
+    """Return a write, which `after` carries out."""
     return Write(self, self._wrap(value))
 
 
 def after(self: UOp, *writes: Write) -> UOp:
-    """This node's value once the writes are done.
+    """Return this node's value once the writes are done.
 
     >>> import glassgrad.compat
     >>> x = Tensor([1, 2, 3, 4]).realize()
@@ -37,18 +37,18 @@ def after(self: UOp, *writes: Write) -> UOp:
     >>> y.tolist(), x.tolist()
     ([1, 20, 30, 4], [1, 20, 30, 4])
     """
-    here = Tensor(self)                  # holds the node, so the writes reach it too
+    here = Tensor(self)                  # a tensor that holds the node, so that the writes reach it too
     for target, value in writes:
         node = target
-        while not holders((node,)) and node.src:         # for a view: its base's tensors
+        while not live_leaves((node,)) and node.src:         # for a view: its base's tensors
             node = node.src[0]
-        for owner in holders((node,)):
+        for owner in live_leaves((node,)):
             owner._view(target).assign(Tensor._of_node(value))
     return here.uop
 
 
 def item(self: UOp, index: Any) -> UOp:
-    """node[index], with a tensor's indexing."""
+    """Return node[index], with a tensor's indexing."""
     return Tensor._of_node(self)[index].uop
 
 

@@ -1,8 +1,8 @@
-"""PyTorch's namespace, answered by glassgrad. In: `torch.cat([x, y], 1)` as scripts write it. Out: our tensors.
+"""Provide PyTorch's namespace on glassgrad. In: `torch.cat([x, y], 1)` as scripts write it. Out: our tensors.
 
     import glassgrad.torch as torch                       # in place of: import torch
     import glassgrad.torch.nn as nn, glassgrad.nn.functional as F
-    python -m glassgrad.compat --torch script.py          # or leave the script as it is
+    python -m glassgrad.compat --torch script.py          # or leave the script unchanged
 
 A function that is also a method of the tensor is that method with the tensor first. Functions whose arguments differ
 are in the files of this folder, by theme: creation, joining and predicates, gradients, distributions, batches of data.
@@ -30,10 +30,10 @@ from glassgrad.tensor.tensor import Tensor as _PlainTensor
 
 pi, e, inf, nan = math.pi, math.e, math.inf, math.nan
 Size = tuple
-strided = "strided"                      # the one layout there is
+strided = "strided"                      # the only layout
 __version__ = "2.13.0+glassgrad"         # the PyTorch version that has these names; programs compare it
 
-# PyTorch's modules -> ours
+# {module of PyTorch: module here}
 _MODULES = {"nn": "glassgrad.compat.torch.nn", "optim": "glassgrad.nn.optim",
             "amp": "glassgrad.nn.optim.mixed_precision", "backends": "glassgrad.compat.torch.devices",
             "random": "glassgrad.compat.torch.creation",
@@ -48,8 +48,8 @@ for _part in (creation, functions, linalg):
 
 
 def _method(name: str) -> Callable[..., Any]:
-    """A method of the tensor as a function. A number or list as first argument becomes a tensor, but not a list of
-    tensors: `torch.hstack([x, y])`. A number beside a tensor does not widen it: `torch.pow(2, x)`."""
+    """Return a method of the tensor as a function. A number or list as first argument becomes a tensor, but not a list
+    of tensors: `torch.hstack([x, y])`. A number beside a tensor does not widen the tensor's type: `torch.pow(2, x)`."""
     def function(*arguments: Any, **options: Any) -> Any:
         first, *rest = arguments or (options.pop("input"),)
         out = options.pop("out", None)
@@ -76,7 +76,7 @@ def __getattr__(name: str) -> Any:
             return getattr(part, name)
     if name in _functional.__all__:
         return getattr(_functional, name)
-    if not name.startswith("_") and isfunction(getattr(Tensor, name, None)):       # not what makes tensors
+    if not name.startswith("_") and isfunction(getattr(Tensor, name, None)):       # no class methods that make tensors
         return _method(name)
     raise AttributeError(f"torch.{name} has no counterpart in glassgrad; docs/api.md lists what there is")
 

@@ -1,4 +1,4 @@
-"""torch.autograd: gradients with respect to given inputs. In: outputs and inputs. Out: gradients."""
+"""Provide torch.autograd: gradients with respect to given inputs. In: outputs and inputs. Out: gradients."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool
 
 def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None = None, create_graph: bool = False,
              **options: Any) -> None:
-    """`backward` of each of several values."""
+    """Call `backward` of each of several values."""
     values = _several(tensors)
     for value, seed in zip(values, [None] * len(values) if grad_tensors is None else _several(grad_tensors)):
         value.backward(seed, create_graph=create_graph)
 
 
 def Variable(data: Tensor, requires_grad: bool = False) -> Tensor:
-    """The tensor itself; PyTorch before 0.4 wrapped tensors in this."""
+    """Return the tensor itself; PyTorch before 0.4 wrapped tensors in this."""
     return data.requires_grad_(True) if requires_grad else data
 
 

@@ -1,4 +1,6 @@
-"""torch.autograd.functional: matrices of derivatives. In: a function and its arguments. Out: its derivatives there."""
+"""Provide torch.autograd.functional: matrices of derivatives. In: a function and its arguments. Out: its derivatives
+there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's functions that create tensors, with its parameters, order and types. In: numbers. Out: tensors.
+"""Provide PyTorch's functions that create tensors, with its parameters, order and types. In: numbers. Out: tensors.
 
 Integers become int64, as in PyTorch, and requires_grad is False unless set.
 """
@@ -19,11 +19,11 @@ __all__ = ["arange", "as_tensor", "asarray", "bernoulli", "default_generator", "
            "randn_like", "randperm", "range", "scalar_tensor", "seed", "set_default_dtype", "tensor", "tril_indices",
            "triu_indices", "zeros", "zeros_like", "Generator"]
 
-_IGNORED = ("layout", "pin_memory", "memory_format", "names")      # PyTorch's storage; no effect here
+_IGNORED = ("layout", "pin_memory", "memory_format", "names")      # about PyTorch's storage: no effect here
 
 
 def _options(options: dict[str, Any]) -> dict[str, Any]:
-    """Those of PyTorch's keywords that the tensor's own methods take."""
+    """Return those of PyTorch's keywords that the tensor's own methods take."""
     if options.get("out") is not None:
         raise InputError("a new tensor cannot be made in another one's place", given="out=...",
                          expected="a call that returns the tensor", fix="write into it: x.copy_(torch.zeros(3))")
@@ -42,7 +42,7 @@ def _like(like: Tensor, options: dict[str, Any]) -> dict[str, Any]:
 # -- from values -------------------------------------------------------------------------------------------------------
 def tensor(data: Any, dtype: DType | None = None, device: Any = None, requires_grad: bool = False,
            pin_memory: bool = False) -> Tensor:
-    """A tensor of these values, a copy.
+    """A tensor with a copy of these values.
 
     >>> tensor([1, 2]).dtype, tensor([1.0, 2.0]).dtype, tensor(True).dtype
     (dtypes.int64, dtypes.float32, dtypes.bool)
@@ -61,7 +61,7 @@ def tensor(data: Any, dtype: DType | None = None, device: Any = None, requires_g
 
 
 def as_tensor(data: Any, dtype: DType | None = None, device: Any = None) -> Tensor:
-    """The tensor itself, or one of these values.
+    """The tensor itself, or a tensor of these values.
 
     >>> as_tensor([1, 2]).tolist()
     [1, 2]
@@ -79,7 +79,7 @@ def scalar_tensor(s: float, **options: Any) -> Tensor: return tensor(float(s), *
 
 
 def from_numpy(ndarray: Any) -> Tensor:
-    """A tensor of an array's values, in its type: a copy, where PyTorch shares the memory."""
+    """A tensor of an array's values, in its type: a copy, whereas PyTorch shares the memory."""
     return TorchTensor._made_of(ndarray, requires_grad=False)
 
 
@@ -103,7 +103,7 @@ def empty(*size: Any, **options: Any) -> Tensor: return TorchTensor.empty(*_size
 
 
 def full(size: Any, fill_value: Any, **options: Any) -> Tensor:
-    """One value everywhere.
+    """A tensor filled with one value.
 
     >>> full((2,), 3).dtype
     dtypes.int64
@@ -119,7 +119,7 @@ def empty_like(input: Tensor, **options: Any) -> Tensor: return TorchTensor.empt
 
 
 def full_like(input: Tensor, fill_value: Any, **options: Any) -> Tensor:
-    """One value everywhere, in another tensor's shape and type."""
+    """A tensor filled with one value, in another tensor's shape and type."""
     return TorchTensor.full(input.shape, fill_value, **_like(input, options))
 
 
@@ -173,8 +173,8 @@ def triu_indices(row: int, col: int, offset: int = 0, **options: Any) -> Tensor:
 
 # -- random ------------------------------------------------------------------------------------------------------------
 class Generator:
-    """PyTorch's separate stream of random numbers. Here there is one stream: the first use of a generator after seeding
-    reseeds it."""
+    """PyTorch's separate stream of random numbers. Here there is only one stream: the first use of a generator after
+    seeding reseeds it."""
 
     def __init__(self, device: Any = None):
         self._seed: int | None = None
@@ -219,7 +219,7 @@ def randn_like(input: Tensor, **options: Any) -> Tensor: return TorchTensor.rand
 
 
 def randint(low: int, high: Any = None, size: Any = None, **options: Any) -> Tensor:
-    """Random integers from low (0, where only one limit is given) to high, excluding high.
+    """Random integers from low (0 if only one limit is given) to high, excluding high.
 
     >>> randint(5, (3,)).shape, randint(2, 5, (3,)).dtype
     ((3,), dtypes.int64)

@@ -1,4 +1,4 @@
-"""torch.cuda: whether the device CUDA opens, waiting for it, its memory. In, out: plain values."""
+"""Provide torch.cuda: whether the device CUDA opens, waiting for it, its memory. In, out: plain values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["amp", "current_device", "device_count", "empty_cache", "is_available
 
 
 def is_available() -> bool:
-    """Whether there is an NVIDIA GPU, with its driver and compiler."""
+    """Return whether there is an NVIDIA GPU, with its driver and compiler."""
     return Device.is_available("CUDA")
 
 

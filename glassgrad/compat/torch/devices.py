@@ -1,4 +1,5 @@
-"""torch.device, torch.backends and settings of the machine. In: names of devices. Out: devices of this machine."""
+"""Provide torch.device, torch.backends and settings of the machine. In: names of devices. Out: devices of this machine.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class device(str):
 
     @classmethod
     def named(cls, name: str, index: int | None = None) -> device:
-        """A device by its name here, in capitals: what knows nothing of this class finds it by that."""
+        """Return a device by its name here, in capitals: code that does not know this class finds the device by that
+        name."""
         made = super().__new__(cls, name)
         made.type, made.index = name.lower(), index
         return made

@@ -1,6 +1,6 @@
-"""torch.distributions: probability distributions. In: parameters. Out: samples, log-probabilities, entropies.
+"""Provide torch.distributions: probability distributions. In: parameters. Out: samples, log-probabilities, entropies.
 
-`rsample` passes gradients to the parameters, `sample` does not. Formulas are the textbooks'.
+`rsample` passes gradients to the parameters, `sample` does not. The formulas are those of textbooks.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Normal(_LocationAndScale):
 
 
 class LogNormal(Normal):
-    """exp of a normal; `loc` and `scale` are those of its logarithm."""
+    """exp of a normal distribution; `loc` and `scale` are those of the logarithm."""
 
     @property
     def mean(self) -> Tensor: return (self.loc + self.scale ** 2 / 2).exp()  # type: ignore[override]
@@ -248,7 +248,7 @@ class MultivariateNormal(Distribution):
 
 
 class Independent(Distribution):
-    """Another distribution whose last batch axes are one value: their log-probabilities are summed."""
+    """Another distribution whose last batch axes count as one value: their log-probabilities are summed."""
 
     def __init__(self, base_distribution: Distribution, reinterpreted_batch_ndims: int,
                  validate_args: bool | None = None):

@@ -30,7 +30,7 @@ _TYPE_NAMES = {dtype: name for name, dtype in TORCH_TYPES.items()}
 
 
 def torch_file(value: Any) -> bytes:
-    """The bytes of a file that holds a value.
+    """Return the bytes of a file that holds a value.
 
     >>> from glassgrad import nn
     >>> content = torch_file({"weight": Tensor([1.0, 2.0]), "epoch": 3})
@@ -50,7 +50,7 @@ def torch_file(value: Any) -> bytes:
 
 
 def _number_of(value: Any) -> Any:
-    """The plain number that one of NumPy's is; None for anything else."""
+    """Return one of NumPy's numbers as a plain number; None for anything else."""
     numpy = sys.modules.get("numpy")
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else None
 
@@ -101,7 +101,7 @@ class PickleWriter:
             self.parts.append(pickle.BININT + struct.pack("<i", value))
         else:
             data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-            short = len(data) < 256                      # weights_only=True reads no longer ones
+            short = len(data) < 256                      # weights_only=True does not read longer ones
             self.parts.append((pickle.LONG1 + bytes([len(data)]) if short else
                                pickle.LONG4 + struct.pack("<i", len(data))) + data)
 

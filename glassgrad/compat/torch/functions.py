@@ -1,4 +1,5 @@
-"""PyTorch's functions that differ from the tensor's methods: joining, where, max with indices, predicates, files.
+"""Provide PyTorch's functions that differ from the tensor's methods: joining, where, max with indices, predicates,
+files.
 
 In: tensors. Out: tensors, pairs of them, or Python's bools.
 """
@@ -64,7 +65,7 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
 
 # -- choosing ----------------------------------------------------------------------------------------------------------
 def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
-    """`input` where the condition holds, else `other`; given a condition alone, the indices where it holds.
+    """`input` where the condition is true, else `other`; with a condition alone, the indices where it is true.
 
     >>> where(Tensor([True, False]), 1.0, Tensor([5.0, 6.0])).tolist(), where(Tensor([False, True]))[0].tolist()
     ([1.0, 6.0], [1])
@@ -75,7 +76,7 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
 
 
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-    """The largest value; along an axis also its index; given another tensor, the larger of each pair.
+    """The largest value; along an axis also its index; with another tensor, the larger of each pair.
 
     >>> x = Tensor([[1, 5], [7, 2]])
     >>> max(x).item(), [t.tolist() for t in max(x, 1)], max(x, Tensor(4)).tolist()
@@ -87,14 +88,14 @@ def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = N
 
 
 def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-    """The smallest value; along an axis also its index; given another tensor, the smaller of each pair."""
+    """The smallest value; along an axis also its index; with another tensor, the smaller of each pair."""
     if isinstance(dim, Tensor) or other is not None:
         return input.minimum(dim if other is None else other)
     return input.min(keepdim=keepdim, dim=dim)
 
 
 def _std_or_var(method: Callable[..., Any]) -> Callable[..., Any]:
-    """std or var with PyTorch's order of parameters: `unbiased`, not keepdim, follows the axis."""
+    """Return std or var with PyTorch's order of parameters: `unbiased`, not keepdim, follows the axis."""
     def function(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
                  correction: float | None = None) -> Any:
         if isinstance(dim, bool):                                             # torch.var(x, False)
@@ -110,7 +111,7 @@ std, var, std_mean, var_mean = (_std_or_var(f) for f in (Tensor.std, Tensor.var,
 
 
 def svd(input: Tensor, some: bool = True) -> tuple[Tensor, Tensor, Tensor]:
-    """U, S and V, not its transpose: `torch.linalg.svd` and the tensor's own method give that.
+    """U, S and V. (`torch.linalg.svd` and the tensor's own method return V transposed.)
 
     >>> u, s, v = svd(Tensor([[3.0, 0.0], [0.0, 2.0], [0.0, 0.0]]))
     >>> (u @ s.diag() @ v.T).round().tolist(), u.shape
@@ -121,7 +122,7 @@ def svd(input: Tensor, some: bool = True) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def qr(input: Tensor, some: bool = True) -> tuple[Tensor, Tensor]:
-    """Q and R; reduced unless `some` is False."""
+    """Q and R, reduced unless `some` is False."""
     return input.qr("reduced" if some else "complete")
 
 
@@ -185,12 +186,12 @@ def set_grad_enabled(mode: bool) -> Any:
 
 
 def is_grad_enabled() -> bool:
-    """Whether no `no_grad` block is open here."""
+    """Return whether no `no_grad` block is open here."""
     return wants_gradient(TorchTensor([1.0]).mul(1)) is not False
 
 
 def compile(model: Any = None, **options: Any) -> Any:
-    """The model itself: kernels are always compiled here. `TinyJit` saves the Python between them."""
+    """Return the model itself: kernels are always compiled here. `TinyJit` saves the Python between them."""
     return (lambda function: function) if model is None else model
 
 
@@ -209,10 +210,10 @@ def save(obj: Any, f: Any, **options: Any) -> None:
     if hasattr(f, "write"):
         f.write(content)
     else:
-        with replacing(f) as file:           # whole, or not at all: what was there before is not lost
+        with replacing(f) as file:           # written as a whole or not at all, so that an existing file is not lost
             file.write(content)
 
 
 def load(f: Any, map_location: Any = None, weights_only: bool = True, **options: Any) -> Any:
-    """What `torch.save` wrote, here or in PyTorch: tensors and plain values. Nothing in a file is run."""
+    """Load what `torch.save` wrote, here or in PyTorch: tensors and plain values. Nothing in the file is run."""
     return ADAPTER.adopt(state.torch_load(f.read() if hasattr(f, "read") else f))

@@ -1,4 +1,4 @@
-"""torch.linalg: matrices. In, out: tensors. What is a method of the tensor is that method with the tensor first."""
+"""Provide torch.linalg: matrices. In, out: tensors. Methods of the tensor become functions with the tensor first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glassgrad.tensor.tensor import Tensor
 
 _METHODS = ["cholesky", "cross", "det", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm", "matrix_power", "multi_dot",
             "pinv", "solve", "solve_triangular", "svdvals", "vecdot", "vector_norm"]
-_OUR_NAMES = {"A": "self", "input": "self", "x": "self", "B": "other", "y": "other"}      # of PyTorch's parameters
+_OUR_NAMES = {"A": "self", "input": "self", "x": "self", "B": "other", "y": "other"}      # {PyTorch's parameter: ours}
 __all__ = [*_METHODS, "lstsq", "matrix_rank", "norm", "qr", "slogdet", "svd"]
 QR = namedtuple("QR", "Q R")
 SVD = namedtuple("SVD", "U S Vh")

@@ -1,4 +1,4 @@
-"""Which module of PyTorch's is which module here. In: nothing. Out: `MODULES` and `INSTEAD`, tables as for tinygrad."""
+"""Map PyTorch's modules to those here. In: nothing. Out: `MODULES` and `INSTEAD`, tables as for tinygrad."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""torch.nn: glassgrad's layers, which make tensors of PyTorch's class and begin in training. Below it: functional,
-init, utils."""
+"""Provide torch.nn: glassgrad's layers, which make tensors of PyTorch's class and begin in training mode. Below it:
+functional, init, utils.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ ADAPTER = Adapter(TorchTensor, __name__, training=True)
 
 
 def __getattr__(name: str) -> Any:
-    """A layer of glassgrad's, as a subclass that begins in training and makes tensors of PyTorch's class."""
+    """Return a layer of glassgrad's, as a subclass that begins in training mode and makes tensors of PyTorch's
+    class."""
     return ADAPTER.named(name)
 
 

@@ -1,4 +1,4 @@
-"""torch.special: functions of one number. In, out: tensors; the methods of the tensor under PyTorch's names."""
+"""Provide torch.special: functions of one number. In, out: tensors; the tensor's methods under PyTorch's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""PyTorch's Tensor: glassgrad's, with the calls that mean something else there. In, out: tensors of this class."""
+"""Define PyTorch's Tensor: glassgrad's, except for calls that mean something else there. In, out: tensors of this
+class.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _INSTEAD = {"cuda": 'write x.to("cuda")', "is_cuda": 'write x.device.type == "cu
 
 
 class TorchTensor(Tensor):
-    """A tensor as PyTorch's scripts expect it; all it computes is of this class.
+    """A tensor as scripts of PyTorch expect it; everything that is computed from it has this class.
 
     >>> x = TorchTensor([[1, 5], [7, 2]])
     >>> x.max(1).values.tolist(), x.max(1).indices.tolist(), type(Tensor([1]) + x) is TorchTensor
@@ -28,7 +30,7 @@ class TorchTensor(Tensor):
 
     def __init__(self, *given: Any, dtype: DType | str | None = None, device: Any = None,
                  requires_grad: bool | None = None):
-        """PyTorch's constructor: floats of the values, whatever their type is, or a tensor of these sizes.
+        """Construct a tensor as PyTorch does: the values as floats, whatever their type is, or a tensor of these sizes.
 
         >>> TorchTensor([1, 2]).dtype, TorchTensor(2, 3).shape
         (dtypes.float32, (2, 3))
@@ -51,7 +53,7 @@ class TorchTensor(Tensor):
     def _sum_dtype(self, dtype: DType) -> DType: return dtype if dtype.kind == "f" else dtypes.int64
 
     def max(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None, **spelling: Any) -> Any:
-        """The largest value; along an axis the values and their indices; given another tensor the larger of each pair.
+        """The largest value; along an axis the values and their indices; with another tensor the larger of each pair.
 
         >>> TorchTensor([[1, 5], [7, 2]]).max(0).indices.tolist()
         [1, 0]
@@ -61,8 +63,7 @@ class TorchTensor(Tensor):
         return super().max(axis, keepdim, dim=dim, **spelling)
 
     def min(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None, **spelling: Any) -> Any:
-        """The smallest value; along an axis the values and their indices; given another tensor the smaller of each
-        pair.
+        """The smallest value; along an axis the values and their indices; with another tensor the smaller of each pair.
 
         >>> TorchTensor([[1, 5], [7, 2]]).min(0).values.tolist()
         [1.0, 2.0]
@@ -72,7 +73,8 @@ class TorchTensor(Tensor):
         return super().min(axis, keepdim, dim=dim, **spelling)
 
     def where(self, yes: Any = REQUIRED, no: Any = REQUIRED, **spelling: Any) -> Self:
-        """This where a condition holds, elsewhere `no`; given another value than a condition, that where this is true.
+        """This tensor where a condition is true, elsewhere `no`; if this tensor is the condition, `yes` where it is
+        true.
 
         >>> x = TorchTensor([3, 1, 2])
         >>> x.where(x > 1, -100).tolist(), (x > 1).where(x, 0.0).tolist()
@@ -100,7 +102,7 @@ class TorchTensor(Tensor):
 
     @property
     def device(self) -> Device:
-        """The device that holds or will compute the values, as PyTorch's scripts ask for it.
+        """The device that holds or will compute the values, as scripts of PyTorch ask for it.
 
         >>> x = TorchTensor([1.0], device="CPU")
         >>> x.device.type, x.device == "CPU", str(x.device)
@@ -118,11 +120,11 @@ class TorchTensor(Tensor):
         return self.permute(*reversed(range(self.ndim)))
 
     def masked_fill(self, mask: Any, value: Any = REQUIRED, **spelling: Any) -> Self:
-        """This with `value`, in this tensor's dtype, where a mask is true.
+        """This tensor with `value`, in this tensor's dtype, where a mask is true.
 
         >>> TorchTensor([1, 2]).masked_fill(TorchTensor([0, 1]) > 0, 5).tolist()
         [1.0, 5.0]
         """
         mask, value = arguments("masked_fill", spelling, mask=mask, value=value)
-        exact = isinstance(value, float) and value.is_integer() and self.dtype.kind in "iu"    # else all become floats
+        exact = isinstance(value, float) and value.is_integer() and self.dtype.kind in "iu"    # avoids a cast to float
         return super().masked_fill(mask, int(value) if exact else value).cast(self.dtype)

@@ -1,5 +1,5 @@
-"""Equal steps in a graph. In: a graph. Out: pairs of nodes that may be the same value of two steps; of such a pair, all
-steps, compared node by node (`EqualSteps`). See python_loops.py.
+"""Find equal steps in a graph. In: a graph. Out: pairs of nodes that may be the same value in two steps; and for such a
+pair all steps, compared node by node (`EqualSteps`). See python_loops.py.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.uop import joined
 
-LEAST_STEPS = 3          # fewer are left as they are
-FEW = 200                # nodes of one step that are computed from rows alone, and read by other steps too
+LEAST_STEPS = 3          # loops with fewer steps are left as they are
+FEW = 200                # the most nodes of a step that are computed from rows alone and that other steps read too
 
 
 # -- guess ---------------------------------------------------------------------------------------------------
 def guesses(order: Sequence[UOp], sinks: Sequence[UOp]) -> Iterator[tuple[UOp, UOp]]:
-    """Pairs of nodes that may be the same value of two steps, the later step first."""
+    """Yield pairs of nodes that may be the same value in two steps, the node of the later step first."""
     depth: dict[UOp, int] = {}
     for node in order:
         depth[node] = 1 + max([depth[s] for s in node.src], default=0)
@@ -29,7 +29,7 @@ def guesses(order: Sequence[UOp], sinks: Sequence[UOp]) -> Iterator[tuple[UOp, U
         if path[i].op is o.FORMULA or path[i].op in o.REDUCE:
             at.setdefault(label, []).append(i)
     for places in at.values():
-        for turns in (1, 2):                     # how often a step computes something that looks the same
+        for turns in (1, 2):                     # how many nodes of a step look the same
             if len(places) > 2 * turns and places[2 * turns] - places[turns] == places[turns] - places[0]:
                 top, period = places[0], places[turns] - places[0]
                 while top and labels[top - 1] == labels[top - 1 + period]:
@@ -45,18 +45,18 @@ def guesses(order: Sequence[UOp], sinks: Sequence[UOp]) -> Iterator[tuple[UOp, U
 class JoinedValues(NamedTuple):
     """A concatenation or a sum of several values."""
     values: list[UOp]
-    so_far: list[UOp]            # for each value, the node that has it and all before it
-    axis: int | None             # of the concatenation; None: a sum
+    so_far: list[UOp]            # for each value, the node that joins it and all values before it
+    axis: int | None             # the axis of the concatenation; None for a sum
 
 
 def values_of_steps(node: UOp) -> JoinedValues | None:
-    """What a node joins, if that are enough values."""
+    """Return the values that a node joins, if there are at least `LEAST_STEPS`."""
     found = _concatenated(node) if node.op is o.WHERE else _added(node) if node.op is o.ADD else None
     return None if found is None or len(found.values) < LEAST_STEPS else found
 
 
 def _added(node: UOp) -> JoinedValues | None:
-    """The terms of a sum."""
+    """Return the terms of a sum."""
     values: list[UOp] = []
     so_far: list[UOp] = []
     while node.op is o.ADD and node.src[1].shape == node.shape and node.dtype.kind == "f":
@@ -69,7 +69,7 @@ def _added(node: UOp) -> JoinedValues | None:
 
 
 def _concatenated(node: UOp) -> JoinedValues | None:
-    """The parts of a concatenation."""
+    """Return the parts of a concatenation."""
     values: list[UOp] = []
     so_far: list[UOp] = []
     axis = 0
@@ -92,12 +92,13 @@ def _concatenated(node: UOp) -> JoinedValues | None:
 # -- compare -------------------------------------------------------------------------------------------------
 class StepRow(NamedTuple):
     """What the last step reads of a sequence: a SHRINK of one row, or a CONST that counts steps."""
-    axis: int | None             # of the sequence; None: a CONST
-    back: Any                    # what is added to its index, or to the number, for each step back
+    axis: int | None             # the axis of the sequence; None for a CONST
+    back: Any                    # what each step back adds to the row's index, or to the number
 
 
 def _row(node: UOp, before: UOp) -> StepRow | None:
-    """Whether two nodes are neighbouring rows of a sequence, or numbers that count."""
+    """Return the sequence of which two nodes are neighbouring rows, or the count of which they are neighbouring
+    numbers; None if they are neither."""
     if node.op is o.CONST and before.op is o.CONST and node.dtype is before.dtype and node.dtype.kind in "iu":
         return StepRow(None, before.arg - node.arg)
     if node.op is not o.SHRINK or before.op is not o.SHRINK or node.src[0] is not before.src[0]:
@@ -113,7 +114,7 @@ def _row(node: UOp, before: UOp) -> StepRow | None:
 
 
 def _is_row(row: StepRow, node: UOp, other: UOp, back: int) -> bool:
-    """Whether a step reads this row where the last step, `back` steps later, reads `node`."""
+    """Return whether a step reads this row in the place where the last step, `back` steps later, reads `node`."""
     if row.axis is None:
         return other.op is o.CONST and other.dtype is node.dtype and other.arg == node.arg + row.back * back
     bounds = list(node.arg.bounds)
@@ -123,7 +124,7 @@ def _is_row(row: StepRow, node: UOp, other: UOp, back: int) -> bool:
 
 
 def _alike(node: UOp, other: UOp) -> bool:
-    """Whether two nodes compute the same of their sources."""
+    """Return whether two nodes compute the same function of their sources."""
     if node.op is not other.op or node.dtype is not other.dtype or len(node.src) != len(other.src):
         return False
     if node.op is o.DETACH:
@@ -131,11 +132,12 @@ def _alike(node: UOp, other: UOp) -> bool:
     return bool(node.arg == other.arg) and node.op not in (o.BUFFER, o.CONST, o.GRADIENT)
 
 
-def _pairs(last: UOp, before: UOp, ends: Collection[UOp], known: Mapping[UOp, UOp], most: int = 1 << 30) -> \
+def _compared_steps(last: UOp, before: UOp, ends: Collection[UOp], known: Mapping[UOp, UOp], most: int = 1 << 30) -> \
         tuple[dict[UOp, UOp], dict[UOp, StepRow], list[UOp]] | None:
-    """The nodes that differ between the last step and the one before it: {node: the same one step before}; those of
-    them that are rows; and the states, where the step ends: those of `ends` that are not computed from rows alone. Of
-    `known` nodes the others are given. None: it is not the same, or has more than `most` nodes."""
+    """Compare the last step with the one before it. Return {node of the last step: the same node one step before},
+    those of these nodes that are rows, and the states, where the step ends: nodes among `ends` that are not computed
+    from rows alone. `known` gives pairs that were found before. None if the two steps differ, or have more than `most`
+    nodes."""
     pairs: dict[UOp, UOp] = {}
     rows: dict[UOp, StepRow] = {}
     states: list[UOp] = []
@@ -152,7 +154,7 @@ def _pairs(last: UOp, before: UOp, ends: Collection[UOp], known: Mapping[UOp, UO
         if row is not None:
             rows[node] = row
         elif node in ends:
-            of_rows = _pairs(node, other, (), {}, FEW)
+            of_rows = _compared_steps(node, other, (), {}, FEW)
             if of_rows is None:
                 states.append(node)
             else:
@@ -166,9 +168,10 @@ def _pairs(last: UOp, before: UOp, ends: Collection[UOp], known: Mapping[UOp, UO
 
 
 def equal_steps(last: UOp, before: UOp) -> EqualSteps | None:
-    """The loop of which these nodes are the same value of two steps, the later one first; None if there is none."""
+    """Return the loop in which these two nodes are the same value of two steps, the later one first; None if there is
+    none."""
     earlier = set(toposort([before]))
-    found = None if last in earlier else _pairs(last, before, earlier, {})
+    found = None if last in earlier else _compared_steps(last, before, earlier, {})
     if found is None:
         return None
     pairs, rows, states = found
@@ -185,7 +188,7 @@ class EqualSteps:
     def __init__(self, states: list[UOp], updates: list[UOp], rows: dict[UOp, StepRow]):
         self.states, self.updates, self.rows = states, updates, rows      # nodes of the last step
         self.varying = {*states, *rows}                                   # its nodes that differ between steps
-        self.order: list[UOp] = []                                        # the same but for states and rows, in order
+        self.order: list[UOp] = []                                        # those without states and rows, in order
         for node in toposort(updates, lambda n: () if n in self.varying else n.src):
             if node not in self.varying and any([s in self.varying for s in node.src]):
                 self.varying.add(node)
@@ -201,8 +204,8 @@ class EqualSteps:
         self.starts = now
 
     def compared(self, roots: Iterable[tuple[UOp, UOp]], back: int, known: dict[UOp, UOp]) -> dict[UOp, UOp] | None:
-        """{node of the last step: the same of the step so many steps `back`}; None if that is not the same. Of `known`
-        nodes the others are given."""
+        """Return {node of the last step: the same node `back` steps earlier}; None if that step differs. `known` gives
+        pairs that were found before."""
         same: dict[UOp, UOp] = {}
         states, rows, varying = set(self.states), self.rows, self.varying
         waiting = list(roots)
@@ -226,10 +229,10 @@ class EqualSteps:
                 waiting.extend(zip(node.src, other.src))
         return same
 
-    def follow(self, values: Sequence[UOp]) -> bool:
-        """Whether the values, from the last one back, are a value of the last step, of that before it, and so on to the
-        first step; then its graph becomes part of the step."""
-        found = _pairs(values[-1], values[-2], (), self.steps[1]) if len(values) >= len(self.steps) else None
+    def extend_by(self, values: Sequence[UOp]) -> bool:
+        """Return whether the values, from the last one back, are the same value of the last step, of the one before,
+        and so on to the first step. If they are, their graph is added to the steps."""
+        found = _compared_steps(values[-1], values[-2], (), self.steps[1]) if len(values) >= len(self.steps) else None
         if found is None:
             return False
         before, (new, rows, _) = (self.varying, self.rows), found

@@ -1,23 +1,23 @@
-"""Values that each step of a program would compute again. In: graphs without a schedule. Out: which values to keep.
+"""Keep values that each step of a program would compute again. In: graphs without a schedule. Out: which values to
+keep.
 
     for x in batches:
         h = cell(x, h)                    # lazy: computed from all the steps before
-        print(h.mean().item())            # computes a mean, and does not ask for h
+        print(h.mean().item())            # computes a mean, but does not store h
 
-Each run would have a longer graph. Only graphs without a schedule are looked at here, and for each schedule the first
-that reads a kept value: in the steady state there are none.
+Without keeping h, each run would have a longer graph. Only graphs that have no schedule yet are examined, and for each
+schedule the first graph that reads a kept value. In the steady state neither occurs.
 
-    start      what this graph has in common with earlier ones. Where new nodes read it are the values that a step
-               starts from: here the h of the step before.
-    successor  the value that is to this graph what such a start was to its own; both graphs are compared from their
-               sinks down. A value that is its own successor makes no graph longer, and is left alone.
-    keep       at the third graph in a row, and from then on, a successor is one more result of the run. It is
-               remembered for its node, as a value that was read is: the next step starts from memory, and gradients
-               pass as before.
+    start      a value that this graph has in common with earlier graphs and that new nodes read: what a step starts
+               from. Here it is the h of the step before.
+    successor  the value that takes the place of that start in this graph: here the new h. The two graphs are compared
+               from their sinks down. A value that is its own successor makes no graph longer, and is left alone.
+    keep       from the third graph in a row on, a successor is one more result of the run. It is remembered for its
+               node, like a value that was read: the next step starts from memory, and gradients pass as before.
 
-A schedule knows which of its rows are kept, so that each run of it keeps them. A value is dropped when the one after
-the next was computed without it. An elementwise value that is larger than what it is computed from is not kept, but
-its sources are. Does not know tensors. Nothing is kept in a trace of the jit, nor in graphs of symbolic sizes.
+A schedule knows which of its rows are kept, so that each run of it keeps them. A value is dropped when the second value
+after it was computed without it. An elementwise value that is larger than what it is computed from is not kept; its
+sources are. Does not know tensors. Nothing is kept in a trace of the jit, nor in graphs of symbolic sizes.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from glassgrad.compiler.graph.node import WeakNodeDict
 from glassgrad.engine.registry import registry
 from glassgrad.engine.schedule_key import NormalizedGraph
 
-_SEEN = 2                # how many graphs came before the first that keeps values
-_LINES = 4               # of how many lines that read something of one value the graphs are compared
+_SEEN = 2                # number of graphs before the first one that keeps values
+_LINES = 4               # for each node, this many of the last graphs that computed it are remembered
 _VIEWS = frozenset((*o.MOVEMENT, o.DETACH))
 _ELEMENTWISE = frozenset((o.Kind.UNARY, o.Kind.BINARY, o.Kind.TERNARY))
 
 
 @dataclass(eq=False)
 class ScheduledGraph:
-    """The structure of a graph that was scheduled: by row an op and the rows of its sources."""
+    """The structure of a graph that was scheduled: an op and the rows of its sources for each row."""
     rows: list[tuple[o.Op, list[int]]]
     sinks: list[int]
-    earlier: int = 0                 # how many graphs came before it, each with values that the next one starts from
-    kept: Sequence[int] = ()         # rows of values that each run keeps
+    earlier: int = 0                 # number of graphs before it in a chain: each starts from values of the last
+    kept: Sequence[int] = ()         # rows whose values each run keeps
 
 
 class _Row(NamedTuple):
@@ -55,25 +55,27 @@ class _Row(NamedTuple):
 
 
 class KeptValue(NamedTuple):
-    """What a kept value was computed as, for which nodes, and from which BUFFERs of other kept values."""
+    """A value that was kept: the row it was computed at, the nodes it is the value of, and the BUFFERs of other kept
+    values that it was computed from."""
     computed: _Row
     nodes: list[weakref.ref[UOp]]
     read: list[weakref.ref[UOp]]
 
 
-_computed: WeakNodeDict[tuple[_Row, ...]] = WeakNodeDict()       # by node: where it was computed, the last one first
+_computed: WeakNodeDict[tuple[_Row, ...]] = WeakNodeDict()       # {node: the rows that computed it, the last one first}
 
 
 class KeptRows:
-    """By the structure of a graph, which of its values each run keeps."""
+    """Which values each run keeps, by the structure of the graph."""
 
     def __init__(self, most: int):
         self._most = most
         self._found: dict[Any, ScheduledGraph | None] = {}
 
     def of(self, normal: NormalizedGraph, original: Mapping[UOp, UOp], is_new: bool) -> ScheduledGraph | None:
-        """The structure of a graph that keeps values; None if it keeps none. It is searched for them if it has no
-        schedule (`is_new`) and has nodes that were computed before, and when it first reads a kept value."""
+        """Return the structure of a graph that keeps values; None if it keeps none. Values to keep are searched if the
+        graph has no schedule (`is_new`) and some of its nodes were computed before, and when it first reads a kept
+        value."""
         if normal.key in self._found:
             return self._found[normal.key]
         reads_kept = any([n.base in registry.kept for n in normal.buffers])
@@ -88,7 +90,7 @@ class KeptRows:
 
 
 def note(normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> None:
-    """Note the nodes of a graph that is scheduled, unless they are noted: a later graph may compute them again."""
+    """Remember the nodes of a graph that is scheduled, because a later graph may compute them again."""
     if not normal.symbols and not _is_noted(normal, original):
         _note_nodes(_structure(normal), normal, original)
 
@@ -100,7 +102,8 @@ def _structure(normal: NormalizedGraph) -> ScheduledGraph:
 
 
 def _note_nodes(graph: ScheduledGraph, normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> None:
-    """Note where nodes are computed. A view of a leaf is not: every graph that reads weights has the same ones."""
+    """Remember the row that computes each node, except views of leaves: every graph that reads the weights has the same
+    ones."""
     is_computed: list[bool] = []
     for row, (node, (op, src)) in enumerate(zip(normal.order, graph.rows)):
         is_computed.append(bool(src) and (op not in _VIEWS or is_computed[src[0]]))
@@ -109,13 +112,13 @@ def _note_nodes(graph: ScheduledGraph, normal: NormalizedGraph, original: Mappin
 
 
 def _is_noted(normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> bool:
-    """Whether a graph may have nodes that were computed before."""
+    """Return whether some nodes of a graph may have been computed before."""
     return len(registry.copies) > 0 or not _computed.rows.keys().isdisjoint(map(id, original.values() or normal.order))
 
 
 def values_to_keep(normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> ScheduledGraph | None:
-    """Note the nodes of a graph that has no schedule; return its structure if some of its values are to be kept.
-    `original` says which node each stands for, if it was rebuilt over known values."""
+    """Remember the nodes of a graph that has no schedule; return its structure if some of its values are to be kept.
+    `original` maps the nodes of a graph that was rebuilt over known values to the nodes they stand for."""
     if normal.symbols:
         return None
     graph, order = _structure(normal), list(normal.order)
@@ -141,7 +144,7 @@ def values_to_keep(normal: NormalizedGraph, original: Mapping[UOp, UOp]) -> Sche
 
 
 def keep(graph: ScheduledGraph, normal: NormalizedGraph, values: Sequence[UOp], original: Mapping[UOp, UOp]) -> None:
-    """Remember the values that a run of a schedule has kept; drop those that are no longer needed for the next ones."""
+    """Remember the values that a run of a schedule has kept; drop older ones that the next runs no longer need."""
     read = {n.base: kept for n in normal.buffers if (kept := registry.kept.get(n.base)) is not None}
     references = [weakref.ref(buffer) for buffer in read]
     for row, node, value in zip(graph.kept, normal.sinks[-len(graph.kept):], values):
@@ -157,7 +160,7 @@ def keep(graph: ScheduledGraph, normal: NormalizedGraph, values: Sequence[UOp], 
 
 
 def never_drop(value: UOp) -> None:
-    """A value that was read: reading it again must not compute it again."""
+    """Exempt a value that the program read from being dropped: reading it again must not compute it again."""
     kept = registry.kept.get(value.base)
     if kept is not None:
         registry.kept.set(value.base, kept._replace(nodes=[]))
@@ -173,8 +176,8 @@ def _drop(buffer: UOp) -> None:
 
 
 def _nodes_of(node: UOp, original: Mapping[UOp, UOp]) -> Iterator[UOp]:
-    """The nodes of the program that have the value of a node of a graph: itself, if it is one, and the one it is a
-    copy of."""
+    """Yield the nodes of the program that have the value of a graph's node: the node itself or the one that it stands
+    for, and the one that this is a copy of."""
     first = original.get(node) if original else node
     if first is not None:
         yield first
@@ -185,7 +188,8 @@ def _nodes_of(node: UOp, original: Mapping[UOp, UOp]) -> Iterator[UOp]:
 
 
 def _starts(graph: ScheduledGraph, order: Sequence[UOp], original: Mapping[UOp, UOp]) -> dict[int, tuple[_Row, ...]]:
-    """The rows at which new nodes read what was computed before, each with the rows of earlier graphs."""
+    """Return the rows at which new nodes read what was computed before: {row: the rows of earlier graphs that computed
+    it}."""
     before: dict[int, tuple[_Row, ...]] = {}
     for row, node in enumerate(order):
         if graph.rows[row][1]:
@@ -199,7 +203,7 @@ def _starts(graph: ScheduledGraph, order: Sequence[UOp], original: Mapping[UOp, 
 
 
 def _same_rows(earlier: ScheduledGraph, graph: ScheduledGraph) -> dict[int, int]:
-    """For rows of an earlier graph the rows of this one that are at the same place, seen from the sinks."""
+    """Map rows of an earlier graph to the rows of this one that are at the same position, seen from the sinks."""
     same: dict[int, int] = {}
     waiting = deque(zip(earlier.sinks, graph.sinks))
     while waiting:
@@ -212,8 +216,8 @@ def _same_rows(earlier: ScheduledGraph, graph: ScheduledGraph) -> dict[int, int]
 
 
 def _storable(graph: ScheduledGraph, order: Sequence[UOp], row: int) -> Iterator[int]:
-    """What to store for a row: the value below its views; of an elementwise value that is larger than all that it is
-    computed from, its sources."""
+    """Yield the rows to store for a row: the value below its views; or, for an elementwise value that is larger than
+    all that it is computed from, its sources."""
     row = _below_views(graph, order, row)
     src = graph.rows[row][1]
     below = {_below_views(graph, order, s) for s in src}
@@ -225,7 +229,8 @@ def _storable(graph: ScheduledGraph, order: Sequence[UOp], row: int) -> Iterator
 
 
 def _below_views(graph: ScheduledGraph, order: Sequence[UOp], row: int) -> int:
-    """The row of what a row shows. (A DETACH with several sources is a value that has its own gradient.)"""
+    """Return the row of the value below the views of a row. (A DETACH with several sources is a value with its own
+    gradient, not a view.)"""
     while len(graph.rows[row][1]) == 1 and order[row].op in _VIEWS:
         row = graph.rows[row][1][0]
     return row

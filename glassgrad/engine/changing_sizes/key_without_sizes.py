@@ -1,7 +1,8 @@
-"""A graph's key without its sizes. In: the key of a `NormalizedGraph`. Out: its skeleton, and the sizes as integers.
+"""Separate the sizes from a graph's key. In: the key of a `NormalizedGraph`. Out: its skeleton, and the sizes as
+integers.
 
-Sizes are what stands in shapes, bounds and paddings, and integer constants, which often follow from them. Sizes 0 and 1
-are part of the skeleton, because they change what is computed: an axis of size 1 is broadcast, an empty one has no
+Sizes are the integers in shapes, bounds and paddings, and integer constants, which often follow from these. Sizes 0 and
+1 stay part of the skeleton, because they change what is computed: an axis of size 1 is broadcast, an empty one has no
 kernel.
 """
 
@@ -20,13 +21,13 @@ SHAPES = frozenset((o.RESHAPE, o.EXPAND, o.IOTA, o.RANDOM, o.PARAM))        # op
 
 
 class SizesOf(NamedTuple):
-    """The sizes in one row of a key: the row without them, the sizes, and the least value that each may take."""
+    """One row of a key: the row without its sizes, the sizes, and the least value that each size may take."""
     rest: Any
     sizes: tuple[int, ...]
     least: tuple[int | None, ...]
 
 
-_EVERY = 16             # one row of this many is enough to look up graphs of one skeleton
+_EVERY = 16             # every 16th row is enough to look up graphs of one skeleton
 
 
 def _shape_part(shape: tuple[int, ...]) -> SizesOf:
@@ -36,7 +37,7 @@ def _shape_part(shape: tuple[int, ...]) -> SizesOf:
 
 @lru_cache(maxsize=8192, typed=True)        # True and 1 are equal, and only one of them is a size
 def sizes_in(op: o.Op, arg: Any) -> SizesOf:
-    """The sizes in the argument of a row; `with_sizes` puts others there."""
+    """Return the sizes in the argument of a row; `with_sizes` puts others in their place."""
     if op is o.BUFFER:
         return _shape_part(arg)
     if op is o.CONST:
@@ -57,7 +58,7 @@ def sizes_in(op: o.Op, arg: Any) -> SizesOf:
 
 
 def _sizes_in_step(arg: Recurrence) -> SizesOf:
-    """The sizes in the graph of a recurrence's step."""
+    """Return the sizes in the graph of a recurrence's step."""
     order = toposort(arg.results)
     number = {n: i for i, n in enumerate(order)}
     rows = [(n.op, n.dtype, *[number[s] for s in n.src]) for n in order]
@@ -68,12 +69,12 @@ def _sizes_in_step(arg: Recurrence) -> SizesOf:
 
 
 def argument_at(op: o.Op) -> int:
-    """The index of the argument in a row of a key: a constant's is its value, a buffer's its shape."""
+    """Return the index of the argument in a row of a key; for a constant that is its value, for a buffer its shape."""
     return 3 if op is o.CONST else 2
 
 
 def with_sizes(op: o.Op, arg: Any, sizes: Iterator[Size]) -> Any:
-    """The argument of a row or a node with its sizes replaced by the next ones of an iterator."""
+    """Replace the sizes in the argument of a row or a node by the next ones of an iterator."""
     if op is o.BUFFER:
         return _new_shape(arg, sizes)
     if op in SHAPES:
@@ -93,7 +94,7 @@ def with_sizes(op: o.Op, arg: Any, sizes: Iterator[Size]) -> Any:
 
 
 def node_with_sizes(node: UOp, src: tuple[UOp, ...], sizes: Iterator[Size]) -> UOp:
-    """A node over other sources, with the next of the sizes in its argument."""
+    """Rebuild a node over other sources, with the next sizes in its argument."""
     arg = with_sizes(node.op, node.arg, sizes)
     if node.op is o.CONST and isinstance(arg, Length):
         return number_of(arg, node.dtype)
@@ -105,7 +106,7 @@ def _new_shape(shape: Iterable[int], sizes: Iterator[Size]) -> tuple[Size, ...]:
 
 
 def with_sources(without: tuple[Any, ...], place: dict[int, int]) -> tuple[Any, ...]:
-    """A row without its argument, with its sources renumbered."""
+    """Renumber the sources in a row that has no argument."""
     first = {o.BUFFER: 3, o.CONST: 3}.get(without[0], 2)
     return without[:first] + tuple([place[i] for i in without[first:]])
 
@@ -123,5 +124,6 @@ def split(row: Any) -> SizesOf:
 
 
 def some_ops(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The number of rows of a key, and the ops of some: a cheap hash, equal for graphs of one skeleton."""
+    """Return the number of rows of a key and the ops of some of them: a cheap hash, equal for graphs of one
+    skeleton."""
     return len(key), *[row[0] if type(row) is tuple else row for row in key[::_EVERY]]

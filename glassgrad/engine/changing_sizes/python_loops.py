@@ -1,23 +1,23 @@
-"""Loops in Python as recurrences. In: sinks of a graph in which the steps of a loop are written out. Out: the same
-values, computed by RECURRENCE nodes.
+"""Replace loops written in Python by recurrences. In: sinks of a graph in which the steps of a loop are written out.
+Out: the same values, computed by RECURRENCE nodes.
 
     for t in range(x.shape[1]):
         h = cell(x[:, t], h)
         outs.append(h)
     y = Tensor.stack(*outs, dim=1)
 
-writes out the graph of a step as often as there are steps: another graph for each length. As a recurrence it is one
-graph, in which the length is a size (compiler/graph/recurrence.py). It is found in three steps, of which the first two
-are in equal_steps.py:
+writes out the graph of a step once per step, so each length is another graph. As a recurrence it is one graph in which
+the length is a size (compiler/graph/recurrence.py). A loop is found in three steps; the first two are in
+equal_steps.py:
 
-    guess     two nodes that may be the same value of two steps, on the longest path of the graph or beside each other
-              in a concatenation. What the later one depends on and the earlier one does not, is one step.
-    compare   with the steps before, from the last one back, as long as they differ only in the state that they read and
-              in the row of a sequence (x[:, 4], x[:, 3], ..). What the first of them reads is the start.
-    replace   what other nodes read: concatenations and sums of a value of every step, and single values.
+    guess     two nodes that may be the same value in two steps, on the longest path of the graph or next to each other
+              in a concatenation. What the later node depends on and the earlier one does not is one step.
+    compare   this step with the earlier ones, from the last one back, as long as they differ only in the state that
+              they read and in the row of a sequence (x[:, 4], x[:, 3], ..). What the first of them reads is the start.
+    replace   what other nodes read of the loop: concatenations and sums of a value of every step, and single values.
 
-Nothing is assumed of nodes that were not compared. In a step, only what depends on the state and is needed for the next
-one is computed step by step; the rest for all steps at once. Does not know devices or schedules.
+Nothing is assumed about nodes that were not compared. Of a step, only what depends on the state and is needed for the
+next state is computed step by step; the rest is computed for all steps at once. Does not know devices or schedules.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ from glassgrad.engine.changing_sizes.equal_steps import (LEAST_STEPS, EqualSteps
                                                          guesses, values_of_steps)
 from glassgrad.engine.schedule_key import NormalizedGraph
 
-MOST_SINGLE = 4          # values of single steps that others read; with more, the graph still depends on the length
+MOST_SINGLE = 4          # values of single steps that others may read; with more, the graph would depend on the length
 MOST_GUESSES = 8
-_STANDS_IN = -(1 << 21)  # the slot of the first PARAM that stands for a state or a row
+_STANDS_IN = -(1 << 21)  # the slot of the first PARAM that stands in for a state, a row or a leaf; the next are below
 
 
 def _may_have_loops(order: Iterable[UOp]) -> bool:
-    """Whether a value is read by several nodes of one op, as each step reads the weights. Quick; for most graphs no."""
+    """Return whether several nodes of one op read the same value, as each step reads the weights. A quick test that is
+    false for most graphs."""
     read: dict[tuple[UOp, o.Op], int] = {}
     for node in order:
         if len(node.src) > 1:
@@ -55,20 +56,21 @@ def _may_have_loops(order: Iterable[UOp]) -> bool:
 
 
 class KnownLoops:
-    """Graphs in which loops were found, each with what was made of it: a length that comes again is not searched."""
+    """Graphs in which loops were found, with their replacements, so that a length that comes again is not searched
+    again."""
 
     def __init__(self, most: int):
         self._most = most
-        self._found: dict[Any, list[UOp]] = {}           # over PARAMs for the graph's leaves, in order
+        self._found: dict[Any, list[UOp]] = {}           # the replaced sinks, over PARAMs for the graph's leaves
 
     def found(self, normal: NormalizedGraph) -> list[UOp] | None:
-        """The sinks of a graph with a recurrence for each loop; None if there is none."""
+        """Return the sinks of a graph with each loop replaced by a recurrence; None if there is none."""
         if not _may_have_loops(normal.order):
             return None
         leaves = [n for n in (*normal.buffers, *normal.cells) if not n.src]
         stands_in = [UOp(o.PARAM, n.dtype, (), Param(_STANDS_IN - i, n.shape, False, n.device))
                      for i, n in enumerate(leaves)]
-        # a key says neither of what a slice is a piece, nor which numbers there are
+        # besides the graph's key: which buffer each slice is a piece of, and the numbers
         number = {n: i for i, n in enumerate(leaves)}
         pieces = [(number[n.base], address - n.base.arg.address)
                   for n, address in zip(normal.buffers, normal.addresses) if n.src]
@@ -85,7 +87,7 @@ class KnownLoops:
 
 
 def with_recurrences(sinks: Sequence[UOp]) -> list[UOp] | None:
-    """The sinks with a recurrence for each loop; None if there is none.
+    """Return the sinks with each loop replaced by a recurrence; None if there is none.
 
     >>> from glassgrad.compiler.graph import full
     >>> x, w, h = full((5, 2, 3), 1.0), full((2, 3, 3), 0.5), full((2, 3), 0.0)
@@ -123,26 +125,26 @@ def _with_one(sinks: Sequence[UOp]) -> list[UOp] | None:
 
 # -- replace -------------------------------------------------------------------------------------------------
 class _Use(NamedTuple):
-    """A concatenation or a sum whose last values are those of all steps."""
+    """A concatenation or a sum whose last values are a value of every step."""
     values: JoinedValues
     last: UOp                    # the value of the last step
-    reverse: bool                # whether it is the first of the values
+    reverse: bool                # whether the values are in reverse order, that of the last step first
 
 
 class _Replacement:
-    """The sinks with one loop replaced."""
+    """The sinks of a graph with one loop replaced."""
 
     def __init__(self, loop: EqualSteps, sinks: Sequence[UOp]):
         self.loop, self.old, self.count = loop, sinks, len(loop.steps)
         self.uses: dict[UOp, _Use] = {}
-        self.inner: set[UOp] = set()             # nodes of concatenations and sums that were looked at
-        self.inside: dict[UOp, tuple[UOp, int]] = {}      # a node of a step: that of the last step, steps back
+        self.inner: set[UOp] = set()             # nodes inside of concatenations and sums that were examined
+        self.inside: dict[UOp, tuple[UOp, int]] = {}      # {node of a step: (same node of the last step, steps back)}
         of_states = _depending(loop.order, loop.states)
         for back, step in enumerate(loop.steps):
             self.inside.update([(step[n], (n, back)) for n in loop.order if n in of_states])
 
     def sinks(self) -> list[UOp] | None:
-        """The sinks over a recurrence; None where there can be none, or it would not pay."""
+        """Return the sinks over a recurrence; None if there can be none or it would not pay."""
         order = toposort(self.old, self._sources)
         single = [n for n in order if n in self.inside]
         if len(single) > MOST_SINGLE or not self._gradients_pass(order):
@@ -167,12 +169,13 @@ class _Replacement:
         return [new[sink] for sink in self.old]
 
     def _rest(self, use: _Use) -> tuple[UOp, ...]:
-        """What comes before the values of steps."""
+        """Return what comes before the values of the steps in a concatenation or a sum; empty if nothing does."""
         values = use.values
         return (values.so_far[-1 - self.count],) if self.count < len(values.values) else ()
 
     def _sources(self, node: UOp) -> Sequence[UOp]:
-        """The sources of a node outside of the loop. Of a concatenation or a sum, what is no value of a step."""
+        """Return the sources of a node that are outside of the loop; for a concatenation or a sum of values of steps,
+        what comes before these values."""
         if node in self.inside:
             return ()
         if node in self.uses:
@@ -185,18 +188,19 @@ class _Replacement:
         return node.src
 
     def _use(self, node: UOp) -> _Use | None:
+        """Return how a node joins values of all steps; None if it does not."""
         values = values_of_steps(node)
         if values is None:
             return None
         self.inner.update(values.so_far)
         for reverse in (False, True):
             found = values.values[::-1] if reverse else values.values
-            if (not reverse or len(found) == self.count) and self.loop.follow(found):
+            if (not reverse or len(found) == self.count) and self.loop.extend_by(found):
                 return _Use(values, found[-1], reverse)
         return None
 
     def _gradients_pass(self, order: Sequence[UOp]) -> bool:
-        """Whether every target of a gradient is still there."""
+        """Return whether every node that a gradient is taken of still exists."""
         targets = [n.src[0] for n in order if n.op is o.GRADIENT]
         if not targets:
             return True
@@ -209,7 +213,7 @@ def _rows(sequence: UOp, start: int, stop: int) -> UOp:
 
 
 def _joined(use: _Use, sequence: UOp, rest: UOp | None) -> UOp:
-    """The value of a concatenation or a sum, from the values of all steps and what comes before them."""
+    """Build a concatenation or a sum from the values of all steps and what comes before them."""
     values = use.values
     if values.axis is None:
         total = sequence.sum((0,)).reshape(sequence.shape[1:])
@@ -222,7 +226,8 @@ def _joined(use: _Use, sequence: UOp, rest: UOp | None) -> UOp:
 
 
 def _sequences(loop: EqualSteps, wanted: list[UOp]) -> list[UOp] | None:
-    """Nodes of a step for all steps: (time, ..); None where that cannot be."""
+    """Compute nodes of a step for all steps, each as one node with a leading time axis; None if that is not
+    possible."""
     ends = [*loop.states, *loop.rows]
     stands_in = {n: UOp(o.PARAM, n.dtype, (), Param(_STANDS_IN - i, n.shape, False, n.device))
                  for i, n in enumerate(ends)}
@@ -240,7 +245,7 @@ def _sequences(loop: EqualSteps, wanted: list[UOp]) -> list[UOp] | None:
             not any(n.op in o.REDUCE for n in needed):
         return None
     batch = Batched(len(loop.steps), {stands_in[n]: _sequence(n, row, len(loop.steps)) for n, row in loop.rows.items()})
-    # what the steps read is stored once, and each makes its own views of it
+    # what the steps read is stored once; each step makes its own views of it
     read = [s for n in needed for s in n.src if s in varying and s not in of_states]
     before = dict.fromkeys([s.below(o.MOVEMENT) for s in read])
     if not before:
@@ -273,7 +278,7 @@ def _depending(order: Sequence[UOp], on: Sequence[UOp]) -> set[UOp]:
 
 
 def _sequence(node: UOp, row: StepRow, count: int) -> UOp:
-    """The rows that the steps read, the first step's first."""
+    """Return the rows that the steps read as one node with a leading time axis, the first step's row first."""
     if row.axis is None:
         steps = UOp(o.IOTA, node.dtype, (), Iota((count,)))
         return node + row.back * (count - 1) - steps * row.back

@@ -1,5 +1,5 @@
-"""Schedules with a changing number of steps. In: a `Schedule`. Out: a `CompiledSchedule` for each number of steps,
-all of the same kernels.
+"""Run schedules with a changing number of steps. In: a `Schedule`. Out: a `CompiledSchedule` for each number of steps,
+all with the same kernels.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from glassgrad.engine.memory_plan import MOST_LAYOUTS
 
 
 class RecurrentSchedule(CompiledSchedule):
-    """A schedule with recurrences whose number of steps is a variable: itself for the least number of steps, for which
-    all its kernels are compiled, and schedules of the same kernels for other numbers."""
+    """A schedule with recurrences whose number of steps is a variable. It is itself the schedule for the least number
+    of steps, for which all its kernels are compiled; `for_values` makes schedules of the same kernels for other
+    numbers."""
 
     def __init__(self, planned: Schedule, scalars: tuple[int, ...], buffers: int):
         self.for_any = planned
@@ -29,7 +30,7 @@ class RecurrentSchedule(CompiledSchedule):
 
 
 def _least(planned: Schedule) -> tuple[int, ...]:
-    """The least values of a schedule's variables."""
+    """Return the least values of a schedule's variables."""
     lows = {int(symbol.name[1:]): symbol.low for slot in planned.slots for length in lengths_in(slot.shape)
             for symbol in length.symbols}
     return tuple([lows.get(i, 0) for i in range(max(lows, default=-1) + 1)])

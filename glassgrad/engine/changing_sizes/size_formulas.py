@@ -1,8 +1,8 @@
-"""Sizes as formulas of variables. In: sizes of several graphs of one skeleton. Out: which are variables, and a formula
-for each size.
+"""Fit formulas of variables to sizes. In: sizes of several graphs of one skeleton. Out: which sizes are the variables,
+and a formula for each size.
 
-Each size that differs is a polynomial of one or two of them, or a quotient of one. What neither fits may be a product
-of what the shapes of the graph are, which is seen when the graph is built (symbolic_graph.py).
+Each size that differs between the graphs is a polynomial of one or more variables, or a rounded quotient of one. A size
+that neither fits may be a product of other sizes, which is found when the graph is built (symbolic_graph.py).
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.symbolic import Length, replaced
 from glassgrad.engine.changing_sizes.key_without_sizes import SizesOf
 
-MOST_DIVISOR = 64        # of sizes that are quotients, and what such a quotient is multiplied with at most
+MOST_DIVISOR = 64        # largest divisor of a quotient, and largest factor that a quotient is multiplied by
 MOST_TERMS = 4           # of a polynomial: (n + 1) * (m + 1) has four
 MOST_VARIABLES = 3
-MOST_TRIED = 6           # sizes that are tried as several variables, and how many of the last lists they are fitted to
-MOST_POINTS = 10
-BEYOND = 2               # how many more sizes were seen than there are variables, before a formula is fitted
+MOST_TRIED = 6           # sizes among which several variables are chosen,
+MOST_POINTS = 10         # and number of the last graphs whose sizes the formulas must then fit
+BEYOND = 2               # how many more graphs than variables must be seen before formulas are fitted
 
 Point = tuple[int, ...]                                  # a value of each variable
 Values = Sequence[Any] | Mapping[int, Any]               # the same; they may be `Length`s
 
 
 class Polynomial(NamedTuple):
-    """A sum of terms, each an integer times variables: 3 + 2 * n * m is ((3, ()), (2, (0, 1)))."""
+    """A sum of terms, each an integer times variables: 3 + 2 * n * m, with n and m as variables 0 and 1, is ((3, ()),
+    (2, (0, 1)))."""
     terms: tuple[tuple[int, tuple[int, ...]], ...]
 
     def at(self, values: Values) -> Any:
-        """Its value: an integer for integers, a `Length` for `Length`s."""
+        """Return its value: an integer for integers, a `Length` for `Length`s."""
         total: Any = 0
         for term, variables in self.terms:
             for i in variables:
@@ -43,7 +44,8 @@ class Polynomial(NamedTuple):
 
 
 class Rounded(NamedTuple):
-    """constant + linear * n + times * ((factor * n + offset) // divisor), where n is one of the variables"""
+    """The formula constant + linear * n + times * ((factor * n + offset) // divisor), where n is one of the
+    variables."""
     constant: int
     linear: int
     times: int
@@ -53,26 +55,26 @@ class Rounded(NamedTuple):
     variable: int = 0
 
     def at(self, values: Values) -> Any:
-        """Its value: an integer for integers, a `Length` for `Length`s."""
+        """Return its value: an integer for integers, a `Length` for `Length`s."""
         n = values[self.variable]
         return self.constant + self.linear * n + self.times * ((self.factor * n + self.offset) // self.divisor)
 
 
 class Inferred(NamedTuple):
-    """What the shapes of a graph say that a size is."""
+    """A size that follows from the shapes of the graph."""
     length: Length
 
     def at(self, values: Values) -> int:
-        """Its value."""
+        """Return its value."""
         return int(replaced(self.length, lambda symbol: values[int(symbol.name[1:])]))
 
 
 class Unknown(NamedTuple):
-    """A size that no formula fits: the shapes of the graph must say what it is."""
+    """A size that no formula fits, so it must follow from the shapes of the graph."""
     values: tuple[int, ...]
 
     def at(self, values: Values) -> Any:
-        """It has no value."""
+        """Raise: it has no value."""
         raise Bug(f"no formula fits the sizes {self.values}")
 
 
@@ -81,12 +83,12 @@ Fitted = tuple[tuple[int, ...], list[Formula]]           # which sizes are the v
 
 
 def constant(n: int) -> Polynomial:
-    """A size that is always n."""
+    """Return the formula of a size that is always n."""
     return Polynomial(((n, ()),) if n else ())
 
 
 def variables_of(formula: Formula) -> frozenset[int]:
-    """The numbers of the variables that a formula depends on."""
+    """Return the numbers of the variables that a formula depends on."""
     if isinstance(formula, Polynomial):
         return frozenset([i for _, variables in formula.terms for i in variables])
     if isinstance(formula, Rounded):
@@ -101,8 +103,8 @@ OF_SHAPES = frozenset((o.RESHAPE, o.EXPAND, o.IOTA, o.UNWINDOW))       # ops who
 
 # -- fitting ------------------------------------------------------------------------------------------------------
 def fit(seen: Sequence[tuple[int, ...]]) -> Fitted | None:
-    """Which of the sizes is the variable, and each size as a polynomial of it; None where there is none. Three lists of
-    sizes leave no choice; of the polynomials that fit two lists, it is the one with the fewest terms.
+    """Choose one size as the variable, and fit a polynomial of it to each size; None if that is not possible. Three
+    lists of sizes leave no choice; among the polynomials that fit two lists, the one with the fewest terms is taken.
 
     >>> fit([(7, 3, 4, 9), (7, 4, 5, 16), (7, 8, 9, 64)])
     ((1,), [Polynomial(terms=((7, ()),)), Polynomial(terms=((1, (0,)),)), Polynomial(terms=((1, ()), (1, (0,)))), \
@@ -115,9 +117,9 @@ Polynomial(terms=((1, (0, 0)),))])
 
 
 def fit_rounded(seen: Sequence[tuple[int, ...]], of_leaves: Sequence[bool]) -> Fitted | None:
-    """As `fit`, where sizes may also be quotients of the variable that are rounded down, all with one divisor: few
-    sizes fit some formula by chance, but not all of them the same divisor. Of the sizes for which that holds, the
-    variable is one of a leaf, if there is one, and the one that differs most.
+    """Like `fit`, but sizes may also be quotients of the variable that are rounded down, all with the same divisor.
+    (With few sizes, some formula fits by chance, but not the same divisor for all of them.) Among the sizes that may be
+    the variable, one of a leaf is preferred, then the one that differs most.
 
     >>> fit_rounded([(4, 9), (2, 4), (3, 7)], [False, True])
     ((1,), [Rounded(constant=0, linear=0, times=1, factor=1, offset=0, divisor=2, variable=0), \
@@ -132,8 +134,8 @@ Polynomial(terms=((1, (0,)),))])
 
 def fit_several(seen: Sequence[tuple[int, ...]], parts: Sequence[SizesOf], variables: int,
                 rounded: bool = False) -> Fitted | None:
-    """As `fit`, or as `fit_rounded`, with so many variables, each of which was seen with a few values more. Sizes that
-    no formula fits may be left to the shapes of the graph.
+    """Like `fit` or `fit_rounded`, but with this number of variables, each of which must have been seen with at least
+    `BEYOND` more values than there are variables. Sizes that no formula fits may be left to the shapes of the graph.
 
     >>> leaf = SizesOf(((o.BUFFER,), None), (0, 0), (2, 2))
     >>> other = SizesOf(((o.CONST,), None), (0,), (None,))
@@ -151,14 +153,14 @@ def fit_several(seen: Sequence[tuple[int, ...]], parts: Sequence[SizesOf], varia
 
 
 def _apart(each: Sequence[tuple[int, ...]], values: int) -> list[int]:
-    """The sizes that had at least so many values."""
+    """Return the indices of the sizes that had at least this many different values."""
     return [i for i, seen in enumerate(each) if len(set(seen)) >= values]
 
 
 def _fitted(each: Sequence[tuple[int, ...]], choices: Iterable[tuple[int, ...]], divisors: Iterable[int],
             free: Collection[tuple[int, ...]] = ()) -> Fitted | None:
-    """The first of the choices of variables with which a formula fits each size that is not `free`: polynomials, and
-    quotients that all have one of the divisors."""
+    """Return the first choice of variables for which a formula fits each size that is not `free`: polynomials, and
+    quotients that all have the same one of the divisors."""
     different = sorted(dict.fromkeys(each), key=free.__contains__)
     for bases in choices:
         points = list(zip(*[each[i] for i in bases]))
@@ -180,7 +182,7 @@ def _fitted(each: Sequence[tuple[int, ...]], choices: Iterable[tuple[int, ...]],
 
 
 def _polynomial(points: Sequence[Point], values: tuple[int, ...]) -> Polynomial | None:
-    """The polynomial of the fewest terms through all points."""
+    """Return the polynomial with the fewest terms through all points."""
     if len(set(values)) == 1:
         return constant(values[0])
     variables = len(points[0])
@@ -206,9 +208,9 @@ _MONOMIALS = {variables: [monomial for degree in range(3)
 
 
 def _solved(points: Sequence[Point], monomials: Sequence[tuple[int, ...]], values: Sequence[int]) -> list[int] | None:
-    """The integers by which the monomials are multiplied in a sum that has these values at the points; none where there
-    are no such integers, and None where there may be several. (Rows of the equations are combined until each number
-    stands alone in its column.)"""
+    """Return the integers by which to multiply the monomials so that their sum has these values at the points: an empty
+    list if there are no such integers, None if there may be several solutions. (Gauss-Jordan elimination in
+    integers.)"""
     rows = [[*[math.prod([point[i] for i in monomial]) for monomial in monomials], value]
             for point, value in zip(points, values)]
     unknowns = len(monomials)
@@ -226,11 +228,11 @@ def _solved(points: Sequence[Point], monomials: Sequence[tuple[int, ...]], value
 
 
 def _quotients(points: Sequence[Point], values: tuple[int, ...], divisors: Sequence[int]) -> dict[int, Rounded]:
-    """By divisor, a quotient of one of the variables through all points."""
+    """Return, by divisor, a quotient of one of the variables that goes through all points."""
     found: dict[int, Rounded] = {}
     for variable, seen in enumerate(zip(*points) if divisors else ()):
         order = sorted(range(len(seen)), key=seen.__getitem__)
-        for linear in (0, -1, 1):                        # with -1, what is missing to a multiple; with 1, a remainder
+        for linear in (0, -1, 1):                        # -1: the padding up to a multiple; 1: a remainder
             rest = [u - linear * x for x, u in zip(seen, values)]
             steps = [rest[j] - rest[i] for i, j in pairwise(order)]
             if min(steps) < 0 < max(steps):
@@ -243,7 +245,8 @@ def _quotients(points: Sequence[Point], values: tuple[int, ...], divisors: Seque
 
 
 def _quotient(points: Sequence[int], values: Sequence[int], divisor: int, low: int, high: int) -> Rounded | None:
-    """A quotient with this divisor through all points, of which two are the lowest and the highest."""
+    """Return a quotient with this divisor through all points; `low` and `high` are the indices of the lowest and
+    highest."""
     over, up = points[high] - points[low], values[high] - values[low]
     common = math.gcd(*[u - values[0] for u in values])
     factors = [n for n in range(min(common, MOST_DIVISOR), 0, -1) if not common % n]
@@ -257,7 +260,7 @@ def _quotient(points: Sequence[int], values: Sequence[int], divisor: int, low: i
 
 
 def _rounded(points: Sequence[int], values: Sequence[int], times: int, factor: int, divisor: int) -> Rounded | None:
-    """constant + times * ((factor * n + offset) // divisor) through all points, with the least offset."""
+    """Fit constant + times * ((factor * n + offset) // divisor) to all points, with the smallest offset."""
     first = values[0]
     least = [divisor * ((u - first) // times) - factor * x for x, u in zip(points, values)]
     low, high = max(least), min(least) + divisor - 1
@@ -268,8 +271,9 @@ def _rounded(points: Sequence[int], values: Sequence[int], times: int, factor: i
 
 
 def grown_from_one(rows: Sequence[Any], parts: Sequence[SizesOf], leaf: Any) -> Fitted | None:
-    """As `fit`, from one graph: the size 2 of the leaf with this row, which was 1 in a graph of other rows, is n.
-    Elsewhere 2 is n and 3 is n + 1, unless another leaf has that size; constants and sizes of 1 stay."""
+    """Like `fit`, but from one graph: in the leaf with this row, a size that was 1 in an earlier graph is 2 now, and
+    becomes the variable n. Elsewhere, too, 2 becomes n and 3 becomes n + 1, unless another leaf has that size;
+    constants and sizes of 1 stay."""
     fixed = {n for row in rows if type(row) is tuple and row[0] is o.BUFFER for n in row[2] if row != leaf or n != 2}
     if 2 in fixed:
         return None

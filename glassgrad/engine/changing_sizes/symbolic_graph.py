@@ -1,6 +1,6 @@
-"""A graph with variables in its sizes. In: a graph, and formulas of its sizes. Out: the graph built again.
+"""Build a graph with variables in its sizes. In: a graph, and formulas of its sizes. Out: the graph built again.
 
-Its shapes are checked as it is built, so formulas that fit by chance and mean nothing are refused here.
+Shapes are checked as the graph is built, so formulas that fit only by chance are refused here.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class SymbolicGraph(NamedTuple):
     """A graph with variables in its sizes."""
     sinks: list[UOp]                     # over PARAMs
     params: list[UOp]                    # by slot, as `with_params` numbers them
-    margins: set[Length]                 # what must not be negative
-    formulas: tuple[Formula, ...]        # of each size
+    margins: set[Length]                 # lengths that must not be negative
+    formulas: tuple[Formula, ...]        # one for each size
 
 
 class _Lengths:
-    """Sizes as lengths of variables, by formulas that fit at some values of them. Few values fit several formulas that
-    round, or that have two variables: such a size is taken for a length that the shapes of the graph have, where one
-    fits as well."""
+    """Sizes as lengths of variables, by formulas that fit at some values of the variables. A few values fit several
+    formulas that round or that have two variables. If a length that occurs in the shapes of the graph fits such a size
+    as well, it is used instead."""
 
     def __init__(self, formulas: Sequence[Formula], symbols: Sequence[Symbol], points: Sequence[Point]):
         self.variables = [Length({(symbol,): 1}) for symbol in symbols]
         self.points = points if any(map(_is_uncertain, formulas)) else ()
         self.noted: set[Length] = set()
-        self.inferred: dict[tuple[int, ...], Length] = {}        # by their values at the points
+        self.inferred: dict[tuple[int, ...], Length] = {}        # lengths in shapes, by their values at the points
         self.used: dict[Formula, Formula] = {}
         self.lengths: dict[Formula, Size] = {}
 
@@ -65,7 +65,7 @@ class _Lengths:
                 self.inferred.setdefault(tuple(map(Inferred(length).at, self.points)), length)
 
     def note_products(self, shape: Sequence[Size]) -> None:
-        """Note the products of sizes that are side by side: a reshape makes one axis of several."""
+        """Note the products of adjacent sizes, because a reshape may merge several axes."""
         for first in range(len(shape) if self.points else 0):
             self.note(tuple(accumulate(shape[first:], mul)))
 
@@ -77,7 +77,8 @@ def _is_uncertain(formula: Formula) -> bool:
 
 def with_variables(normal: NormalizedGraph, formulas: Sequence[Formula], symbols: Sequence[Symbol],
                    scalars: Sequence[int], points: Sequence[Point]) -> SymbolicGraph:
-    """A graph with formulas of variables as sizes, which fit at these values of the variables."""
+    """Rebuild a graph with formulas of variables as sizes; `points` are the values of the variables at which the
+    formulas fit."""
     lengths = _Lengths(formulas, symbols, points)
     sizes = map(lengths.of, formulas)
     given = [*normal.buffers, *normal.cells]
@@ -106,7 +107,7 @@ def with_variables(normal: NormalizedGraph, formulas: Sequence[Formula], symbols
 
 
 def _over(node: UOp, src: tuple[UOp, ...], sizes: Iterator[Size]) -> UOp:
-    """A node over other sources, with the next of the sizes in its argument; a formula is written out."""
+    """Rebuild a node over other sources, with the next sizes in its argument; a FORMULA is written out."""
     if node.op is o.FORMULA:
         with one_place(node.place):
             return node.arg.written_out(src)  # type: ignore[no-any-return]

@@ -1,8 +1,8 @@
-"""CHECK=1: which pass, and which rule or move of it, is wrong. In: a kernel, or a graph, with data. Out: words.
+"""CHECK=1: find which pass is wrong, and which rule or move of it. In: a kernel, or a graph, with data. Out: text.
 
-A kernel is interpreted after each pass. Where `optimize` is the first that is wrong, its moves are applied one more at
-a time (optimize/moves/move_decorator.py) until the result differs. A graph is interpreted after each pass too; where a
-pass rewrites by rules, each replacement is compared with what it replaces.
+A kernel is interpreted after each pass. If `optimize` is the first wrong pass, its moves are applied one more at a time
+(optimize/moves/move_decorator.py) until the result differs. A graph is interpreted after each pass, too; if a pass
+rewrites by rules, each replacement is compared with what it replaces.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes, with_params
 from glassgrad.runtime.devices import Device
 
-Differs = Callable[[Sequence[Any]], bool]         # whether a kernel's arguments, after a run, differ from the reference
-Differ = Callable[[UOp, Any, Any, Mapping[UOp, Any]], bool]     # of a node: value, reference, what it is computed from
+Differs = Callable[[Sequence[Any]], bool]         # (a kernel's arguments after a run) -> whether they are wrong
+Differ = Callable[[UOp, Any, Any, Mapping[UOp, Any]], bool]     # (node, value, reference, inputs) -> is it wrong?
 
 
 class Replaced(NamedTuple):
@@ -33,8 +33,8 @@ class Replaced(NamedTuple):
 
 # -- kernels -------------------------------------------------------------------------------------------------
 def guilty_pass(item: Item, before: list[bytes], differs: Differs) -> str:
-    """The first pass after which the kernel is wrong, found by interpreting its loop tree, and the move, if it is one's
-    fault."""
+    """Name the first pass after which the kernel is wrong, found by interpreting its loop tree; and the move, if one is
+    at fault."""
     found: list[str] = []
 
     def interpret_after(each: Pass, work: Any) -> None:
@@ -54,7 +54,7 @@ def guilty_pass(item: Item, before: list[bytes], differs: Differs) -> str:
 
 
 def guilty_move(item: Item, before: list[bytes], differs: Differs) -> str:
-    """The move after which the loop tree is wrong for the first time; empty where it is the recipe itself."""
+    """Name the first move after which the loop tree is wrong; empty if the recipe itself is wrong."""
     from glassgrad.compiler.optimize.moves.move_decorator import logged_moves
     device = Device[item.device or ""]
 
@@ -76,7 +76,7 @@ def guilty_move(item: Item, before: list[bytes], differs: Differs) -> str:
 
 
 def _wrong(kernel: Any, item: Item, before: list[bytes], differs: Differs) -> str | None:
-    """None where a loop tree gives the reference's results; else why not, where the interpreter says it."""
+    """Return None if a loop tree gives the reference's results; else the reason, if the interpreter says one."""
     import numpy as np
 
     from glassgrad.compiler.check.loop_interpreter import run_kernel
@@ -94,7 +94,7 @@ def _wrong(kernel: Any, item: Item, before: list[bytes], differs: Differs) -> st
 
 # -- graphs --------------------------------------------------------------------------------------------------
 class GraphFault(NamedTuple):
-    """A pass over a graph that changed what it means; `replaced` where one rule did."""
+    """A pass over a graph that changed the graph's meaning; `replaced` is set if one rule did."""
     name: str
     before: list[UOp]
     after: list[UOp]
@@ -103,8 +103,7 @@ class GraphFault(NamedTuple):
 
 
 def graph_fault(normal: NormalizedGraph, scalars: tuple[int, ...], differ: Differ) -> GraphFault | None:
-    """The first pass over a graph after which its results differ, for the data that it is computed from now; None if
-    there is none."""
+    """Find the first pass over a graph after which its results differ, for its present data; None if there is none."""
     sinks, params = with_params(normal, scalars)
     if any(n.op is o.CALL for n in normal.order) or any(n.symbolic for n in sinks):
         return None
@@ -137,7 +136,8 @@ def graph_fault(normal: NormalizedGraph, scalars: tuple[int, ...], differ: Diffe
 
 
 def _guilty_rule(rules: Sequence[Replaced], values: dict[UOp, Any], differ: Differ) -> Replaced | None:
-    """The first replacement with another value than the node it replaces, both computed from the same inputs."""
+    """Find the first replacement whose value differs from that of the node it replaces, both computed from the same
+    inputs."""
     for each in rules:
         reference, value = interpret([each.node, each.result], values)
         if differ(each.node, value, reference, values):
@@ -146,7 +146,7 @@ def _guilty_rule(rules: Sequence[Replaced], values: dict[UOp, Any], differ: Diff
 
 
 def _contents(normal: NormalizedGraph, scalars: tuple[int, ...]) -> list[bytes]:
-    """The input bytes of a graph without symbolic sizes, in the order of its PARAMs."""
+    """Return the input bytes of a graph without symbolic sizes, in the order of its PARAMs."""
     rows = [bytes(Device[node.device or ""].copy_out(address, node.size * node.dtype.itemsize))
             for node, address in zip(normal.buffers, normal.addresses)]
     rows += [scalar_bytes(cell.arg.value, cell.dtype) for cell in normal.cells]

@@ -1,12 +1,13 @@
-"""CHECK=1: compare what is computed with the interpreter. In: a kernel that ran, a graph. Out: a `Bug` that names it.
+"""CHECK=1: compare what kernels compute with the interpreter. In: a kernel that ran, a graph. Out: a `Bug` that names
+it.
 
-The message says which pass is wrong, and which rule or move of it (bisect.py), and names a script that shows it again
-(reproduce.py).
+The message says which pass is wrong, and which rule or move of it (bisect.py), and names a script that reproduces the
+fault (reproduce.py).
 
-Values are compared up to a tolerance. Where one is further off, it is computed again from inputs that differ in their
-last bits: what they change it by, rounding may change it by too (Monte Carlo arithmetic). A well-conditioned value
-stays where it is, and the difference is a fault. A rounding error divided by its own size is anything between -1 and 1,
-and says nothing about a kernel.
+Values are compared up to a tolerance. If a value is further off, the interpreter computes it several times from inputs
+that differ in their last bits: rounding may change it by as much as these differences do (Monte Carlo arithmetic). A
+well-conditioned value hardly changes, so the kernel is wrong. A rounding error that is divided by its own size may be
+anything between -1 and 1, and says nothing about a kernel.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from glassgrad.engine.schedule_key import NormalizedGraph
 
 TOLERANCE = {"float16": 2e-2, "bfloat16": 6e-2, "fp8e4m3": 0.3, "fp8e5m2": 0.5, "fp8e4m3fnuz": 0.3, "fp8e5m2fnuz": 0.5,
              "float32": 2e-4, "float64": 1e-9}
-RUNS, TIMES = 5, 4               # runs with perturbed inputs; multiple of the largest effect that is allowed
+RUNS, TIMES = 5, 4               # runs with perturbed inputs; allowed multiple of the largest change in them
 
 
 def check_kernel(item: Item, before: list[bytes], after: list[bytes]) -> None:
-    """CHECK=1: compare a kernel's results with the interpreter's; a difference names the pass, the kernel, the line."""
+    """CHECK=1: compare a kernel's results with the interpreter's; raise a `Bug` that names the pass, the kernel and the
+    line."""
     import numpy as np
     sizes = {n.arg.symbol: struct.unpack_from("<q", before[n.arg.slot])[0] for n in item.ast.src if n.op is o.PARAM}
     plain = concrete([item.ast], sizes.__getitem__)
@@ -57,7 +59,7 @@ def check_kernel(item: Item, before: list[bytes], after: list[bytes]) -> None:
 
 
 def check_graph(normal: NormalizedGraph, scalars: tuple[int, ...]) -> None:
-    """CHECK=1: compare what the passes over a graph leave with the graph as the program made it."""
+    """CHECK=1: compare the graph that the passes leave with the graph as the program made it."""
     from glassgrad.engine.check.bisect import graph_fault
     fault = graph_fault(normal, scalars, differs)
     if fault is None:
@@ -79,23 +81,24 @@ def check_graph(normal: NormalizedGraph, scalars: tuple[int, ...]) -> None:
 
 
 class _Checked(NamedTuple):
-    """A result of a kernel: its STORE, the shape of its memory, where in it was written, and what should be there."""
+    """A result of a kernel: its STORE, the shape of its memory, the part that was written, and the values that should
+    be there."""
     store: UOp
     memory: tuple[int, ...]
     place: Any
     want: Any
-    slack: Any = 0.0                 # by how much more than the tolerance it may be off
+    slack: Any = 0.0                 # an allowed difference beyond the tolerance
 
 
 def _guilty(item: Item, before: list[bytes], checked: list[_Checked]) -> str:
-    """The pass that is wrong, and the move."""
+    """Name the wrong pass, and the move if one is at fault."""
     from glassgrad.engine.check.bisect import guilty_pass
     return guilty_pass(item, before, lambda arguments: any(
         _difference(row, arguments[i].tobytes())[0] is not None for i, row in enumerate(checked)))
 
 
 def _inputs(item: Item, before: list[bytes], sizes: Mapping[Symbol, int]) -> dict[Any, Any]:
-    """What a kernel was given, as arrays by its PARAMs."""
+    """Return a kernel's inputs as arrays, by its PARAMs."""
     import numpy as np
     values: dict[Any, Any] = {}
     for n in item.ast.toposort():
@@ -109,25 +112,25 @@ def _inputs(item: Item, before: list[bytes], sizes: Mapping[Symbol, int]) -> dic
 
 
 def _memory_shape(node: UOp, sizes: Mapping[Symbol, int]) -> tuple[int, ...]:
-    """The shape of a node's memory: it is large enough for the longest of symbolic sizes, or for exact ones."""
+    """Return the shape of a node's memory: for the upper bounds of symbolic sizes, or for exact ones."""
     shape: tuple[int, ...] = replaced(tuple([memory_size(n) for n in node.shape]), sizes.__getitem__)
     return shape
 
 
 def _part(array: Any, shape: tuple[int, ...]) -> Any:
-    """The part of an array that a node of this shape uses."""
+    """Return the part of an array that a node of this shape uses."""
     return array[tuple(slice(n) for n in shape)]
 
 
 def _written(row: _Checked, raw: bytes) -> Any:
-    """The values that a kernel wrote to its part of a result."""
+    """Return the values that a kernel wrote to its part of a result."""
     return from_storage(raw, row.store.dtype).reshape(row.memory)[row.place]
 
 
 def rounding(node: UOp, given: Mapping[UOp, Any], want: Any) -> Any:
-    """By how much rounding may change each element of a value: several times what it changes by when each float it
-    follows from changes in its last bits. Infinite where an integer or a truth value changes, or whether it is finite.
-    """
+    """Estimate by how much rounding may change each element of a value: several times the change when each float that
+    it is computed from changes in its last bits. Infinite if an integer or a boolean changes, or a float becomes
+    infinite or finite."""
     import numpy as np
     want = np.asarray(want)
     slack = np.zeros(want.shape)
@@ -144,12 +147,12 @@ def rounding(node: UOp, given: Mapping[UOp, Any], want: Any) -> Any:
 
 
 def _tolerance(store: UOp) -> float:
-    """The tolerance of the coarsest float type that occurs in the computation."""
+    """Return the tolerance of the coarsest float type that occurs in the computation."""
     return max(TOLERANCE[n.dtype.name] for n in store.toposort() if n.dtype.is_float)
 
 
 def _close(dtype: DType, got: Any, want: Any, tolerance: float, slack: Any = 0.0) -> Any:
-    """A mask of the elements that are equal up to rounding."""
+    """Return a mask of the elements that are equal up to rounding."""
     import numpy as np
     if not dtype.is_float:
         return (got == want) | np.isinf(slack)
@@ -160,8 +163,8 @@ def _close(dtype: DType, got: Any, want: Any, tolerance: float, slack: Any = 0.0
 
 
 def differs(node: UOp, value: Any, reference: Any, given: Mapping[UOp, Any]) -> bool:
-    """Whether a value is not that of a node, which is `reference`, by more than rounding explains; `given` are the
-    values that it is computed from."""
+    """Return whether a node's value differs from the `reference` by more than rounding explains; `given` are the values
+    that it is computed from."""
     import numpy as np
     value, reference = np.asarray(value), np.asarray(reference)
     tolerance = max((TOLERANCE[n.dtype.name] for n in node.toposort() if n.dtype.is_float), default=0.0)
@@ -171,7 +174,7 @@ def differs(node: UOp, value: Any, reference: Any, given: Mapping[UOp, Any]) -> 
 
 
 def _difference(row: _Checked, raw: bytes) -> tuple[Any, Any, Any]:
-    """Where a result differs first, what it is there and what it should be; or None three times."""
+    """Return the first position where a result differs, its value there, and the expected one; or three times None."""
     import numpy as np
     got, store, want = _written(row, raw), row.store, row.want
     same = _close(store.dtype, got, want, _tolerance(store) if store.dtype.is_float else 0.0, row.slack)

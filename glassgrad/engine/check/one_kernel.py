@@ -1,6 +1,7 @@
-"""Run and check one kernel, or one rewrite, by itself. In: a graph and data, as a script has them. Out: maybe a `Bug`.
+"""Run and check one kernel, or one rewrite, by itself. In: a graph and data, from a script. Out: a `Bug`, if it is
+wrong.
 
-For the scripts that reproduce.py writes.
+The scripts that reproduce.py writes call it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["check_alone", "check_rewrite"]
 
 
 def check_alone(ast: UOp, data: Mapping[int, bytes], device: str) -> None:
-    """Compile and run a kernel on a device, on this data by slot, and compare it with the interpreter."""
+    """Compile and run a kernel on a device with this data, given by slot, and compare it with the interpreter."""
     opened = Device[device]
     params = {n.arg.slot: n for n in ast.toposort() if n.op is o.PARAM}
     slots = [Slot(params[i].shape, params[i].dtype, device) if i in params else Slot((), ast.dtype, device)
@@ -50,7 +51,7 @@ def check_alone(ast: UOp, data: Mapping[int, bytes], device: str) -> None:
 
 
 def check_rewrite(sinks: Sequence[UOp], data: Mapping[UOp, bytes], name: str) -> None:
-    """Rewrite a graph by a rule, or by a pass, of this name, and compare what it means before and after."""
+    """Rewrite a graph by the rule or the pass of this name, and compare the values before and after."""
     values = {n: from_storage(raw, n.dtype).reshape(n.shape) for n, raw in data.items()}
     if name in Rule.known:
         after = rewrite(sinks, RuleSet([Rule.known[name]]))

@@ -1,6 +1,6 @@
-"""Write a script that shows a fault of the compiler again. In: a kernel or a rewritten node, and data. Out: a file.
+"""Write a script that reproduces a fault of the compiler. In: a kernel or a rewritten node, and data. Out: a file.
 
-The script has the graph node by node and the data, and needs nothing else of the program that met the fault.
+The script contains the graph, node by node, and the data; it needs nothing else of the program that met the fault.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def data(text):
 
 
 def kernel_script(ast: UOp, data: Mapping[int, bytes], device: str, title: str) -> str:
-    """Write a script that runs one kernel by itself and compares it with the interpreter; the file's name. `data` is
-    what is in the memory of its PARAMs, by slot."""
+    """Write a script that runs one kernel and compares it with the interpreter; return the file's name. `data` is the
+    content of the memory of its PARAMs, by slot."""
     rows = [f"    {slot}: {_packed(content)}," for slot, content in data.items()]
     return _write(title, [*_nodes([ast]), "", "inputs = {", *rows, "}", "",
                           "from glassgrad.engine.check.one_kernel import check_alone", "",
@@ -55,8 +55,8 @@ def kernel_script(ast: UOp, data: Mapping[int, bytes], device: str, title: str) 
 
 
 def rule_script(name: str, before: Sequence[UOp], values: Mapping[UOp, bytes], title: str) -> str:
-    """Write a script that rewrites a graph by one rule, or by a pass where that has no rules, and interprets it before
-    and after; the file's name. `values` are the bytes of its PARAMs."""
+    """Write a script that rewrites a graph by one rule (or by a pass, if that has no rules) and interprets it before
+    and after; return the file's name. `values` are the bytes of its PARAMs."""
     order = toposort(before)
     number = {n: i for i, n in enumerate(order)}
     rows = [f"    {number[n]}: {_packed(content)}," for n, content in values.items() if n in number]
@@ -76,7 +76,7 @@ def _write(title: str, lines: list[str]) -> str:
 
 
 def _nodes(roots: Sequence[UOp]) -> list[str]:
-    """A line for each node, sources first."""
+    """Return a line of Python for each node, sources first."""
     order = toposort(roots)
     number = {n: i for i, n in enumerate(order)}
     lines = []
@@ -91,7 +91,7 @@ def _nodes(roots: Sequence[UOp]) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """A node's argument as Python."""
+    """Return a node's argument as Python."""
     if isinstance(value, Op):
         return f"ops.{value.name}"
     if isinstance(value, float):
@@ -113,6 +113,6 @@ def _packed(content: bytes) -> str:
 
 
 def _context() -> str:
-    """The settings that decide what kernels a graph becomes, where they are not the default."""
+    """Return the settings that decide which kernels a graph becomes, where they are not the default."""
     changed = [name for name in KERNEL_SETTINGS if getattr(settings, name) != SETTINGS[name].default]
     return ", ".join(f"{name}={getattr(settings, name)!r}" for name in changed)

@@ -1,7 +1,7 @@
-"""The usual data sets as tensors: `X_train, Y_train, X_test, Y_test = nn.datasets.mnist()`.
+"""Load the usual data sets as tensors: `X_train, Y_train, X_test, Y_test = nn.datasets.mnist()`.
 
-In: files found or fetched by `files`. Out: uint8 tensors; divide by 255 to train. `files` says where files are looked
-for, and what happens to a damaged one.
+In: files found or fetched by `files`. Out: uint8 tensors; divide by 255 to train. `files` says where files are
+searched, and what happens to a damaged one.
 """
 
 from __future__ import annotations

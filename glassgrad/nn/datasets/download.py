@@ -42,7 +42,7 @@ def sha256(path: Path) -> str:
 
 
 def download(addresses: Sequence[str], target: Path, checksum: str) -> Path:
-    """Fetch `target` from the first address that gives a file with this SHA-256."""
+    """Fetch `target` from the first address that has a file with this SHA-256."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     failures: list[str] = []
@@ -57,8 +57,8 @@ def download(addresses: Sequence[str], target: Path, checksum: str) -> Path:
                 except (OSError, http.client.HTTPException) as problem:
                     failures.append(f"{address}: {_in_words(problem)}")
                     if isinstance(problem, urllib.error.URLError):
-                        break                                   # no byte came: try the next mirror
-                    continue                                    # it broke off: resume
+                        break                                   # no byte arrived: try the next mirror
+                    continue                                    # the transfer was interrupted: resume
                 found = sha256(part)
                 if found == checksum:
                     os.replace(part, target)
@@ -67,7 +67,7 @@ def download(addresses: Sequence[str], target: Path, checksum: str) -> Path:
                 part.unlink()
                 failures.append(f"{address}: {size:,} bytes with SHA-256 {found[:12]}..., not {checksum[:12]}...")
                 notice(f"{target.name} from {address} has the wrong checksum; removed")
-                if not resumed:                                 # a complete new copy is wrong: give this mirror up
+                if not resumed:                                 # a complete new copy is wrong: try the next mirror
                     break
     raise DownloadError(f"{target.name} could not be downloaded", given="\n".join(failures),
                         expected=f"a file with SHA-256 {checksum}",
@@ -83,7 +83,7 @@ def _in_words(problem: Exception) -> str:
 
 
 def _transfer(address: str, part: Path) -> None:
-    """Append to `part` what is missing of the file at `address`."""
+    """Append to `part` what it lacks of the file at `address`."""
     from tqdm import tqdm  # imported late: only downloads need it
 
     have = part.stat().st_size if part.exists() else 0
@@ -114,7 +114,7 @@ def _transfer(address: str, part: Path) -> None:
 
 @contextmanager
 def _only_one_process(lock: Path) -> Iterator[None]:
-    """A block that one process at a time enters, by a file lock; no lock on Windows."""
+    """Let one process at a time into the block, by a file lock; without a lock on Windows."""
     try:
         import fcntl
     except ImportError:

@@ -1,13 +1,13 @@
 """Find, fetch and check the files of the data sets. In: a data set's name. Out: NumPy arrays, no tensors.
 
-A data set is looked for, in this order, in
+A data set is searched, in this order, in
 
     $GLASSGRAD_DATA                 your own folder, with mnist/, fashion-mnist/, cifar-10-batches-bin/ in it
     the user's cache folder         where downloads go: ~/.cache/glassgrad/data on Linux
     ../shared/data                  next to a checkout of glassgrad
 
-and is otherwise downloaded. Every file is checked against a known SHA-256. A wrong file in our cache is reported,
-removed and downloaded again; one in a folder of yours is reported and left alone, and the search goes on.
+and is otherwise downloaded. Every file is checked against a known SHA-256. A damaged file in our cache is reported,
+removed and downloaded again; one in a folder of yours is reported and left as it is, and the search goes on.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class DataMissingError(GlassgradError, FileNotFoundError):
 
 
 class DataFile(NamedTuple):
-    """One file: `sha256` is that of the published file, `content` that of its unpacked content (so data compressed by
-    another gzip, or not at all, are accepted). Where `sha256` is empty, only size and format are checked."""
+    """One file: `sha256` is the digest of the published file, `content` that of its unpacked content (so that data
+    compressed by another gzip, or not at all, is accepted). If `sha256` is empty, only size and format are checked."""
     name: str
     size: int
     sha256: str
@@ -131,7 +131,7 @@ def digits_arrays() -> Arrays:
 
 
 class DataFolder(NamedTuple):
-    """A folder to search; `ours`: it is our cache, from which damaged files may be removed."""
+    """A folder to search. If it is `ours`, it is our cache, from which damaged files may be removed."""
     path: Path
     ours: bool = False
 
@@ -154,7 +154,7 @@ def data_folders() -> Iterator[DataFolder]:
 
 
 def whereabouts(dataset: DataSet) -> str:
-    """Text that says where this data set would be read from. Looks at names only; reading checks the files."""
+    """Say where this data set would be read from. Looks only at names; reading checks the files."""
     names = {file.name for file in dataset.files}
     for place in data_folders():
         folder = place.path / dataset.folder
@@ -251,9 +251,9 @@ def _fetch(dataset: DataSet, folder: Path) -> None:
     archive = download([mirror + name for mirror in dataset.mirrors], folder.parent / name, dataset.archive.sha256)
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive) as tar:
-        for file in missing:                                # unpacked by exact name, nothing else
+        for file in missing:                                # only files of these exact names are unpacked
             member = tar.extractfile(f"{dataset.folder}/{file.name}")
-            assert member is not None                       # the archive's checksum was right
+            assert member is not None                       # the archive, whose checksum was right, has it
             part = folder / (file.name + ".part")
             part.write_bytes(member.read())
             os.replace(part, folder / file.name)

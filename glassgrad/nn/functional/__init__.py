@@ -1,10 +1,10 @@
-"""PyTorch's torch.nn.functional: its names, its parameters, its order. In: tensors. Out: tensors.
+"""Provide the functions of torch.nn.functional, with PyTorch's names, parameters and order. In: tensors. Out: tensors.
 
     import glassgrad.nn.functional as F
     F.cross_entropy(F.linear(x, weight, bias), target)
 
-Every function calls a tensor's method, whose parameters may be named and ordered otherwise: `F.linear` takes a weight
-of (out, in), as PyTorch's does; `x.linear` one of (in, out).
+Every function calls a tensor's method, whose parameters may have other names or another order: `F.linear` takes a
+weight of (out, in), as PyTorch's does; `x.linear` one of (in, out).
 """
 
 from glassgrad.nn.functional import activations, embeddings, layers, losses, pooling

@@ -1,6 +1,6 @@
-"""torch.nn.functional's activations. In, out: tensors of one shape. `inplace=True` assigns the result to the input too.
+"""Provide the activations of torch.nn.functional. In, out: tensors of one shape.
 
-The formulas are in the tensor's methods of the same names.
+With `inplace=True` the result is assigned to the input too. The formulas are in the tensor's methods of the same names.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-    """x, or negative_slope x where x is negative.
+    """x, or negative_slope * x where x is negative.
 
     >>> leaky_relu(Tensor([-1.0, 2.0]), negative_slope=0.5).tolist()
     [-0.5, 2.0]
@@ -66,7 +66,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
-    """x between two limits."""
+    """x limited to a range."""
     return _given(input, input.hardtanh(min_val, max_val), inplace)
 
 
@@ -87,7 +87,7 @@ def _axis(input: Tensor, dim: int | None) -> int:
 
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None) -> Tensor:
-    """exp(x) over its sum along an axis.
+    """exp(x) divided by its sum along an axis.
 
     >>> softmax(Tensor([[0.0, 0.0]]), dim=1).tolist()
     [[0.5, 0.5]]
@@ -107,7 +107,8 @@ def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
 
 # -- with random numbers -------------------------------------------------------------------------------------
 def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
-    """A sample from a distribution given by logits, softened by tau; `hard` makes it one-hot, its gradient soft."""
+    """A sample from a distribution given by logits, softened by tau. With `hard` it is one-hot, with the gradient of
+    the soft sample."""
     soft = ((logits + Tensor.gumbel(*logits.shape, device=logits.device)) / tau).softmax(dim)
     if not hard:
         return soft
@@ -131,8 +132,8 @@ def _dropped(input: Tensor, p: float, training: bool, drawn_axes: int | None = N
 
 def _dropout_channels(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *,
                       rank: int) -> Tensor:
-    """Drop whole channels: one draw for all space axes. As in PyTorch, three axes are (batch, channels, length) for
-    every rank; else the batch may be left out."""
+    """Drop whole channels: there is one draw for all space axes. As in PyTorch, three axes are (batch, channels,
+    length) for every rank; otherwise the batch may be left out."""
     alone = input.ndim == rank + 1 and input.ndim != 3
     return _given(input, _dropped(input, p, training, 1 if alone else 2), inplace)
 
@@ -141,7 +142,7 @@ dropout1d, dropout2d, dropout3d = for_each_rank("dropout", _dropout_channels)
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
-    """Dropout that keeps mean 0 and variance 1 under selu: dropped values become selu's lower limit, then all are
+    """Dropout that preserves mean 0 and variance 1 under selu: dropped values become selu's lower limit, then all are
     scaled (Klambauer et al., 2017)."""
     return _given(input, _dropped(input, p, training, None, LOWEST_SELU), inplace)
 
@@ -153,7 +154,7 @@ def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False,
 
 def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
           inplace: bool = False) -> Tensor:
-    """A leaky relu whose slope is drawn for each value in training, and otherwise the mean of its limits."""
+    """A leaky relu whose slope is drawn for each value in training, and is the mean of its limits otherwise."""
     drawn = Tensor.uniform(*input.shape, low=lower, high=upper, device=input.device)
     below = input * (drawn if training else (lower + upper) / 2)
     return _given(input, (input >= 0).where(input, below), inplace)

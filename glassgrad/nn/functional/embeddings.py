@@ -1,4 +1,6 @@
-"""torch.nn.functional's embeddings: rows of a table, by index. In: integers and a table. Out: rows, sums of rows."""
+"""Provide the embeddings of torch.nn.functional: rows of a table, by index. In: integers and a table. Out: rows, or
+sums of rows.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,15 @@ from glassgrad.base.errors import InputError
 from glassgrad.nn.functional.fixed_arguments import public_functions
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.tensor.autograd.function import custom_gradient
-from glassgrad.tensor.autograd.gradient_leaves import still_a_leaf
+from glassgrad.tensor.autograd.gradient_leaves import note_former_node
 from glassgrad.tensor.tensor import Tensor
 
 
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
               norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False) -> Tensor:
-    """Rows of a table. The row `padding_idx` gets no gradient. `max_norm` first rescales rows that are looked up and
-    longer, in the table itself. `scale_grad_by_freq` divides the gradient of a row by how often it was looked up.
-    (`sparse` is a layout of gradients; here they are dense.)
+    """Rows of a table. The row `padding_idx` gets no gradient. With `max_norm`, rows that are looked up and have a
+    larger norm are first rescaled, in the table itself. `scale_grad_by_freq` divides the gradient of a row by how often
+    it was looked up. (`sparse` is a layout of gradients; here they are dense.)
 
     >>> embedding(Tensor([1, 0]), Tensor([[1.0, 2.0], [3.0, 4.0]])).tolist()
     [[3.0, 4.0], [1.0, 2.0]]
@@ -72,8 +74,8 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
 
 
 def _limit_norms(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
-    """Rescale rows that are looked up to a norm of at most `max_norm`. The table stays the same leaf, so that earlier
-    lookups pass it their gradients."""
+    """Rescale rows that are looked up to a norm of at most `max_norm`. The table stays the same leaf, so that the
+    gradients of earlier lookups reach it."""
     if max_norm < 0:
         raise InputError("no row is so short", given=f"max_norm={max_norm}", expected="0 or more",
                          fix="leave max_norm out: rows are of any length then")
@@ -82,11 +84,11 @@ def _limit_norms(weight: Tensor, index: Tensor, max_norm: float, norm_type: floa
     table = weight.detach().clone()
     table[picked] = table.index_select(0, picked).renorm(norm_type, 0, max_norm)
     weight.assign(table)
-    still_a_leaf(weight, old)
+    note_former_node(weight, old)
 
 
 def _occurrences(index: Tensor, weight: Tensor) -> Tensor:
-    """How often each index occurs, with a last axis of size 1."""
+    """Return how often each index occurs, with a last axis of size 1."""
     flat = index.flatten()
     counts = Tensor.zeros(weight.shape[0], device=weight.device).scatter_add(0, flat, 1)
     return counts[index].unsqueeze(-1)

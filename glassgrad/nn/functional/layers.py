@@ -1,4 +1,6 @@
-"""torch.nn.functional's layers: products, convolutions, normalizations, tables, attention, shapes. In, out: tensors."""
+"""Provide the layers of torch.nn.functional: products, convolutions, normalizations, tables, attention, shapes. In,
+out: tensors.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Maybe = None)
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Maybe = None,
                                  dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
                                  enable_gqa: bool = False) -> Tensor:
-    """softmax(query key^T scale + mask) value. As in PyTorch, dropout_p drops whether in training or not."""
+    """softmax(query key^T scale + mask) value. As in PyTorch, `dropout_p` is applied in training and otherwise."""
     with Context(TRAINING=int(dropout_p > 0)):
         return query.scaled_dot_product_attention(key, value, attn_mask, dropout_p, is_causal, enable_gqa, scale=scale)
 
@@ -98,7 +100,7 @@ def rms_norm(input: Tensor, normalized_shape: Sizes, weight: Maybe = None, eps: 
 
 
 def _last(input: Tensor, normalized_shape: Sizes) -> tuple[int, ...]:
-    """The last axes, checked to have the sizes of normalized_shape."""
+    """Return the last axes, after checking that they have the sizes of normalized_shape."""
     sizes = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
     if not sizes or tuple(input.shape[-len(sizes):]) != sizes:
         raise ShapeError("the last axes have other sizes", given=f"an input of shape {input.shape}",
@@ -115,14 +117,14 @@ def group_norm(input: Tensor, num_groups: int, weight: Maybe = None, bias: Maybe
 
 
 def _per_channel(values: Maybe, input: Tensor) -> Maybe:
-    """One value for each channel, in a shape that broadcasts over (batch, channels, ...space)."""
+    """Return one value for each channel, in a shape that broadcasts over (batch, channels, ...space)."""
     return None if values is None else values.reshape(1, input.shape[1], *(1,) * (input.ndim - 2))
 
 
 def batch_norm(input: Tensor, running_mean: Maybe, running_var: Maybe, weight: Maybe = None, bias: Maybe = None,
                training: bool = False, momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) for each channel: the batch's statistics in training, which are averaged into
-    the running ones, else the running ones."""
+    """(x - mean) / sqrt(variance + eps) for each channel: in training with the batch's statistics, which are averaged
+    into the running ones; otherwise with the running statistics."""
     if input.dtype.kind != "f":
         input = input.float()
     axes, wide = tuple(axis for axis in range(input.ndim) if axis != 1), input.cast(input.dtype.accumulator)
@@ -180,7 +182,7 @@ def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode:
                 align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
                 antialias: bool = False) -> Tensor:
     """Resize the space axes."""
-    if recompute_scale_factor and scale_factor is not None:       # positions follow from the size, not the factor
+    if recompute_scale_factor and scale_factor is not None:       # positions are computed from the size, not the factor
         factors = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * (input.ndim - 2)
         size, scale_factor = tuple(math.floor(n * f) for n, f in zip(input.shape[2:], factors)), None
     return input.interpolate(size, mode, bool(align_corners), scale_factor, antialias)
@@ -225,7 +227,7 @@ def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Size
 
 def fold(input: Tensor, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0,
          stride: Sizes = 1) -> Tensor:
-    """Put columns back at their windows, summed where they overlap: the transpose of `unfold`."""
+    """Put columns back at their windows, and add them up where windows overlap: the transpose of `unfold`."""
     return input.fold(output_size, kernel_size, dilation, padding, stride)
 
 
@@ -235,7 +237,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor: return input.channel_
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
-    """The input coordinates of each output element under affine maps, for grid_sample."""
+    """The input coordinates of each output element under affine maps, for `grid_sample`."""
     return Tensor.affine_grid(theta, size, align_corners or False)
 
 

@@ -1,6 +1,7 @@
-"""torch.nn.functional's losses. In: predictions and targets. Out: a number, or one per example with reduction="none".
+"""Provide the losses of torch.nn.functional. In: predictions and targets. Out: a number, or one per example with
+reduction="none".
 
-`size_average` and `reduce`, PyTorch's older parameters for `reduction`, are understood too.
+`size_average` and `reduce`, PyTorch's older parameters for `reduction`, are accepted too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Old = bool | None
 
 
 def _reduction(size_average: Old, reduce: Old, reduction: str) -> str:
-    """The reduction; size_average and reduce, PyTorch's older parameters, override it where they are given."""
+    """Return the reduction; size_average and reduce, PyTorch's older parameters, override it if they are given."""
     if size_average is None and reduce is None:
         return reduction
     return "none" if reduce is False else "sum" if size_average is False else "mean"
@@ -31,7 +32,7 @@ def _reduced(each: Tensor, reduction: str) -> Tensor:
 
 def _weighted(loss: Callable[..., Tensor], target: Tensor, weight: Tensor | None, reduction: str, *settings: Any,
               over_weights: bool = False) -> Tensor:
-    """The reduced loss with each value times its weight; `over_weights` divides a mean by the sum of weights."""
+    """Return the reduced loss with each value times its weight; `over_weights` divides a mean by the sum of weights."""
     if weight is None:
         return loss(target, reduction, *settings)
     total = loss(target, "none", *settings) * weight
@@ -81,8 +82,8 @@ def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float =
 
 def multilabel_margin_loss(input: Tensor, target: Tensor, size_average: Old = None, reduce: Old = None,
                            reduction: str = "mean") -> Tensor:
-    """The sum over targets and other classes of max(0, 1 - input[target] + input), over the number of classes. A row's
-    targets are the classes before its first -1.
+    """The sum over targets and other classes of max(0, 1 - input[target] + input), divided by the number of classes. A
+    row's targets are the classes before its first -1.
 
     >>> multilabel_margin_loss(Tensor([[0.1, 0.2, 0.4, 0.8]]), Tensor([[3, 0, -1, 1]])).numpy().round(4)
     np.float32(0.85)
@@ -130,13 +131,13 @@ def l1_loss(input: Tensor, target: Tensor, size_average: Old = None, reduce: Old
 
 def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0,
                weight: Tensor | None = None) -> Tensor:
-    """Squared up to delta, linear beyond."""
+    """d^2 / 2 for differences d up to delta, delta (|d| - delta / 2) beyond."""
     return _weighted(input.huber_loss, target, weight, reduction, delta, over_weights=True)
 
 
 def smooth_l1_loss(input: Tensor, target: Tensor, size_average: Old = None, reduce: Old = None,
                    reduction: str = "mean", beta: float = 1.0) -> Tensor:
-    """The Huber loss over beta."""
+    """The Huber loss divided by beta."""
     return input.smooth_l1_loss(target, _reduction(size_average, reduce, reduction), beta)
 
 
@@ -182,7 +183,7 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
 
 def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0,
                           size_average: Old = None, reduce: Old = None, reduction: str = "mean") -> Tensor:
-    """1 - cos for pairs that belong together (1), cos above a margin for others (-1)."""
+    """1 - cos for pairs that belong together (target 1), max(0, cos - margin) for others (target -1)."""
     return input1.cosine_embedding_loss(input2, target, margin, _reduction(size_average, reduce, reduction))
 
 

@@ -1,4 +1,4 @@
-"""torch.nn.functional's pools. In: (batch, channels, space...). Out: smaller space."""
+"""Provide the pools of torch.nn.functional. In: (batch, channels, space...). Out: smaller space."""
 
 from __future__ import annotations
 

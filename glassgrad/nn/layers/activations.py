@@ -1,7 +1,7 @@
-"""Activations as layers, for lists of layers. In, out: tensors.
+"""Define activations as layers, for lists of layers. In, out: tensors.
 
-Each calls the function of `nn.functional` whose name it has; its settings are that function's. In a list of layers the
-method of Tensor does as well: `Tensor.relu`.
+Each calls the function of `nn.functional` that has its name and settings. In a list of layers the method of Tensor may
+be used instead: `Tensor.relu`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ReLU6(FunctionLayer, function=F.relu6):
 
 
 class LeakyReLU(FunctionLayer, function=F.leaky_relu):
-    """x where it is positive, else negative_slope x.
+    """x where it is positive, else negative_slope * x.
 
     >>> LeakyReLU(0.5)(Tensor([-1.0, 2.0])).tolist()
     [-0.5, 2.0]
@@ -37,7 +37,7 @@ class LeakyReLU(FunctionLayer, function=F.leaky_relu):
 
 
 class RReLU(FunctionLayer, function=F.rrelu, settings=("lower", "upper", "inplace")):
-    """x where it is positive, else a slope times x; in training each slope is drawn between two limits, otherwise it is
+    """x where it is positive, else a slope times x. In training each slope is drawn between two limits, otherwise it is
     their middle (Xu et al., 2015).
 
     >>> RReLU(0.25, 0.75)(Tensor([-1.0, 2.0])).tolist()
@@ -47,7 +47,7 @@ class RReLU(FunctionLayer, function=F.rrelu, settings=("lower", "upper", "inplac
 
 
 class PReLU(Layer):
-    """x where it is positive, else weight x; the weight is learned, one for all or one per channel (axis 1).
+    """x where it is positive, else weight * x; the weight is learned, one for all channels or one per channel (axis 1).
 
     >>> PReLU()(Tensor([-1.0, 2.0])).tolist()
     [-0.25, 2.0]
@@ -132,7 +132,7 @@ class Tanh(FunctionLayer, function=F.tanh):
 
 
 class Softplus(FunctionLayer, function=F.softplus):
-    """ln(1 + e^(beta x)) / beta; simply x where beta x is above `threshold`.
+    """ln(1 + e^(beta x)) / beta, or x itself where beta x is above `threshold`.
 
     >>> Softplus()(Tensor([100.0])).tolist()
     [100.0]
@@ -156,7 +156,7 @@ class LogSigmoid(FunctionLayer, function=F.logsigmoid):
 
 
 class Hardtanh(FunctionLayer, function=F.hardtanh):
-    """x, but not below min_val nor above max_val.
+    """x limited to the range from min_val to max_val.
 
     >>> Hardtanh()(Tensor([-3.0, 0.5])).tolist()
     [-1.0, 0.5]
@@ -164,7 +164,7 @@ class Hardtanh(FunctionLayer, function=F.hardtanh):
 
 
 class Hardsigmoid(FunctionLayer, function=F.hardsigmoid):
-    """x / 6 + 1/2, but not below 0 nor above 1.
+    """x / 6 + 1/2, limited to the range from 0 to 1.
 
     >>> Hardsigmoid()(Tensor([-9.0, 0.0])).tolist()
     [0.0, 0.5]
@@ -180,7 +180,7 @@ class Hardswish(FunctionLayer, function=F.hardswish):
 
 
 class Hardshrink(FunctionLayer, function=F.hardshrink):
-    """x, but 0 from -lambd to lambd.
+    """x, or 0 where x is between -lambd and lambd.
 
     >>> Hardshrink()(Tensor([-0.25, 2.0])).tolist()
     [0.0, 2.0]
@@ -188,7 +188,7 @@ class Hardshrink(FunctionLayer, function=F.hardshrink):
 
 
 class Softshrink(FunctionLayer, function=F.softshrink):
-    """x moved towards 0 by lambd; 0 from -lambd to lambd.
+    """x moved towards 0 by lambd, or 0 where x is between -lambd and lambd.
 
     >>> Softshrink()(Tensor([-0.25, 2.0])).tolist()
     [0.0, 1.5]

@@ -1,4 +1,6 @@
-"""Attention with several heads. In: queries, keys, values (time, batch, size). Out: values averaged by similarity."""
+"""Define attention with several heads. In: queries, keys, values (time, batch, size). Out: values averaged by
+similarity.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ class MultiheadAttention(Layer):
             v = v.cat(self.bias_v.expand(v.shape[0], 1, -1), dim=1)
         if self.add_zero_attn:
             k, v = k.pad((0, 0, 0, 1)), v.pad((0, 0, 0, 1))
-        if mask is not None and mask.shape[-1] < k.shape[1]:                      # appended keys are visible to all
+        if mask is not None and mask.shape[-1] < k.shape[1]:                      # appended keys are never masked
             mask = mask.pad((0, k.shape[1] - mask.shape[-1]))
         q, k, v = (self._heads(x) for x in (q, k, v))                             # (batch, heads, time, size / heads)
         if need_weights:
@@ -106,7 +108,7 @@ class MultiheadAttention(Layer):
 
     def _mask(self, q: Tensor, k: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None,
               is_causal: bool) -> Tensor | None:
-        """All masks as one, to be added to scores of (batch, heads, queries, keys)."""
+        """Combine all masks into one, to be added to scores of (batch, heads, queries, keys)."""
         batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
         total: Tensor | None = None
         if is_causal and attn_mask is None:
@@ -129,7 +131,7 @@ class MultiheadAttention(Layer):
 
 
 def _additive(mask: Tensor, beside: Tensor) -> Tensor:
-    """A bool mask as 0 and -infinity; a float mask as it is."""
+    """Return a bool mask as 0 and -infinity, and a float mask as it is."""
     if mask.dtype is dtypes.bool:
         return mask.where(Tensor.full((), -math.inf, device=beside.device, dtype=beside.dtype), 0.0)
     return mask.cast(beside.dtype)

@@ -1,4 +1,4 @@
-"""Convolutions and their transposes over one, two or three space axes. In, out: (batch, channels, ...space).
+"""Define convolutions and their transposes over one, two or three space axes. In, out: (batch, channels, ...space).
 
 The batch axis may be left out, as in PyTorch.
 """
@@ -27,7 +27,7 @@ class _ChannelWindows:
 
     def _set_sizes(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes, dilation: Sizes,
                    groups: int) -> None:
-        """Set channels and windows. `Conv2d` and `ConvTranspose2d` take the rank of their kernel_size."""
+        """Set channels and windows. `Conv2d` and `ConvTranspose2d` take their rank from kernel_size."""
         if self.rank == 2 and not isinstance(kernel_size, int) and len(kernel_size) in (1, 2, 3):
             self.rank = len(kernel_size)
         self.kernel_size = each(kernel_size, self.rank, "kernel_size", 1)
@@ -69,7 +69,7 @@ class _Convolution(_ChannelWindows, Layer):
         self._set_parameters(out_channels, in_channels // groups, bias)
 
     def _pads(self, padding: Sizes | str) -> tuple[int, ...]:
-        """Padding as (left, right, top, bottom, ...) from the last axis backward."""
+        """Return padding as (left, right, top, bottom, ...) from the last axis backward."""
         if isinstance(padding, str):
             pads: tuple[int, ...] = padding_in_numbers(padding, self.kernel_size, self.stride, self.dilation)
             return pads
@@ -140,7 +140,7 @@ class _TransposedConvolution(_ChannelWindows, Layer):
                                   self.dilation)
 
     def _extra(self, x: Tensor, output_size: Sequence[int]) -> tuple[int, ...]:
-        """The output_padding that gives a requested output size."""
+        """Return the output_padding that gives a requested output size."""
         wanted = tuple(output_size)[-self.rank:]
         least = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in
                  zip(x.shape[-self.rank:], self.stride, self.padding, self.dilation, self.kernel_size)]
@@ -153,7 +153,8 @@ class _TransposedConvolution(_ChannelWindows, Layer):
 
 
 class ConvTranspose2d(_TransposedConvolution, rank=2):
-    """The transpose of a convolution: each input spreads over a kernel; `weight` is (in, out / groups, ...kernel).
+    """The transpose of a convolution: each input element adds a kernel to the output; `weight` is (in, out / groups,
+    ...kernel).
 
     >>> layer = ConvTranspose2d(3, 8, kernel_size=2, stride=2)
     >>> layer(Tensor.ones(2, 3, 5, 7)).shape, layer.weight.shape

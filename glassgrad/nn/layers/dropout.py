@@ -1,4 +1,5 @@
-"""Dropout: in training random values become 0, and the others are scaled so that the mean stays. In, out: tensors.
+"""Define dropout: in training random values become 0, and the others are scaled so that the mean is preserved. In, out:
+tensors.
 
 `Tensor.train()` switches it on. Each call draws new numbers.
 """
@@ -15,13 +16,13 @@ from glassgrad.tensor.tensor import Tensor
 
 
 class _Dropout(Layer):
-    """The base: calls a function of `nn.functional` that drops values with probability p, in training."""
+    """The base class: calls a function of `nn.functional` that drops values with probability p, in training."""
     shows = ("p",)
     drop: Callable[..., Tensor]                     # a function of nn.functional
-    least_axes, instead = 0, ""                     # minimum rank of an input, and the layer to use below that
+    least_axes, instead = 0, ""                     # minimum rank of an input, and the layer to use for a lower rank
 
     def __init__(self, p: float = 0.5, inplace: bool = False):
-        checks.share("Dropout", "dropout needs a probability", "write Dropout(0.5), for example", p=p)
+        checks.fraction("Dropout", "dropout needs a probability", "write Dropout(0.5), for example", p=p)
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
@@ -66,7 +67,7 @@ class Dropout3d(_Dropout, drop=staticmethod(F.dropout3d), least_axes=3, instead=
 
 class AlphaDropout(_Dropout, drop=staticmethod(F.alpha_dropout)):
     """Dropout for `SELU`: in training, dropped values get SELU's lowest value, and all are shifted and scaled so that
-    mean 0 and variance 1 stay (Klambauer et al., 2017).
+    mean 0 and variance 1 are preserved (Klambauer et al., 2017).
 
     >>> AlphaDropout(0.5)(Tensor([1.0, 2.0])).tolist()
     [1.0, 2.0]

@@ -1,4 +1,4 @@
-"""Embeddings: vectors looked up by index. In: integers of any shape. Out: a vector for each, or for each bag."""
+"""Define embeddings: vectors looked up by index. In: integers of any shape. Out: a vector for each, or for each bag."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from glassgrad.tensor.tensor import Tensor
 
 class Embedding(Layer):
     """Row i of `weight` for each index i. The row `padding_idx` starts as zeros and gets no gradient. With `max_norm`,
-    rows that are looked up and longer (in the norm `norm_type`) are rescaled in `weight` itself.
-    `scale_grad_by_freq` divides a row's gradient by how often it was looked up. `sparse`, a layout of gradients, has
-    no effect.
+    rows that are looked up and have a larger norm (`norm_type`) are rescaled in `weight` itself. `scale_grad_by_freq`
+    divides a row's gradient by how often it was looked up. `sparse`, a layout of gradients, has no effect.
 
     >>> layer = Embedding(10, 4)
     >>> layer(Tensor([[1, 2, 3]])).shape, layer.weight.shape
@@ -41,7 +40,7 @@ class Embedding(Layer):
 
     @classmethod
     def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, *settings: Any, **named: Any) -> Any:
-        """A layer with the given table, trained further if not `freeze`. The other settings are those of the
+        """A layer with the given table, which is trained further unless `freeze`. The other settings are those of the
         constructor.
 
         >>> Embedding.from_pretrained(Tensor([[1.0, 2.0], [3.0, 4.0]]))(Tensor([1])).tolist()

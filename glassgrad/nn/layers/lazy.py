@@ -1,7 +1,8 @@
-"""Layers that take their number of input channels or features from the first input. In, out: as the other layers.
+"""Define layers that take their number of input channels or features from the first input. In, out: as the other
+layers.
 
-`LazyLinear(4)` becomes a `Linear(n, 4)`, class included, at its first call, where n is the size of the input's axis.
-It has no weights before, so call the model once before its parameters are collected for an optimizer or a file.
+`LazyLinear(4)` becomes a `Linear(n, 4)`, class included, at its first call, where n is the size of the input's axis. It
+has no weights before that, so call the model once before its parameters are collected for an optimizer or a file.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class _Lazy(Layer):
         return self
 
     def _size(self, x: Tensor) -> int:
-        """The number of input channels or features; channels are the axis before the space axes, if `rank` is set."""
+        """Return the number of input channels or features; with `rank` set, channels are the axis before the space
+        axes."""
         if not self.rank:
             return x.shape[self.axis]
         self._check_space(x)

@@ -1,4 +1,4 @@
-"""Linear layers: x times a matrix. In, out: tensors whose last axis is the features."""
+"""Define linear layers: x times a matrix. In, out: tensors whose last axis has the features."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Normalization, as layers: by the statistics of a batch, or of each example by itself. In, out: tensors.
+"""Define normalization layers: by the statistics of a batch, or of each example by itself. In, out: tensors.
 
-Batch norm, in training, uses the batch's mean and variance and averages them into the running ones, which are used
-otherwise; `Tensor.train()` switches. The others normalize over an example's last axes, its channels or groups of them.
+In training, batch norm uses the batch's mean and variance and averages them into the running ones; otherwise it uses
+the running ones. `Tensor.train()` switches. The other layers normalize over an example's last axes, its channels or
+groups of them.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from glassgrad.tensor.tensor import Tensor
 
 # -- by the statistics of a batch ----------------------------------------------------------------------------
 class BatchNorm(Layer):
-    """(x - mean) / sqrt(variance + eps) weight + bias for each channel (axis 1). `momentum` is the share of the
-    newest batch in the running statistics; None averages all batches equally. The arguments may also come in
-    tinygrad's order: size, eps, affine, track_running_stats, momentum.
+    """(x - mean) / sqrt(variance + eps) weight + bias for each channel (axis 1). `momentum` is the weight of the newest
+    batch in the running statistics; None averages all batches equally. The arguments may also come in tinygrad's order:
+    size, eps, affine, track_running_stats, momentum.
 
     >>> layer = BatchNorm(3)
     >>> with Tensor.train():
@@ -45,7 +46,7 @@ class BatchNorm(Layer):
             running_statistics(num_features if track_running_stats else None)
 
     def calc_stats(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean and (biased) variance to normalize with: the batch's in training, else the running ones."""
+        """Return the mean and (biased) variance to normalize with: the batch's in training, else the running ones."""
         if not settings.TRAINING and self.running_mean is not None and self.running_var is not None:
             return self.running_mean, self.running_var
         axes = tuple(i for i in range(x.ndim) if i != 1)
@@ -56,7 +57,7 @@ class BatchNorm(Layer):
         mean, variance = self.calc_stats(x.cast(x.dtype.accumulator))
         if settings.TRAINING and self.track_running_stats:
             self._track(mean, variance, x.numel() // self.num_features)
-        has_own = type(self).calc_stats is not BatchNorm.calc_stats            # overridden by a subclass
+        has_own = type(self).calc_stats is not BatchNorm.calc_stats            # a subclass overrides it
         if has_own or not settings.TRAINING and self.track_running_stats:
             return F.batch_norm(x, mean, variance, self.weight, self.bias, eps=self.eps)
         return F.batch_norm(x, None, None, self.weight, self.bias, eps=self.eps)        # by the batch's statistics
@@ -158,7 +159,7 @@ class RMSNorm(Layer):
 
 
 class GroupNorm(Layer):
-    """Each group of neighbouring channels of an example normalized by its own mean and variance.
+    """Each group of neighbouring channels of an example is normalized by its own mean and variance.
 
     >>> GroupNorm(2, 6)(Tensor.randn(4, 6, 5)).shape
     (4, 6, 5)
@@ -208,8 +209,8 @@ class _TrackedInstanceNorm(Layer):
 
 
 class InstanceNorm(_TrackedInstanceNorm):
-    """Each channel of an example normalized by its own mean and variance over space. PyTorch's layers with a number in
-    their name also take one example without a batch.
+    """Each channel of an example is normalized by its own mean and variance over space. PyTorch's layers with a number
+    in their name also take one example without a batch.
 
     >>> InstanceNorm(3)(Tensor.randn(2, 3, 4, 5)).shape
     (2, 3, 4, 5)
@@ -221,8 +222,8 @@ class InstanceNorm(_TrackedInstanceNorm):
 
 
 class InstanceNorm2d(_TrackedInstanceNorm, rank=2):
-    """`InstanceNorm` with PyTorch's settings: no weight and bias unless `affine`, running
-    statistics with `track_running_stats`.
+    """`InstanceNorm` with PyTorch's settings: weight and bias only with `affine`, running statistics with
+    `track_running_stats`.
 
     >>> InstanceNorm2d(3).weight is None, InstanceNorm2d(3, affine=True).weight.shape
     (True, (3,))

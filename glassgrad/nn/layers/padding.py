@@ -1,8 +1,8 @@
-"""Padding as layers: elements added at both ends of the space axes. In, out: (batch, channels, ...space), perhaps
-without batch.
+"""Define padding as layers: elements added at both ends of the space axes. In, out: (batch, channels, ...space); the
+batch may be left out.
 
-`padding` is one number for all sides, or (left, right, top, bottom, front, back), from the last axis backward, as
-`Tensor.pad` takes it; negative numbers crop.
+`padding` is one number for all sides, or (left, right, top, bottom, front, back), from the last axis backward, as in
+`Tensor.pad`; negative numbers crop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from glassgrad.tensor.tensor import Tensor
 
 
 def _sizes(layer: Any, padding: int | Sequence[int]) -> tuple[int, ...]:
-    """The padding at both ends of each axis of space."""
+    """Return the padding at both ends of each space axis."""
     sizes = (padding,) * (2 * layer.rank) if whole(padding) is not None else \
         tuple(padding) if isinstance(padding, (tuple, list)) else ()
     if len(sizes) != 2 * layer.rank or any(whole(n) is None for n in sizes):

@@ -1,4 +1,6 @@
-"""Pools as layers: the maximum or mean of windows. In, out: (batch, channels, ...space), perhaps without batch."""
+"""Define pools as layers: the maximum or mean of windows. In, out: (batch, channels, ...space); the batch may be left
+out.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from glassgrad.nn.modules.layer import FunctionLayer
 from glassgrad.tensor.tensor import Tensor
 
 _SHOWN = "kernel_size", "stride", "padding"
-# the rank of windows is the length of `kernel_size`; the constructor has the last two settings in another order
+# the length of `kernel_size` is the rank; unlike in the function, `return_indices` comes before `ceil_mode`
 _MAX: Any = {"function": F.max_pool2d, "shows": _SHOWN,
              "settings": (*_SHOWN, "dilation", "return_indices", "ceil_mode")}
 _UNPOOL: Any = {"function": F.max_unpool2d, "settings": _SHOWN}
@@ -48,7 +50,7 @@ class _WithOutputSize:
 
 
 class MaxUnpool2d(_WithOutputSize, FunctionLayer, rank=2, **_UNPOOL):
-    """Values back at the indices that `MaxPool2d(.., return_indices=True)` gave, zeros elsewhere.
+    """Values put back at the indices that `MaxPool2d(.., return_indices=True)` returned, with zeros elsewhere.
 
     >>> pool, back = MaxPool2d(2, return_indices=True), MaxUnpool2d(2)
     >>> back(*pool(Tensor([[[[1.0, 2.0], [3.0, 4.0]]]]))).tolist()
@@ -98,7 +100,7 @@ class AvgPool3d(FunctionLayer, rank=3, function=F.avg_pool2d, shows=_SHOWN):
 
 
 class AdaptiveAvgPool2d(FunctionLayer, function=F.adaptive_avg_pool2d, rank=2):
-    """The mean of `output_size` nearly equal parts, along each space axis; None keeps an axis.
+    """The mean of `output_size` nearly equal parts along each space axis; None keeps an axis.
 
     >>> AdaptiveAvgPool2d(1)(Tensor.ones(2, 3, 5, 7)).shape, AdaptiveAvgPool2d((2, None))(Tensor.ones(2, 3, 5, 7)).shape
     ((2, 3, 1, 1), (2, 3, 2, 7))
@@ -122,7 +124,7 @@ class AdaptiveAvgPool3d(FunctionLayer, function=F.adaptive_avg_pool3d, rank=3):
 
 
 class AdaptiveMaxPool2d(FunctionLayer, function=F.adaptive_max_pool2d, rank=2, shows=("output_size",)):
-    """The largest value of `output_size` nearly equal parts, along each space axis. `return_indices` also returns the
+    """The largest value of `output_size` nearly equal parts along each space axis. `return_indices` also returns the
     flat index of each in space.
 
     >>> AdaptiveMaxPool2d(1)(Tensor.ones(2, 3, 5, 7)).shape
@@ -172,7 +174,7 @@ class LPPool3d(FunctionLayer, rank=3, function=F.lp_pool2d):
 
 class Upsample(FunctionLayer, function=layers.interpolate, shows=("size", "scale_factor", "mode"), settings=(
         "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor")):
-    """Space resized to `size`, or by `scale_factor`.
+    """The space axes resized to `size`, or by `scale_factor`.
 
     >>> Upsample(scale_factor=2)(Tensor([[[1.0, 3.0]]])).tolist()
     [[[1.0, 1.0, 3.0, 3.0]]]

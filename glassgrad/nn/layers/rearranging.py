@@ -1,4 +1,4 @@
-"""Reshaping as layers: flattening, channels to pixels, windows. In, out: tensors."""
+"""Define reshaping as layers: flattening, channels to pixels, windows. In, out: tensors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PixelShuffle(FunctionLayer, function=F.pixel_shuffle):
 
 
 class PixelUnshuffle(FunctionLayer, function=F.pixel_unshuffle):
-    """`PixelShuffle` undone.
+    """The inverse of `PixelShuffle`.
 
     >>> PixelUnshuffle(2)(Tensor.ones(1, 2, 6, 8)).shape
     (1, 8, 3, 4)

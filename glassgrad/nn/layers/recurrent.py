@@ -1,9 +1,9 @@
-"""Recurrent networks: the cells RNN, LSTM and GRU, which take one step, and the layers, which take all. In: an input
+"""Define recurrent networks: the cells RNN, LSTM and GRU, which do one step, and the layers, which do all. In: an input
 and a state, or a sequence (time, batch, size). Out: the next state, or every output and the last state.
 
 Gates are stacked along a weight's rows, in PyTorch's order. The inputs of all steps are multiplied at once; the steps
-themselves are sequential. Several layers, both directions and dropout between layers are as in PyTorch, and so are the
-names of the parameters (`weight_ih_l0_reverse`). The batch may be left out.
+themselves are sequential. Several layers, both directions and dropout between layers work as in PyTorch, and parameters
+have the same names (`weight_ih_l0_reverse`). The batch may be left out.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from glassgrad.tensor import checks
 from glassgrad.tensor.recurrence import states_of_steps
 from glassgrad.tensor.tensor import Tensor
 
-MOST_LAYERS = 10_000        # more are surely a mistake, and would take hours to make
+MOST_LAYERS = 10_000        # more are most likely a mistake, and would take hours to create
 
 
 # -- the formulas --------------------------------------------------------------------------------------------------
 def nonlinearity_of(name: str) -> Callable[[Tensor], Tensor]:
-    """The nonlinearity of this name.
+    """Return the nonlinearity with this name.
 
     >>> nonlinearity_of("relu")(Tensor([-1.0])).tolist()
     [0.0]
@@ -86,7 +86,7 @@ class _Cell(Layer):
         self.bias_hh = uniform_within(bound, rows) if bias else None
 
     def _halves(self, x: Tensor, h: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """W_ih x + b_ih, W_hh h + b_hh, and the state h (zeros if there is none)."""
+        """Return W_ih x + b_ih, W_hh h + b_hh, and the state h (zeros if there is none)."""
         if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
             self._refuse(x, f"(batch, {self.input_size}) or ({self.input_size},)",
                          "check input_size; for whole sequences use the layer without Cell")
@@ -150,7 +150,7 @@ class GRUCell(_Cell):
 
 # -- layers --------------------------------------------------------------------------------------------------------
 class _Recurrent(Layer):
-    """The base of recurrent layers: stacks layers and directions; a subclass gives one step."""
+    """The base of recurrent layers: stacks layers and directions; a subclass defines one step."""
     shows: tuple[str, ...] = ("input_size", "hidden_size", "num_layers", "bidirectional")
     gates, states = 1, 1
 
@@ -179,7 +179,7 @@ class _Recurrent(Layer):
                     setattr(self, f"{name}_l{layer}{direction}", uniform_within(bound, *shape))
 
     def _step(self, seen: Tensor, recalled: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The next state; its first part is the output."""
+        """Return the next state, whose first part is the output."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Any]:
@@ -202,7 +202,8 @@ class _Recurrent(Layer):
         return states[0], tuple([s[0 if backwards else -1] for s in states])
 
     def _run(self, x: Tensor, start: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Run all layers: the output, with the axes of the input, and the last state of every layer and direction."""
+        """Run all layers; return the output, with the axes of the input, and the last state of every layer and
+        direction."""
         axis = 0 if not self.batch_first or x.ndim == 2 else 1
         if x.ndim not in (2, 3) or x.shape[-1] != self.input_size or x.shape[axis] == 0:
             order = "batch, time" if self.batch_first else "time, batch"
@@ -226,7 +227,7 @@ class _Recurrent(Layer):
         return (seq.transpose(0, 1) if self.batch_first else seq), ends
 
     def _start(self, seq: Tensor, given: tuple[Tensor, ...] | None, lone: bool) -> tuple[Tensor, ...]:
-        """The state before the first step: (layers * directions, batch, size) for each part of the state."""
+        """Return the state before the first step: (layers * directions, batch, size) for each part of the state."""
         shapes = [(self.num_layers * len(self.directions), seq.shape[1], size)
                   for size in (self.out_size, self.hidden_size)[:self.states]]
         if given is None:

@@ -1,8 +1,8 @@
-"""Layers one after another. In: layers or functions. Out: one layer whose parameters are named `0.weight`,
-`1.bias`, ...
+"""Define layers that run one after another. In: layers or functions. Out: one layer whose parameters are named
+`0.weight`, `1.bias`, ...
 
-A plain list does as well: `x.sequential([layer, Tensor.relu, layer])`, and a list as an attribute is found by
-`nn.state`.
+A plain list may be used instead: `x.sequential([layer, Tensor.relu, layer])`, and `nn.state` finds a list that is an
+attribute.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Sequential(Layer):
         if not callable(layer):
             raise InputError("Sequential needs layers to call", given=f"{layer!r} of type {type(layer).__name__}",
                              expected="layers or functions", fix="check the list of layers")
-        vars(self)[name] = layer    # by name, so that nn.state calls the parameters as PyTorch does
+        vars(self)[name] = layer    # as attributes, so that parameters have the same names as in PyTorch
 
     def forward(self, x: Any) -> Any:
         for layer in self:
@@ -55,7 +55,7 @@ class Sequential(Layer):
         return len(self._layers())
 
     def _layers(self) -> dict[str, Any]:
-        """The layers by name: all attributes but `training`."""
+        """Return the layers by name: all attributes except `training`."""
         return {name: layer for name, layer in vars(self).items() if name != "training"}
 
     def __getitem__(self, at: int | slice) -> Any:

@@ -1,4 +1,5 @@
-"""Transformers (Vaswani et al., 2017): layers of attention and two linear maps, stacks of them, encoder and decoder.
+"""Define transformers (Vaswani et al., 2017): layers of attention and two linear maps, stacks of them, encoder and
+decoder.
 
 In, out: (time, batch, size), or batch first.
 
@@ -21,7 +22,7 @@ from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.state.state_dict import get_state_dict
 from glassgrad.tensor.tensor import Tensor
 
-MOST_LAYERS = 10_000        # more are surely a mistake, and would take hours to make
+MOST_LAYERS = 10_000        # more are most likely a mistake, and would take hours to create
 
 Activation = str | Callable[[Tensor], Tensor]
 Mask = Tensor | None
@@ -37,7 +38,7 @@ class _Block(Layer):
                  norm_first: bool = False, bias: bool = True):
         if isinstance(activation, str) and activation not in ("relu", "gelu"):
             raise InputError("a transformer has one of two activations by name", given=f"activation={activation!r}",
-                             expected='"relu", "gelu", or a function', fix="hand in the function: Tensor.silu")
+                             expected='"relu", "gelu", or a function', fix="pass the function: Tensor.silu")
         self.d_model, self.nhead, self.norm_first = d_model, nhead, norm_first
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first)
         if self.norms == 3:
@@ -57,7 +58,7 @@ class _Block(Layer):
         return self.dropout(self.linear2(self.dropout(self.activation(self.linear1(x)))))
 
     def _residual(self, x: Tensor, parts: list[Callable[[Tensor], Tensor]]) -> Tensor:
-        """x = norm(x + part(x)) for each part, or x + part(norm(x)) with `norm_first`."""
+        """Return x = norm(x + part(x)) for each part, or x + part(norm(x)) with `norm_first`."""
         for n, part in enumerate(parts, 1):
             norm = getattr(self, f"norm{n}")
             x = x + part(norm(x)) if self.norm_first else norm(x + part(x))
@@ -65,7 +66,7 @@ class _Block(Layer):
 
 
 class TransformerEncoderLayer(_Block):
-    """Self-attention, then two linear maps; each added to its input and normalized.
+    """Self-attention, then two linear maps; the result of each is added to its input and normalized.
 
     >>> TransformerEncoderLayer(d_model=8, nhead=2, dim_feedforward=16)(Tensor.ones(5, 3, 8)).shape
     (5, 3, 8)
@@ -119,7 +120,7 @@ class TransformerEncoder(_Stack):
     """
     def __init__(self, encoder_layer: Any, num_layers: int, norm: Any = None, enable_nested_tensor: bool = True,
                  mask_check: bool = True):
-        super().__init__(encoder_layer, num_layers, norm)       # PyTorch's last two only choose a faster path
+        super().__init__(encoder_layer, num_layers, norm)       # the last two arguments only choose a path in PyTorch
 
     def forward(self, src: Tensor, mask: Mask = None, src_key_padding_mask: Mask = None,
                 is_causal: bool | None = None) -> Tensor:

@@ -1,8 +1,8 @@
-"""Losses and distances as layers: loss = CrossEntropyLoss()(predictions, targets). In: predictions and targets, or
-pairs of tensors. Out: one number, or one per example with reduction="none".
+"""Define losses and distances as layers: loss = CrossEntropyLoss()(predictions, targets). In: predictions and targets,
+or pairs of tensors. Out: one number, or one per example with reduction="none".
 
-Each calls the function of `nn.functional` that has the formula; its settings are that function's. The adaptive
-softmax over many classes, rare ones in clusters, is a loss with parameters.
+Each calls the function of `nn.functional` that has its formula and settings. The adaptive softmax over many classes,
+with rare ones in clusters, is a loss with parameters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from glassgrad.tensor.tensor import Tensor
 
 # -- classes -------------------------------------------------------------------------------------------------
 class NLLLoss(FunctionLayer, function=F.nll_loss):
-    """Minus the log-probability of each target class; classes are axis 1, and `weight` says how much each counts.
+    """Minus the log-probability of each target class; classes are axis 1, and `weight` is the weight of each class.
 
     >>> NLLLoss()(Tensor([[0.0, -2.0]]), Tensor([1])).item()
     2.0
@@ -28,8 +28,8 @@ class NLLLoss(FunctionLayer, function=F.nll_loss):
 
 
 class CrossEntropyLoss(FunctionLayer, function=F.cross_entropy):
-    """Minus the log-probability of the targets, from scores before softmax; classes are axis 1, and `weight` says how
-    much each counts.
+    """Minus the log-probability of the targets, from scores before softmax; classes are axis 1, and `weight` is the
+    weight of each class.
 
     >>> round(CrossEntropyLoss()(Tensor([[0.0, 0.0]]), Tensor([1])).exp().item(), 6)
     2.0
@@ -37,7 +37,7 @@ class CrossEntropyLoss(FunctionLayer, function=F.cross_entropy):
 
 
 class BCELoss(FunctionLayer, function=F.binary_cross_entropy):
-    """-(y ln p + (1 - y) ln(1 - p)) for probabilities p; `weight` says how much each example counts.
+    """-(y ln p + (1 - y) ln(1 - p)) for probabilities p; `weight` is the weight of each example.
 
     >>> BCELoss()(Tensor([1.0, 0.0]), Tensor([1.0, 0.0])).item()
     0.0
@@ -53,7 +53,7 @@ class BCEWithLogitsLoss(FunctionLayer, function=F.binary_cross_entropy_with_logi
 
 
 class MultiMarginLoss(FunctionLayer, function=F.multi_margin_loss):
-    """The mean over the other classes of max(0, margin - x[target] + x)^p; `weight` says how much each class counts.
+    """The mean over the other classes of max(0, margin - x[target] + x)^p; `weight` is the weight of each class.
 
     >>> MultiMarginLoss()(Tensor([[0.0, 2.0]]), Tensor([0])).item()
     1.5
@@ -61,7 +61,7 @@ class MultiMarginLoss(FunctionLayer, function=F.multi_margin_loss):
 
 
 class MultiLabelMarginLoss(FunctionLayer, function=F.multilabel_margin_loss):
-    """`MultiMarginLoss` for several classes a row: those before the first -1 of the target.
+    """`MultiMarginLoss` for several classes per row: those before the first -1 of the target.
 
     >>> MultiLabelMarginLoss()(Tensor([[0.0, 2.0]]), Tensor([[0, -1]])).item()
     1.5
@@ -69,7 +69,7 @@ class MultiLabelMarginLoss(FunctionLayer, function=F.multilabel_margin_loss):
 
 
 class MultiLabelSoftMarginLoss(FunctionLayer, function=F.multilabel_soft_margin_loss):
-    """Binary cross entropy of sigmoid(x), averaged over the classes; `weight` says how much each class counts.
+    """Binary cross entropy of sigmoid(x), averaged over the classes; `weight` is the weight of each class.
 
     >>> round(MultiLabelSoftMarginLoss()(Tensor([[0.0, 0.0]]), Tensor([[1.0, 0.0]])).exp().item(), 6)
     2.0
@@ -110,7 +110,7 @@ class HuberLoss(FunctionLayer, function=F.huber_loss, settings=("reduction", "de
 
 
 class SmoothL1Loss(FunctionLayer, function=F.smooth_l1_loss):
-    """`HuberLoss` over beta.
+    """`HuberLoss` divided by beta.
 
     >>> SmoothL1Loss("none")(Tensor([0.0, 3.0]), Tensor([1.0, 0.0])).tolist()
     [0.5, 2.5]
@@ -134,8 +134,8 @@ class SoftMarginLoss(FunctionLayer, function=F.soft_margin_loss):
 
 
 class PoissonNLLLoss(FunctionLayer, function=F.poisson_nll_loss, shows=("log_input", "reduction")):
-    """e^x - target x, or x - target ln(x + eps) for x that is no logarithm; `full` adds Stirling's estimate of
-    ln(target!) where the target is above 1.
+    """e^x - target x, or, without `log_input`, x - target ln(x + eps); `full` adds Stirling's estimate of ln(target!)
+    where the target is above 1.
 
     >>> PoissonNLLLoss()(Tensor([0.0]), Tensor([5.0])).item()
     1.0
@@ -168,7 +168,7 @@ class PairwiseDistance(FunctionLayer, function=F.pairwise_distance):
 
 
 class CosineEmbeddingLoss(FunctionLayer, function=F.cosine_embedding_loss):
-    """1 - cosine where the target is 1, the cosine above the margin where it is -1.
+    """1 - cosine where the target is 1, max(0, cosine - margin) where it is -1.
 
     >>> CosineEmbeddingLoss()(Tensor([[1.0, 0.0]]), Tensor([[1.0, 0.0]]), Tensor([-1])).item()
     1.0
@@ -192,7 +192,8 @@ class HingeEmbeddingLoss(FunctionLayer, function=F.hinge_embedding_loss):
 
 
 class TripletMarginLoss(FunctionLayer, function=F.triplet_margin_loss, shows=("margin", "p", "swap", "reduction")):
-    """How much nearer an anchor is to a positive than to a negative example: max(0, d(a, p) - d(a, n) + margin).
+    """max(0, d(a, p) - d(a, n) + margin): how much farther an anchor is from a positive example than from a negative
+    one.
 
     >>> TripletMarginLoss()(Tensor([[0.0]]), Tensor([[0.0]]), Tensor([[3.0]])).item()
     0.0
@@ -215,9 +216,10 @@ class Adapted(NamedTuple):
 
 
 class AdaptiveLogSoftmaxWithLoss(Layer):
-    """A first softmax is over the classes below cutoffs[0] and one entry per cluster of the others; each cluster i has
-    another over its classes, from in_features / div_value^i features (Grave et al., 2016). Classes are in order of
-    frequency. Every cluster is computed for every example: shapes do not depend on values here.
+    """A softmax over many classes, in order of frequency (Grave et al., 2016). A first softmax is over the classes
+    below cutoffs[0] and one entry for each cluster of the others; cluster i has another softmax over its classes, from
+    in_features / div_value^i features. Every cluster is computed for every example, because shapes do not depend on
+    values here.
 
     >>> layer = AdaptiveLogSoftmaxWithLoss(8, 20, cutoffs=[4, 10])
     >>> x = Tensor.randn(3, 8)
@@ -249,7 +251,7 @@ class AdaptiveLogSoftmaxWithLoss(Layer):
         return Adapted(found, -found.mean())
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """The log-probability of every class."""
+        """Return the log-probability of every class."""
         first = self.head(x).log_softmax(-1)
         short = self.cutoffs[0]
         parts = [cluster(x).log_softmax(-1) + first[..., short + i:short + i + 1]
@@ -257,5 +259,5 @@ class AdaptiveLogSoftmaxWithLoss(Layer):
         return first[..., :short].cat(*parts, dim=-1)
 
     def predict(self, x: Tensor) -> Tensor:
-        """The most probable class."""
+        """Return the most probable class."""
         return self.log_prob(x).argmax(-1)

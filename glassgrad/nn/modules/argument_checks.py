@@ -1,8 +1,8 @@
-"""Constructor arguments compared with their annotations, before the constructor runs. In: a class and a call of it.
-Out: nothing, or an InputError that names the argument: given / expected / fix.
+"""Compare constructor arguments with their annotations before the constructor runs. In: a class and a call of it. Out:
+nothing, or an InputError that names the argument: given / expected / fix.
 
-Layers, optimizers and schedules call `check_call` when they are made; where a layer's `forward` or a function of
-`nn.functional` fails, `explain` looks for the wrong argument: none of these needs checks that repeat its annotations.
+Layers, optimizers and schedules call `check_call` when they are made. If a layer's `forward` or a function of
+`nn.functional` fails, `explain` looks for the wrong argument. So none of them needs checks that repeat its annotations.
 Does not depend on any layer.
 """
 
@@ -23,7 +23,7 @@ from glassgrad.tensor.tensor_base import TensorBase
 
 
 def _reads_as(kind: str) -> tuple[Callable[[Any], bool], str]:
-    """A test for a kind of argument of `tensor.checks`, and its description."""
+    """Return a test for a kind of argument of `tensor.checks`, and the words for that kind."""
     words, read = KINDS[kind]
     return lambda value: read(value) is not None, words
 
@@ -31,7 +31,7 @@ def _reads_as(kind: str) -> tuple[Callable[[Any], bool], str]:
 def _iterates(value: Any) -> bool:
     try:
         return iter(value) is not None and not isinstance(value, type)
-    except TypeError:                              # an array without axes has the method that iter() asks for
+    except TypeError:                              # an array without axes has __iter__, but cannot be iterated over
         return False
 
 
@@ -58,7 +58,7 @@ SYNONYMS = {"sz": "num_features", "vocab_size": "num_embeddings", "embed_size": 
 
 @functools.cache
 def signature_of(function: Any) -> inspect.Signature:
-    """The parameters of a function, without `self`.
+    """Return the parameters of a function, without `self`.
 
     >>> signature_of(Tensor.sign)
     <Signature () -> 'Self'>
@@ -69,8 +69,8 @@ def signature_of(function: Any) -> inspect.Signature:
 
 def check_call(cls: Any, signature: inspect.Signature, module: str, args: tuple[Any, ...],
                kwargs: dict[str, Any]) -> None:
-    """Refuse arguments of a constructor that do not fit its signature or its annotations; constructors outside
-    glassgrad are not checked."""
+    """Raise if arguments of a constructor do not fit its signature or its annotations. Constructors outside glassgrad
+    are not checked."""
     if not cls.__init__.__module__.startswith("glassgrad."):
         return
     mistake = wrong_argument(signature, cls.__name__, module, args, kwargs)
@@ -80,7 +80,7 @@ def check_call(cls: Any, signature: inspect.Signature, module: str, args: tuple[
 
 def wrong_argument(signature: inspect.Signature, name: str, module: str, args: tuple[Any, ...],
                    kwargs: dict[str, Any]) -> InputError | None:
-    """The first argument of a call that does not fit the parameters, as an error; None where all fit."""
+    """Return an error about the first argument of a call that does not fit the parameters; None if all fit."""
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as refusal:
@@ -101,7 +101,7 @@ def wrong_argument(signature: inspect.Signature, name: str, module: str, args: t
 
 
 def plain(value: Any) -> Any:
-    """NumPy's integers as Python's, other values as they are.
+    """Return NumPy's integers as Python's, and other values as they are.
 
     >>> import numpy as np
     >>> plain(np.int64(3)), plain(2.5)
@@ -117,7 +117,8 @@ FAILURES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError)
 
 def explain(problem: Exception, function: Any, name: str, module: str, args: tuple[Any, ...],
             kwargs: dict[str, Any]) -> None:
-    """Raise what is wrong with a call that failed, unless the error says it already, or all arguments fit."""
+    """Raise an error that says what is wrong with a call that failed, unless the present error already says it, or all
+    arguments fit."""
     mistake = None if isinstance(problem, GlassgradError) else wrong_argument(
         signature_of(function), name, module, args, kwargs)
     if mistake is not None:
@@ -125,7 +126,7 @@ def explain(problem: Exception, function: Any, name: str, module: str, args: tup
 
 
 def explained(function: Callable[..., Any], module: str) -> Callable[..., Any]:
-    """The function; where it fails because of an argument, the error names it.
+    """Wrap a function so that, if it fails because of an argument, the error names that argument.
 
     >>> def half(x: float): return x / 2
     >>> explained(half, "examples")(3)
@@ -145,14 +146,15 @@ def explained(function: Callable[..., Any], module: str) -> Callable[..., Any]:
 
 
 def explain_all(module: dict[str, Any], names: Iterable[str], says: str) -> None:
-    """From here on, errors of a module's functions name the argument that they are about."""
+    """Make errors of a module's functions name the argument that they are about, from here on."""
     module.update({name: explained(module[name], says) for name in names if inspect.isfunction(module.get(name))})
 
 
-# -- annotations, read as they are written -------------------------------------------------------------------
+# -- reading annotations -------------------------------------------------------------------------------------
 @functools.cache
 def _admitted(annotation: str) -> list[tuple[Callable[[Any], bool], str]]:
-    """The alternatives of an annotation, each as a test of a value and its words: two of "int | Sequence[int]"."""
+    """Return the alternatives of an annotation, each as a test of a value and its words: two for "int |
+    Sequence[int]"."""
     tree: Any = ast.parse(_ALIASES.get(annotation, annotation), mode="eval").body
     if isinstance(tree, ast.BinOp):
         return [*_admitted(ast.unparse(tree.left)), *_admitted(ast.unparse(tree.right))]
@@ -165,7 +167,7 @@ def _admitted(annotation: str) -> list[tuple[Callable[[Any], bool], str]]:
         return [(test, words)]
     part = ast.unparse(inside.elts[0] if isinstance(inside, ast.Tuple) else inside)      # only the first of several
     words += {"int": " of integers", "float": " of numbers", "Tensor": " of Tensors"}.get(part.partition(" ")[0], "")
-    if name == "Iterable":                          # not looked into, which would use up an iterator
+    if name == "Iterable":                          # items are not checked: that would use up an iterator
         return [(test, words)]
     return [(lambda value: test(value) and all(_matches(item, part) for item in value), words)]
 
@@ -175,7 +177,7 @@ def _matches(value: Any, annotation: str) -> bool:
 
 
 def _words(annotation: str) -> str:
-    """What an annotation admits, as text for messages.
+    """Return what an annotation admits, as text for messages.
 
     >>> _words("int | Sequence[int] | None")
     'an integer or a list of integers or None'

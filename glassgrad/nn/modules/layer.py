@@ -1,6 +1,6 @@
-"""The base of all layers here: calling, repr with settings, and errors that name the layer.
+"""Define the base of all layers: calling, repr with settings, and errors that name the layer.
 
-In: a class with `forward` and a list of settings to show. Out: the same class as a layer. A custom layer needs
+In: a class with `forward` and a list of settings to show. Out: the same class as a layer. A layer of your own needs
 none of this: any object whose attributes are tensors, layers, lists or dictionaries of them is a model.
 """
 
@@ -26,7 +26,7 @@ class LayerType(type):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """The constructor's parameters, for `help()` and the check; those of a FunctionLayer are its settings."""
+        """The constructor's parameters, for `help()` and the check; for a FunctionLayer, its settings."""
         made_by: Any = cls.__init__  # type: ignore[misc]
         takes_settings = inspect.unwrap(made_by) is FunctionLayer.__init__
         return cls.settings if takes_settings else signature_of(made_by)  # type: ignore[attr-defined,no-any-return]
@@ -41,8 +41,8 @@ class LayerType(type):
 
 
 class Layer(Module, metaclass=LayerType):
-    """The base of the layers in `glassgrad.nn`: modules that train when `Tensor.training` says so, until `train()` or
-    `eval()` says it for them.
+    """The base of the layers in `glassgrad.nn`: modules that follow `Tensor.training` until `train()` or `eval()` is
+    called on them.
 
     >>> class Double(Layer):
     ...     shows = ("times",)
@@ -66,11 +66,11 @@ class Layer(Module, metaclass=LayerType):
         try:
             return self._call_in_mode(inputs, options)
         except ShapeError as problem:
-            if getattr(problem, "layer", None) is not None:      # an inner layer has named itself already
+            if getattr(problem, "layer", None) is not None:      # the error names an inner layer already
                 raise
             raise _named(self, problem.what, problem.given, problem.expected, problem.fix, problem.where) from None
         except FAILURES as problem:
-            if type(self).forward.__module__.startswith("glassgrad."):      # not our layer: leave its error alone
+            if type(self).forward.__module__.startswith("glassgrad."):      # errors of a user's layer stay as they are
                 explain(problem, getattr(self, "function", self.forward), type(self).__name__, "nn", inputs, options)
             raise
 
@@ -78,7 +78,7 @@ class Layer(Module, metaclass=LayerType):
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self.shows)})"
 
     def _check_space(self, x: Any) -> None:
-        """Refuse an input that is not (batch, channels, ...space), or without the batch, for this layer's rank."""
+        """Raise unless an input is (batch, channels, ...space), or without the batch, for this layer's rank."""
         if x.ndim not in (self.rank + 1, self.rank + 2):
             self._refuse(x, f"(batch, channels, ...space) with {self.rank} space axes", "reshape the input")
 
@@ -89,7 +89,7 @@ class Layer(Module, metaclass=LayerType):
 
 
 def _named(layer: Layer, what: str, given: str, expected: str, fix: str, where: str) -> ShapeError:
-    """An error that names the layer, its settings, its path in the user's model and its parameters."""
+    """Return an error that names the layer, its settings, its path in the user's model and its parameters."""
     path = path_of(layer)
     held = ", ".join(f"{path + '.' if path else ''}{name} {tensor.shape}" for name, tensor in vars(layer).items()
                      if isinstance(tensor, Tensor))
@@ -104,9 +104,9 @@ def _named(layer: Layer, what: str, given: str, expected: str, fix: str, where: 
 
 class FunctionLayer(Layer):
     """A layer that calls a function of `nn.functional`: `class ELU(FunctionLayer, function=F.elu)`. The function's
-    tensors are the layer's inputs, its other parameters the layer's settings, or those of them that `settings` names.
-    `inplace` is accepted without effect; PyTorch's older parameters for `reduction` are not settings. Where inputs
-    have space axes, settings of windows get one number for each of them.
+    tensors are the layer's inputs, its other parameters (or those that `settings` names) the layer's settings.
+    `inplace` is accepted without effect; PyTorch's older parameters for `reduction` are not settings. If inputs have
+    space axes, settings of windows get one number for each of these.
 
     >>> def scale(input: Tensor, by: float = 2.0) -> Tensor: return input * by
     >>> class Scale(FunctionLayer, function=scale):
@@ -146,10 +146,11 @@ class FunctionLayer(Layer):
 
 
 def _is_setting(p: inspect.Parameter) -> bool:
-    """Whether a function's parameter is a setting of its layer: neither an input nor an older form of `reduction`."""
+    """Return whether a function's parameter is a setting of its layer: neither an input nor an older form of
+    `reduction`."""
     return str(p.annotation) != "Tensor" and p.name not in ("size_average", "reduce")
 
 
 def _is_shown(p: inspect.Parameter) -> bool:
-    """Whether a setting is shown by repr: not a tensor or function."""
+    """Return whether repr shows a setting: tensors and functions are not shown."""
     return not any(kind in str(p.annotation) for kind in ("Tensor", "Callable"))

@@ -19,7 +19,7 @@ _MOST_OBJECTS = 5000     # visited per running function
 
 
 def path_of(layer: object) -> str | None:
-    """The longest path to a layer from a local variable of a running user function, or None.
+    """Return the longest path to a layer from a local variable of a running user function, or None.
 
     >>> class Model:
     ...     def __init__(self): self.blocks = [object(), object()]
@@ -39,7 +39,7 @@ def path_of(layer: object) -> str | None:
 
 
 def _user_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """The user's running frames, innermost first, without ours, up to the first of a library."""
+    """Yield the user's running frames, innermost first, without ours, up to the first of a library."""
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(PACKAGE):
@@ -50,7 +50,7 @@ def _user_frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _search(start: str, value: object, layer: object) -> str | None:
-    """The shortest path from a variable to the layer through attributes, lists and dictionaries."""
+    """Return the shortest path from a variable to the layer through attributes, lists and dictionaries."""
     waiting: deque[tuple[str, Any]] = deque([(start, value)])
     seen: set[int] = set()
     while waiting and len(seen) < _MOST_OBJECTS:

@@ -1,4 +1,4 @@
-"""PyTorch's Module, for models written that way. In: a class with `forward`. Out: a model with PyTorch's methods.
+"""Define Module, for models written as in PyTorch. In: a class with `forward`. Out: a model with PyTorch's methods.
 
     class Net(nn.Module):
         def __init__(self):
@@ -7,9 +7,9 @@
         def forward(self, x):
             return self.last(F.relu(self.first(x)))
 
-Nothing here needs it: any object is a model, and `nn.state` finds its tensors. A Module only answers to PyTorch's
-names. Its parameters are the float tensors that want gradients, or did when they were set; buffers are the others, such
-as running statistics.
+No other part of glassgrad needs it: any object is a model, and `nn.state` finds its tensors. A Module adds PyTorch's
+names. Its parameters are the float tensors that require gradients, or did when they were set; its other tensors, such
+as running statistics, are buffers.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Module:
         """Record whether the tensor attribute is a parameter, a buffer or temporary."""
         if value.requires_grad:
             kind = "parameter_names"
-        elif isinstance(before, Tensor):                # a buffer that is replaced stays one
+        elif isinstance(before, Tensor):                # what replaces a buffer is a buffer
             kind = "buffer_names" if wants_gradient(before) is False and name not in self.parameter_names else ""
         else:
             kind = "passing_names" if any(module is self for module in _calls.open) else ""
@@ -99,13 +99,13 @@ class Module:
         finally:
             _calls.open.pop()
 
-    # -- what is inside --------------------------------------------------------------------------------------
+    # -- parameters, buffers and submodules ------------------------------------------------------------------
     def state_dict(self, prefix: str = "") -> dict[str, Any]:
-        """Every tensor under its dotted name."""
+        """Return every tensor under its dotted name."""
         return get_state_dict(self, prefix)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Loaded:
-        """Load the values of a state dictionary; returns the missing and unexpected names."""
+        """Load the values of a state dictionary; return the missing and unexpected names."""
         return load_state_dict(self, dict(state_dict), strict)
 
     def named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
@@ -150,7 +150,8 @@ class Module:
         return (child for _, child in self.named_children())
 
     def named_modules(self, prefix: str = "", memo: set[int] | None = None) -> Iterator[tuple[str, Any]]:
-        """This model, and all models and layers inside, with names; each once. `memo` has the ids of those seen."""
+        """This model, and all models and layers inside, with names; each once. `memo` has the ids of those already
+        returned."""
         seen = set() if memo is None else memo
         if id(self) not in seen:
             seen.add(id(self))
@@ -169,29 +170,29 @@ class Module:
         return self
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """An attribute that is never trained; if not persistent, it is not in the state dictionary either."""
+        """Add an attribute that is never trained; if it is not persistent, it is not in the state dictionary either."""
         self.buffer_names = (*self.buffer_names, name)
         if not persistent:
             self.temporary_names = (*self.temporary_names, name)
         setattr(self, name, None if tensor is None else tensor.requires_grad_(False))
 
     def register_parameter(self, name: str, param: Tensor | None) -> None:
-        """An attribute that is trained."""
+        """Add an attribute that is trained."""
         setattr(self, name, None if param is None else Parameter(param))
 
     def add_module(self, name: str, module: Any) -> None:
-        """An attribute that is a model or layer."""
+        """Add an attribute that is a model or layer."""
         setattr(self, name, module)
 
     # -- modes and conversions -------------------------------------------------------------------------------
     def train(self, mode: bool = True) -> Any:
-        """From now on calls of this model train (or not), whatever `Tensor.training` says."""
+        """Make calls of this model train (or not) from now on, whatever `Tensor.training` says."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self) -> Any:
-        """From now on calls of this model do not train."""
+        """Make calls of this model not train from now on."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
@@ -202,7 +203,7 @@ class Module:
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients."""
+        """Reset all gradients."""
         for tensor in self.parameters():
             tensor.grad = None if set_to_none or tensor.grad is None else tensor.grad.zeros_like()
 
@@ -253,12 +254,12 @@ class ModuleList(Module):
         self.extend(modules or ())
 
     def append(self, module: Any) -> Any:
-        """Add one at the end."""
+        """Add a model at the end."""
         vars(self)[str(len(self))] = module
         return self
 
     def extend(self, modules: Iterable[Any]) -> Any:
-        """Add several at the end."""
+        """Add several models at the end."""
         for module in checked(type(self).__name__, "list", "modules", modules, "nn"):
             self.append(module)
         return self

@@ -1,4 +1,4 @@
-"""Parameters and buffers of a new layer, initialized as PyTorch does. In: shapes. Out: tensors."""
+"""Create parameters and buffers of a new layer, initialized as in PyTorch. In: shapes. Out: tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glassgrad.tensor.tensor import Tensor
 
 
 def uniform_within(bound: float, *shape: int) -> Tensor:
-    """A parameter of uniform random numbers in (-bound, bound).
+    """Return a parameter of uniform random numbers in (-bound, bound).
 
     >>> uniform_within(0.5, 2, 3).abs().max().item() <= 0.5
     True
@@ -20,7 +20,7 @@ def uniform_within(bound: float, *shape: int) -> Tensor:
 
 
 def fan_in_uniform(shape: Sequence[int], inputs: int) -> Tensor:
-    """A parameter within 1 / sqrt(inputs): what `kaiming_uniform` with a = sqrt(5) gives.
+    """Return a parameter within 1 / sqrt(inputs), as `kaiming_uniform` gives with a = sqrt(5).
 
     >>> fan_in_uniform((4, 3), 3).shape
     (4, 3)
@@ -47,7 +47,7 @@ def ones(*shape: int) -> Tensor:
 
 
 def scale_and_shift(affine: bool, bias: bool, *shape: int) -> tuple[Tensor | None, Tensor | None]:
-    """The weight (ones) and bias (zeros) of a normalization layer: both, the weight alone, or neither.
+    """Return the weight (ones) and bias (zeros) of a normalization layer: both, the weight alone, or neither.
 
     >>> scale_and_shift(False, True, 3)
     (None, None)
@@ -56,8 +56,8 @@ def scale_and_shift(affine: bool, bias: bool, *shape: int) -> tuple[Tensor | Non
 
 
 def running_statistics(size: int | None) -> tuple[Any, Any, Any]:
-    """Initial running mean, running variance and number of batches; without a size None for each. (Realized from the
-    start, so that the graph of the first training step is that of all others.)
+    """Return the initial running mean, running variance and number of batches; without a size, None for each. (They are
+    realized at once, so that the graph of the first training step is that of all others.)
 
     >>> [(state.tolist(), state.requires_grad) for state in running_statistics(2)]
     [([0.0, 0.0], False), ([1.0, 1.0], False), (0, False)]

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from glassgrad.compiler.graph import DType, UOp
 from glassgrad.tensor.tensor_base import TensorBase
 
-# never descended into: they hold no part of a model, or too much else
+# not descended into, because they hold no part of a model, or too much else
 OPAQUE = (str, bytes, bytearray, bool, int, float, complex, type(None), type, ModuleType, FunctionType,
            BuiltinFunctionType, MethodType, TensorBase, UOp, DType)
 
 
 class ObjectPart(NamedTuple):
-    """A value and where it was found: `holder[key]`, or the attribute `key` of `holder`; None for the root itself."""
+    """A value and where it was found: `holder[key]`, or the attribute `key` of `holder`; None for the root."""
     name: str
     value: Any
     holder: Any
@@ -29,7 +29,7 @@ class ObjectPart(NamedTuple):
 
 
 def walk(root: Any, prefix: str, wanted: Callable[[Any], bool]) -> Iterator[ObjectPart]:
-    """All values inside `root` for which `wanted` holds, in the order of attributes and items.
+    """Return all values inside `root` for which `wanted` holds, in the order of attributes and items.
 
     >>> [(p.name, p.value) for p in walk({"a": [1, 2], "b": (3,)}, "", lambda value: isinstance(value, int))]
     [('a.0', 1), ('a.1', 2), ('b.0', 3)]
@@ -51,12 +51,12 @@ def walk(root: Any, prefix: str, wanted: Callable[[Any], bool]) -> Iterator[Obje
 
 
 def _wraps_function(thing: Any) -> bool:
-    """Whether an object wraps a function (a jit, a cache): its attributes are no part of a model."""
+    """Return whether an object wraps a function (a jit, a cache): its attributes are no part of a model."""
     return "__wrapped__" in getattr(thing, "__dict__", ())
 
 
 def parts_of(holder: Any) -> Iterator[tuple[Any, Any]]:
-    """The attributes of an object, or the items of a list or a mapping, by name or index."""
+    """Return the attributes of an object, or the items of a list or a mapping, by name or index."""
     if isinstance(holder, tuple) and hasattr(holder, "_fields"):
         yield from zip(holder._fields, holder)
     elif isinstance(holder, (list, tuple, deque)):
@@ -64,7 +64,7 @@ def parts_of(holder: Any) -> Iterator[tuple[Any, Any]]:
     elif isinstance(holder, Mapping):
         yield from holder.items()
     else:
-        left = getattr(holder, "passing_names", ())         # set during a call of a Module: no part of it
+        left = getattr(holder, "passing_names", ())         # attributes set during a call are no part of a Module
         yield from ((key, value) for key, value in getattr(holder, "__dict__", {}).items() if key not in left)
         for kind in type(holder).__mro__:
             slots = kind.__dict__.get("__slots__", ())

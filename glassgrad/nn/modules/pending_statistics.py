@@ -1,8 +1,8 @@
-"""Running statistics updated by forward passes but not computed yet. In, out: tensors.
+"""Update running statistics in forward passes, and compute them later. In, out: tensors.
 
 A lazy running mean holds the graph of its whole forward pass. `optimizer.step()` computes the pending ones together
-with the parameters, so that the pass runs once; without an optimizer they are computed after a few passes, to bound
-the graphs.
+with the parameters, so that the pass runs once. Without an optimizer they are computed after a few passes, to bound the
+graphs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _pending: dict[int, tuple[weakref.ref[Tensor], int]] = {}        # id -> tensor,
 
 
 def is_computed(tensor: Tensor) -> bool:
-    """Whether a tensor's values are in memory.
+    """Return whether a tensor's values are in memory.
 
     >>> is_computed(Tensor([1.0])), is_computed(Tensor([1.0]) + 1)
     (True, False)
@@ -28,7 +28,7 @@ def is_computed(tensor: Tensor) -> bool:
 
 
 def average_into(running: Tensor | None, new: Tensor, share: float | Tensor) -> None:
-    """Give a running statistic, if there is one, this share of a new value.
+    """Average a new value into a running statistic, if there is one, with the weight `share`.
 
     >>> mean = Tensor([1.0])
     >>> average_into(mean, Tensor([2.0]), 0.25); mean.tolist()
@@ -48,7 +48,7 @@ def remember(*tensors: Tensor) -> None:
     longest = 0
     for tensor in tensors:
         known, passes = _pending.get(id(tensor), (None, 0))
-        if known is None or known() is not tensor or is_computed(tensor):      # else the id was reused; or by a jit
+        if known is None or known() is not tensor or is_computed(tensor):      # the id was reused, or a jit computed it
             passes = 0
         _pending[id(tensor)] = weakref.ref(tensor), passes + 1
         longest = max(longest, passes)

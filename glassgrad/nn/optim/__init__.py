@@ -1,4 +1,5 @@
-"""Optimizers, schedules, clipping and mixed precision. In: parameters with gradients. Out: better parameters."""
+"""Provide optimizers, schedules, clipping and mixed precision. In: parameters with gradients. Out: better parameters.
+"""
 
 from glassgrad.nn.optim import lr_scheduler as lr_scheduler
 from glassgrad.nn.optim.algorithms.adam import LAMB, Adam, Adamax, AdamW, NAdam, RAdam

@@ -1,6 +1,6 @@
-"""Clip gradients. In: parameters with gradients. Out: the same, smaller where too large.
+"""Clip gradients. In: parameters with gradients. Out: the same, with large gradients made smaller.
 
-Call between `loss.backward()` and `optimizer.step()`. Nothing is computed here: clipping becomes part of the step.
+Call it between `loss.backward()` and `optimizer.step()`. Nothing is computed here: clipping becomes part of the step.
 PyTorch's `foreach` has no effect.
 """
 
@@ -16,14 +16,14 @@ from glassgrad.tensor.tensor import Tensor
 
 
 def _gradients(what: str, parameters: Tensor | Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Pairs of a parameter and its gradient, for those that have one."""
+    """Return pairs of a parameter and its gradient, for those that have one."""
     given = [parameters] if isinstance(parameters, Tensor) else checks.of_kind(
         "list[Tensor]", what, parameters=parameters)
     return [(p, grad) for p in given if (grad := p.grad) is not None]
 
 
 def total_norm(parameters: Tensor | Iterable[Tensor], norm_type: float = 2.0) -> Tensor:
-    """The norm of all gradients as one vector; `norm_type` may be infinite.
+    """Return the norm of all gradients as one vector; `norm_type` may be infinite.
 
     >>> x = Tensor([3.0]); y = Tensor([4.0])
     >>> _ = (x * x + y * y).sum().backward()
@@ -42,7 +42,7 @@ def total_norm(parameters: Tensor | Iterable[Tensor], norm_type: float = 2.0) ->
 
 def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0,
                     error_if_nonfinite: bool = False, foreach: Any = None) -> Tensor:
-    """Scale all gradients by one factor so that their total norm is at most `max_norm`; returns the norm before.
+    """Scale all gradients by one factor so that their total norm is at most `max_norm`; return the norm before.
 
     >>> x = Tensor([3.0, 4.0])
     >>> _ = (x * x).sum().backward()

@@ -1,4 +1,4 @@
-"""All schedules under PyTorch's name of the module: `from glassgrad.nn.optim.lr_scheduler import StepLR`."""
+"""Export all schedules under PyTorch's name of the module: `from glassgrad.nn.optim.lr_scheduler import StepLR`."""
 
 from glassgrad.nn.optim.schedules.cyclic_lr_schedules import (CosineAnnealingLR, CosineAnnealingWarmRestarts, CyclicLR,
                                                               OneCycleLR, ReduceLROnPlateau)

@@ -1,4 +1,4 @@
-"""Mixed precision: products in 16 bits, sums and weights in float32. In: a loss. Out: the same, faster.
+"""Train in mixed precision: products in 16 bits, sums and weights in float32. In: a loss. Out: the same, faster.
 
     scaler = GradScaler()
     with autocast(dtype=dtypes.float16):
@@ -7,9 +7,8 @@
     scaler.step(optimizer)
     scaler.update()
 
-Weights stay float32: `autocast` casts what goes into matrix products and convolutions, nothing else. (Weights that
-are float16 themselves get a float32 copy in the optimizer, see `Optimizer`.) bfloat16 has float32's range and needs
-no scaler.
+Weights stay float32: `autocast` casts only the inputs of matrix products and convolutions. (Weights that are float16
+themselves get a float32 copy in the optimizer, see `Optimizer`.) bfloat16 has float32's range and needs no scaler.
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ __all__ = ["autocast", "GradScaler"]
 
 
 class autocast(ContextDecorator):
-    """Within the block, or the function it decorates, matrix products and convolutions of float32 cast their inputs to
-    `dtype` and return it; softmax, norms and losses return float32. A device's name may come first, as in PyTorch.
+    """Compute products in 16 bits within the block, or the decorated function: matrix products and convolutions of
+    float32 cast their inputs to `dtype` and return it; softmax, norms and losses return float32. A device's name may
+    come first, as in PyTorch.
 
     >>> x = Tensor([[1.0, 2.0]])
     >>> with autocast(dtype=dtypes.bfloat16):
@@ -59,10 +59,10 @@ class autocast(ContextDecorator):
 
 
 class GradScaler:
-    """Keeps float16 gradients from underflowing: the loss is multiplied by a scale and the gradients divided by it. A
-    step whose gradients overflow changes nothing and halves the scale; many good ones in a row double it.
+    """Keeps float16 gradients from underflowing: the loss is multiplied by a scale and the gradients are divided by it.
+    A step whose gradients overflow changes nothing and halves the scale; many good steps in a row double it.
 
-    Nothing is read back: whether a step counts is decided in the step's own kernels, so it can be captured.
+    Nothing is read back: whether a step counts is decided in the step's own kernels, so a jit can capture it.
 
     >>> from glassgrad.nn.optim import SGD
     >>> x = Tensor([1.0, 2.0])
@@ -91,7 +91,7 @@ class GradScaler:
         place = device if device is not None and device.upper() != "CUDA" else None
         self._scale = Tensor([init_scale], device=place, requires_grad=False)
         self._good_steps = Tensor([0], dtype=dtypes.int32, device=place, requires_grad=False)
-        self._finite: dict[int, Tensor] = {}         # by id of an optimizer: whether its unscaled gradients are finite
+        self._finite: dict[int, Tensor] = {}         # {id of an optimizer: whether its unscaled gradients are finite}
         self._stepped: list[Tensor] = []             # whether each step since the last update was finite
 
     def is_enabled(self) -> bool:
@@ -103,7 +103,7 @@ class GradScaler:
         return float(self._scale.item()) if self.enabled else 1.0
 
     def scale(self, loss: Any) -> Any:
-        """The loss (or several) times the scale, for `backward`."""
+        """Return the loss (or several) times the scale, for `backward`."""
         if not self.enabled:
             return loss
         if isinstance(loss, (list, tuple)):
@@ -134,7 +134,7 @@ class GradScaler:
         self._finite[id(optimizer)] = finite
 
     def step(self, optimizer: Optimizer) -> None:
-        """A step of the optimizer with the gradients divided by the scale; nothing changes unless all are finite."""
+        """Do a step of the optimizer with the gradients divided by the scale; nothing changes unless all are finite."""
         if not self.enabled:
             optimizer.step()
             return
@@ -170,13 +170,13 @@ class GradScaler:
         self._stepped.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale, its factors and the count of good steps, in PyTorch's layout; empty if scaling is off."""
+        """Return the scale, its factors and the count of good steps, in PyTorch's layout; empty if scaling is off."""
         return {} if not self.enabled else {
             "scale": self.get_scale(), "growth_factor": self.growth_factor, "backoff_factor": self.backoff_factor,
             "growth_interval": self.growth_interval, "_growth_tracker": int(self._good_steps.item())}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave, or PyTorch's."""
+        """Restore what `state_dict` returned, or PyTorch's."""
         if not self.enabled:
             return
         if not saved:

@@ -1,7 +1,7 @@
-"""The base of all optimizers: parameter groups, state, a step as one graph. In: gradients. Out: new parameters.
+"""Define the base of all optimizers: parameter groups, state, a step as one graph. In: gradients. Out: new parameters.
 
-An optimizer is its formula: a subclass gives `update`, which takes a value and its gradient and returns the new
-value, and names the tensors it keeps per parameter. Gradients, parameters, state and pending statistics are
+A subclass is its formula: it defines `update`, which takes a value and its gradient and returns the new value, and
+names the state tensors that it keeps for each parameter. Gradients, parameters, state and pending statistics are
 computed together, so a whole training step is one schedule, and no gradient keeps an old graph alive. PyTorch's
 `foreach` and `fused` have no effect.
 """
@@ -18,12 +18,12 @@ from glassgrad.compiler.graph import DType, dtypes, ops as o
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.nn.modules.argument_checks import check_call, signature_of
 from glassgrad.nn.optim.parameter_group import Group
-from glassgrad.tensor.autograd.gradient_leaves import distinct, take_started
+from glassgrad.tensor.autograd.gradient_leaves import distinct, take_losses
 from glassgrad.tensor.jit_access import computed_from, wants_gradient
 from glassgrad.tensor.tensor import Tensor
 
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]] | Tensor
-# arguments of a constructor that are not settings of a group
+# constructor arguments that are not settings of a group
 _NO_SETTINGS = ("self", "__class__", "params", "foreach", "fused", "master_weights")
 
 
@@ -40,11 +40,11 @@ class Optimizer:
     [0.0, 0.0]
     """
     __jit_unwatched__ = ("defaults", "shared")      # only read when a group is added; empty between steps
-    keeps: Mapping[str, str] = {}                   # attributes with one tensor per parameter -> PyTorch's names
+    keeps: Mapping[str, str] = {}                   # {attribute with one tensor per parameter: its name in PyTorch}
     decoupled = False                               # whether weight decay acts on parameters, not on gradients
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        if args or kwargs:                          # without them: a copy or a pickle makes an empty object first
+        if args or kwargs:                          # copy and pickle call this without arguments first
             model = args[0] if args else kwargs.get("params")
             if hasattr(model, "parameters"):
                 raise InputError("an optimizer takes tensors, not a model", given=f"a {type(model).__name__}",
@@ -59,8 +59,8 @@ class Optimizer:
         self.defaults = {"maximize": False, **{name: tuple(value) if isinstance(value, list) else value
                                                for name, value in defaults.items() if name not in _NO_SETTINGS}}
         self.master_weights = bool(defaults.get("master_weights", master_weights))
-        self.params: list[Tensor] = []              # what is trained
-        self.buffers: list[Tensor] = []             # given with requires_grad=False: realized in a step, never changed
+        self.params: list[Tensor] = []              # the parameters that are trained
+        self.buffers: list[Tensor] = []             # those with requires_grad=False: realized in a step, never changed
         self.param_groups: list[Group] = []
         self.rates: list[Tensor] = []               # the learning rate of each group
         # These lists, and those of `keeps`, are indexed by parameter and end with the last that has such a tensor.
@@ -73,7 +73,7 @@ class Optimizer:
         if not self.params:
             raise InputError("an optimizer needs something to optimize", given="no trainable tensor",
                              expected="float tensors whose requires_grad is not False",
-                             fix="hand in nn.state.get_parameters(model)")
+                             fix="pass nn.state.get_parameters(model)")
 
     # -- parameters ------------------------------------------------------------------------------------------------
     def add_param_group(self, settings: dict[str, Any]) -> None:
@@ -97,7 +97,7 @@ class Optimizer:
                 raise InputError("an optimizer takes tensors",
                                  given=f"{tensor!r} of type {type(tensor).__name__} at {position}",
                                  expected="a list of tensors, or of dictionaries with params",
-                                 fix="hand in nn.state.get_parameters(model)")
+                                 fix="pass nn.state.get_parameters(model)")
             if id(tensor) in known:
                 if any(tensor is t for group in self.param_groups for t in group["params"]):
                     raise InputError("a parameter is in two groups",
@@ -126,7 +126,7 @@ class Optimizer:
         self._start(group)
 
     def _start(self, group: Group) -> None:
-        """Make the state for the parameters of a new group."""
+        """Make the state of the parameters of a new group."""
         counter: dict[DType, Tensor] = {}
         for i in group.indices:
             p = self.params[i]
@@ -148,7 +148,7 @@ class Optimizer:
         return _kept(Tensor.full(shape, self.initial(attribute, group), dtype=wide, device=p.device).contiguous())
 
     def kept(self, attribute: str, i: int, group: Group) -> Tensor:
-        """The state tensor of this name for parameter i; made now if a setting was switched on later."""
+        """Return the state tensor of this name for parameter i; it is made now if a setting was switched on later."""
         tensors = getattr(self, attribute)
         found = _at(tensors, i)
         return _put(tensors, i, self._filled(attribute, self.params[i], group)) if found is None else found
@@ -156,10 +156,10 @@ class Optimizer:
     def counted(self, i: int, group: Group) -> Tensor:
         """Increment and return the number of steps of parameter i."""
         t = self.kept("t", i, group)
-        return t.replace(t + 1)                     # unlike `assign`, this keeps equal counts one value
+        return t.replace(t + 1)                     # unlike with `assign`, equal counts stay one value
 
     def decayed(self, value: Tensor, gradient: Tensor, group: Group) -> tuple[Tensor, Tensor]:
-        """Weight decay: g += weight_decay p, or p -= lr weight_decay p where it is decoupled from the gradient."""
+        """Apply weight decay: g += weight_decay p, or p -= lr weight_decay p if it is decoupled from the gradient."""
         if not group["weight_decay"]:
             return value, gradient
         decay = group.number("weight_decay")
@@ -169,23 +169,23 @@ class Optimizer:
 
     # -- what a subclass overrides ---------------------------------------------------------------------------------
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
-        """The new value of parameter i."""
+        """Return the new value of parameter i."""
         raise NotImplementedError(f"{type(self).__name__} has no update")
 
     def wants(self, attribute: str, group: Group, p: Tensor) -> bool:
-        """Whether a parameter needs this state tensor from the start, by its group's settings and its shape."""
+        """Return whether a parameter needs this state tensor from the start, by its group's settings and its shape."""
         return True
 
     def shape(self, attribute: str, p: Tensor) -> tuple[int, ...]:
-        """The shape of a state tensor."""
+        """Return the shape of a state tensor."""
         return p.shape
 
     def initial(self, attribute: str, group: Group) -> float:
-        """The initial value of a state tensor."""
+        """Return the initial value of a state tensor."""
         return 0.0
 
     def check(self, group: Group) -> None:
-        """Raise an error for settings that make no sense."""
+        """Raise for settings that make no sense."""
         for key, value in group.items():
             if key in ("lr", "eps", "weight_decay", "momentum", "dampening", "alpha") \
                     and not isinstance(value, tuple) and not value >= 0:
@@ -215,20 +215,20 @@ class Optimizer:
             p.grad = None if set_to_none or p.grad is None else p.grad.zeros_like()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Compute the gradients and update the parameters in one schedule. Returns what `closure` returned."""
+        """Compute the gradients and update the parameters in one schedule. Return what `closure` returned."""
         loss = closure() if closure is not None else None
         changed = self.schedule_step()
         changed[0].realize(*changed[1:])
         return loss
 
     def schedule_step(self, only_if: Tensor | None = None) -> list[Tensor]:
-        """The step as lazy tensors, to be realized together. With `only_if`, a bool tensor of one element, nothing
-        changes if it is false."""
+        """Return the step as lazy tensors, to be realized together. With `only_if`, a bool tensor of one element,
+        nothing changes if it is false."""
         if all(p.grad is None for p in self.params):
             raise GradientError("there are no gradients to step along", given="parameters whose grad is None",
                                 expected="at least one parameter with a gradient", fix="call loss.backward() first")
         old = {id(t): t.uop for t in self._state()} if only_if is not None else {}
-        is_ours = type(self).__module__.startswith("glassgrad.")         # else nodes get the lines of its formula
+        is_ours = type(self).__module__.startswith("glassgrad.")         # nodes of the user's formula get its lines
         with one_place() if is_ours else nullcontext():
             self._update_all()
         self.shared.clear()
@@ -238,7 +238,7 @@ class Optimizer:
                 if before is not None and before is not t.uop:
                     t.assign(only_if.reshape(()).where(t, Tensor(before)))
         gradients = [grad for p in self.params if (grad := p.grad) is not None]
-        losses = [t for t in take_started() if not pending.is_computed(t) and t.device == self.params[0].device]
+        losses = [t for t in take_losses() if not pending.is_computed(t) and t.device == self.params[0].device]
         return [*gradients, *self._state(), *self.rates, *self.buffers, *pending.take(), *losses]
 
     def _update_all(self) -> None:
@@ -258,8 +258,8 @@ class Optimizer:
                 p.assign(computed_from(new, distinct(new.uop).cast(p.dtype)))
 
     def _value(self, i: int) -> Tensor:
-        """Parameter i in the type to compute in: its float32 master value where that rounds to the parameter, else the
-        parameter, which was changed from outside."""
+        """Return parameter i in the type to compute in: its float32 master value if that rounds to the parameter, else
+        the parameter itself, which was changed from outside."""
         p, master = self.params[i], _at(self.master, i)
         wide = computed_from(p, p.uop.cast(p.dtype.accumulator))
         return wide if master is None else (master.cast(p.dtype) == p.detach()).where(master, wide)
@@ -271,7 +271,7 @@ class Optimizer:
 
     # -- saving ----------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """State and settings, laid out as PyTorch does.
+        """Return state and settings in PyTorch's layout.
 
         >>> from glassgrad.nn.optim import Adam
         >>> saved = Adam([Tensor([1.0])]).state_dict()
@@ -285,7 +285,7 @@ class Optimizer:
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave (or PyTorch's, whose tensors become ours)."""
+        """Restore what `state_dict` returned (or PyTorch's, whose tensors become ours)."""
         groups = saved["param_groups"]
         if [len(g["params"]) for g in groups] != [len(g.indices) for g in self.param_groups]:
             raise InputError("the saved state belongs to other parameters",
@@ -304,12 +304,12 @@ class Optimizer:
 
 
 def _of_all(attribute: str) -> Any:
-    """A property that concatenates the optimizers' lists of this name."""
+    """Return a property that concatenates the optimizers' lists of this name."""
     return property(lambda self: [item for each in self.optimizers for item in getattr(each, attribute)])
 
 
 class OptimizerGroup(Optimizer):
-    """Several optimizers as one: each steps over its own parameters.
+    """Several optimizers as one: each updates its own parameters.
 
     >>> from glassgrad.nn.optim import SGD
     >>> a, b = Tensor([1.0]), Tensor([1.0])
@@ -347,7 +347,7 @@ class OptimizerGroup(Optimizer):
 
 
 def _groups(params: Parameters) -> list[dict[str, Any]]:
-    """The user's parameters or groups, as a list of groups."""
+    """Return the user's parameters or groups as a list of groups."""
     given: list[Any] = [params] if isinstance(params, (Tensor, dict)) else list(params)
     if given and all(isinstance(g, dict) for g in given):
         missing = next((g for g in given if "params" not in g), None)
@@ -360,24 +360,25 @@ def _groups(params: Parameters) -> list[dict[str, Any]]:
 
 
 def _unnamed(given: Any) -> Any:
-    """The parameter of a (name, parameter) pair, as from `get_state_dict(model).items()`; else the argument."""
+    """Return the parameter of a (name, parameter) pair, as from `get_state_dict(model).items()`; else the argument."""
     return given[1] if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str) else given
 
 
 def _at(tensors: list[Tensor | None], i: int) -> Tensor | None:
-    """The tensor for parameter i, or None."""
+    """Return the tensor for parameter i, or None."""
     return tensors[i] if i < len(tensors) else None
 
 
 def _put(tensors: list[Tensor | None], i: int, tensor: Tensor) -> Tensor:
-    """Set the tensor for parameter i; returns it."""
+    """Set the tensor for parameter i; return it."""
     tensors += [None] * (i + 1 - len(tensors))
     tensors[i] = tensor
     return tensor
 
 
 def _separate_buffers(members: list[Tensor], others: list[Tensor]) -> None:
-    """Give each parameter a separate buffer: all steps then have one graph structure, and each its own gradient."""
+    """Give each parameter a separate buffer, so that all steps have one graph structure, and each parameter its own
+    gradient."""
     taken = {t.uop for t in others}
     for p in members:
         if p.uop.op is not o.BUFFER or p.uop in taken:
@@ -387,8 +388,8 @@ def _separate_buffers(members: list[Tensor], others: list[Tensor]) -> None:
 
 
 def _in_parameter_layout(gradient: Tensor) -> None:
-    """Have a gradient computed in its parameter's order of axes, not in that of its reduction (w.T, for x @ w): one
-    kernel then computes it and the new value."""
+    """Make a gradient be computed in its parameter's order of axes, not in that of its reduction (w.T, for x @ w), so
+    that one kernel computes it and the new value."""
     node = gradient.uop
     while node.op in (o.RESHAPE, o.PERMUTE, o.DETACH):
         if node.op is o.PERMUTE and node.base.op is not o.BUFFER:
@@ -398,6 +399,6 @@ def _in_parameter_layout(gradient: Tensor) -> None:
 
 
 def _kept(tensor: Tensor) -> Tensor:
-    """Realize a tensor and exclude it from gradients; returns it."""
+    """Realize a tensor and exclude it from gradients; return it."""
     tensor.requires_grad = False
     return tensor.realize()

@@ -1,4 +1,4 @@
-"""Parameter groups: parameters and their settings. In: numbers. Out: numbers, and tensors that hold them.
+"""Keep parameters and their settings in groups. In: numbers. Out: numbers, and tensors that hold them.
 
 A number that changes between steps must not be a constant of the graph: each new value would be recompiled, and a
 captured step would keep the old one. So the learning rate is a tensor of one element, and so is every setting that was
@@ -19,7 +19,7 @@ Of = Callable[[Any], float]
 
 
 def itself(value: Any) -> float:
-    """A number as it is.
+    """Return a number as it is.
 
     >>> itself(0.5)
     0.5
@@ -35,7 +35,7 @@ class _SharedSetting:
         self.tensor, self.node, self.value = tensor, tensor.uop, value
 
     def __reduce__(self) -> Any:
-        """For pickles and copies, in which the tensor has another node."""
+        """Pickle and copy it without the number, because the tensor has another node then."""
         return _SharedSetting, (self.tensor, self.value if self.tensor.uop is self.node else self.tensor.item())
 
 
@@ -55,7 +55,7 @@ class Group(MutableMapping[str, Any]):
     __slots__ = ("indices", "_values", "_moving", "_switches", "_held", "_device", "_dtype")
 
     def __init__(self, values: dict[str, Any], indices: list[int], device: str | None, dtype: DType | str):
-        self.indices = indices                        # of its parameters in the optimizer's list
+        self.indices = indices                        # indices of its parameters in the optimizer's list
         self._values, self._device, self._dtype = dict(values), device, dtype
         self._moving = {"lr"}
         self._switches = {key: value for key, value in values.items() if key != "params" and not _is_number(value)}
@@ -110,14 +110,14 @@ class Group(MutableMapping[str, Any]):
 
     # -- in a graph ------------------------------------------------------------------------------------------------
     def number(self, key: str, of: Of = itself) -> Any:
-        """A setting, or a function of one, to compute with: a tensor if it may change, else a plain number."""
+        """Return a setting, or a function of one, to compute with: a tensor if it may change, else a plain number."""
         if key not in self._moving:
             return of(self._values[key])
         tensor = self.tensor(key, of)
         return computed_from(tensor, tensor.uop.reshape(()))
 
     def tensor(self, key: str, of: Of = itself) -> Tensor:
-        """The tensor of one element that holds a setting; assigning to it changes the setting."""
+        """Return the tensor of one element that holds a setting; assigning to it changes the setting."""
         self._moving.add(key)
         held = self._held.get((key, of))
         if held is None:

@@ -1,6 +1,6 @@
 """Save and load models: state dictionaries and their files. In: models, paths. Out: tensors by name; files.
 
-Code in a file is never run, and the sizes in a header are checked against the file's before anything is allocated.
+Code in a file is never run, and the sizes in a header are compared with the file's size before anything is allocated.
 Tensors of a loaded file are memory-mapped: the system reads them on first use.
 """
 
@@ -28,8 +28,8 @@ __all__ = ["get_parameters", "get_state_dict", "load_state_dict", "safe_save", "
 # -- safetensors -----------------------------------------------------------------------------------------------------
 def safe_save(tensors: Mapping[str, Tensor], path: str | os.PathLike[str],
               metadata: Mapping[str, str] | None = None) -> None:
-    """Write named tensors into a safetensors file, atomically: it replaces an existing file when it is complete, or not
-    at all.
+    """Write named tensors into a safetensors file, atomically: an existing file is replaced when the new one is
+    complete, or not at all.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -43,8 +43,8 @@ def safe_save(tensors: Mapping[str, Tensor], path: str | os.PathLike[str],
 
 
 def safe_load(path: Readable, device: str | None = None) -> dict[str, Tensor]:
-    """The tensors of a safetensors file (a path, an open file, bytes, or a tensor of bytes) by name, without reading
-    them yet.
+    """Return the tensors of a safetensors file (a path, an open file, bytes, or a tensor of bytes) by name, without
+    reading them yet.
 
     >>> header = b'{"weight": {"dtype": "I32", "shape": [1, 2], "data_offsets": [0, 8]}}'
     >>> safe_load(len(header).to_bytes(8, "little") + header + bytes([1, 0, 0, 0, 2, 0, 0, 0]))["weight"].tolist()
@@ -68,7 +68,7 @@ class SafeHeader(NamedTuple):
 
 
 def safe_load_metadata(path: Readable) -> SafeHeader:
-    """The header of a safetensors file; as in tinygrad, a triple: its bytes, the offset of the data, the header.
+    """Return the header of a safetensors file; as in tinygrad, a triple: its bytes, the offset of the data, the header.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -84,9 +84,9 @@ def safe_load_metadata(path: Readable) -> SafeHeader:
 
 # -- PyTorch ---------------------------------------------------------------------------------------------------------
 def torch_load(path: Readable, device: str | None = None) -> Any:
-    """Load what `torch.save` wrote, in today's format or that before PyTorch 1.6, with tensors of ours. Nothing in the
-    file is run: of Python objects it may hold only tensors, numbers, strings, lists, dicts and sets, and NumPy's
-    numbers and arrays, which become numbers and tensors; any other is refused by name.
+    """Load what `torch.save` wrote, in the present format or that before PyTorch 1.6, with glassgrad's tensors. Nothing
+    in the file is run. Of Python objects it may contain only tensors, numbers, strings, lists, dicts and sets, and
+    NumPy's numbers and arrays, which become numbers and tensors; any other is refused by name.
 
     >>> import pickle
     >>> parts = 0x1950a86a20f9469cfc6c, 1001, {"little_endian": True}, {"step": 3}, []     # an old file, no tensors
@@ -107,8 +107,8 @@ def torch_load(path: Readable, device: str | None = None) -> Any:
 
 # -- GGUF ------------------------------------------------------------------------------------------------------------
 def gguf_load(path: Readable, device: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The metadata and the tensors of a GGUF file. Quantised tensors become float32, computed from the file's bytes
-    when they are needed. Kinds: F32 F16 BF16 F64 I8-I64, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, Q2_K to Q6_K, IQ1_S to IQ4_XS,
+    """Return the metadata and the tensors of a GGUF file. Quantised tensors become float32, computed from the file's
+    bytes when they are needed. Kinds: F32 F16 BF16 F64 I8-I64, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, Q2_K to Q6_K, IQ1_S to IQ4_XS,
     TQ1_0 TQ2_0, MXFP4 NVFP4.
 
     >>> gguf_load(b"GGUF" + (3).to_bytes(4, "little") + bytes(16))        # a file of version 3 with nothing in it

@@ -1,8 +1,9 @@
-"""Checkpoints: a training in one file, resumed bit for bit. In: model, optimizer, step. Out: a file; all of it back.
+"""Save a training in one file and resume it bit for bit. In: model, optimizer, step. Out: a checkpoint file; all of it
+restored.
 
-Saved are the tensors of the model (`model.*`) and of the optimizer (`optimizer.*`, without the parameters themselves),
-the plain numbers in the optimizer (learning rates, counters), the state of the random numbers, the step, and extra data
-of the user's. It is a safetensors file, written atomically, and holds no code.
+A checkpoint has the tensors of the model (`model.*`) and of the optimizer (`optimizer.*`, without the parameters
+themselves), the plain numbers in the optimizer (learning rates, counters), the state of the random numbers, the step,
+and extra data of the user's. It is a safetensors file, written atomically, and contains no code.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Checkpoint(NamedTuple):
 
 def save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = None, step: int = 0,
                     extra: Any = None) -> None:
-    """Write a training to a file: all that `load_checkpoint` needs to resume it exactly. `optimizer` may be a list:
-    [optimizer, schedule, scaler]. `extra` is anything that JSON can hold.
+    """Write a training to a file, with all that `load_checkpoint` needs to resume it exactly. `optimizer` may be a
+    list: [optimizer, schedule, scaler]. `extra` is anything that JSON can hold.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -70,7 +71,7 @@ def save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = N
 def load_checkpoint(path: Readable, model: Any, optimizer: Any = None) -> Checkpoint:
     """Resume a saved training: restore model, optimizer and random numbers, and return step and extra. Model and
     optimizer must be constructed as they were for the training; if anything does not fit, all of it is reported and
-    nothing is changed. Without an optimizer, the file's is ignored.
+    nothing is changed. Without an optimizer, the one in the file is ignored.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +87,7 @@ def load_checkpoint(path: Readable, model: Any, optimizer: Any = None) -> Checkp
     saved |= {name: saved[other] for name, other in training["same"].items() if other in saved}
     if optimizer is None:
         saved = {name: tensor for name, tensor in saved.items() if not name.startswith("optimizer.")}
-    # state that an optimizer makes in its first step is still None: it is set there
+    # state that an optimizer makes in its first step is None now, and is set here
     places = {place.name: place for place in walk(optimizer, "optimizer.", lambda value: value is None)}
     created = {name: saved.pop(name) for name in list(saved) if name in places and _can_set(places[name])}
     found = compare(_tensors(model, optimizer), saved, strict=True)
@@ -106,7 +107,8 @@ def load_checkpoint(path: Readable, model: Any, optimizer: Any = None) -> Checkp
 
 
 def _tensors(model: Any, optimizer: Any) -> dict[str, Tensor]:
-    """The tensors of both; those that the optimizer shares with the model, or holds under two names, only once."""
+    """Return the tensors of both. Those that the optimizer shares with the model, or has under two names, are returned
+    once."""
     tensors = get_state_dict(model, "model.")
     known = {id(tensor) for tensor in tensors.values()}
     for name, tensor in get_state_dict(optimizer, "optimizer.").items():
@@ -117,7 +119,7 @@ def _tensors(model: Any, optimizer: Any) -> dict[str, Tensor]:
 
 
 def _numbers(optimizer: Any) -> list[ObjectPart]:
-    """The plain numbers in an optimizer, and tuples of them, that can be assigned."""
+    """Return the plain numbers in an optimizer, and tuples of them, that can be assigned."""
     return [place for place in walk(optimizer, "", _is_number) if _can_set(place)]
 
 
@@ -138,7 +140,7 @@ def _set(place: ObjectPart, value: Any) -> None:
 
 
 def _training(source: Source, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """The JSON part of a checkpoint, checked."""
+    """Return the JSON part of a checkpoint, checked."""
     if metadata.get("format") != FORMAT:
         raise source.wrong("not a checkpoint", given=repr(metadata.get("format", "no format"))[:80],
                            expected=repr(FORMAT),

@@ -16,11 +16,12 @@ from glassgrad.tensor.jit_access import wants_gradient
 from glassgrad.tensor.memory.python_values import is_torch
 from glassgrad.tensor.tensor import Tensor
 
-MOST_ROWS = 100         # of each kind, that a message shows
+MOST_ROWS = 100         # most names of each kind that a message shows
 
 
 def get_state_dict(obj: Any, prefix: str = "", tensor_type: type | tuple[type, ...] = Tensor) -> dict[str, Any]:
-    """Every tensor in a model under its dotted name: attributes, lists, tuples, dicts and what is in them.
+    """Return every tensor in a model under its dotted name: those in attributes, lists, tuples, dicts and what these
+    contain.
 
     >>> class Model:
     ...     def __init__(self): self.layers = [Tensor([1]), {"bias": Tensor([2])}]
@@ -43,7 +44,7 @@ def get_state_dict(obj: Any, prefix: str = "", tensor_type: type | tuple[type, .
 
 
 def get_parameters(obj: Any) -> list[Tensor]:
-    """Every tensor in a model, once each, in the order of `get_state_dict`.
+    """Return every tensor in a model, once each, in the order of `get_state_dict`.
 
     >>> tied = Tensor([1.0])
     >>> len(get_parameters({"a": tied, "b": tied, "c": Tensor([2.0])}))
@@ -75,7 +76,7 @@ class Comparison(NamedTuple):
         return not (self.missing or self.unexpected or self.shapes or self.types)
 
     def error(self) -> GlassgradError:
-        """Everything that is wrong, in one message."""
+        """Return an error with everything that is wrong, in one message."""
         groups = {"missing from the state": [f"{name} {_kind(t)}" for name, t in self.missing.items()],
                   "not in the model": self.unexpected,
                   "of another shape": [f"{name}: {why}" for name, why in self.shapes.items()],
@@ -92,8 +93,8 @@ class Comparison(NamedTuple):
 
 
 def compare(own: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool, any_type: bool = False) -> Comparison:
-    """Compare a state with a model's tensors. If strict, the model's type must be able to hold the state's values,
-    unless it is to take `any_type`."""
+    """Compare a state with a model's tensors. With `strict`, the model's type must be able to hold the state's values,
+    unless the model is to take `any_type`."""
     result = Comparison({}, {}, [name for name in state if name not in own], {}, {}, "")
     for name, mine in own.items():
         if name not in state:
@@ -120,8 +121,8 @@ def _kind(tensor: Tensor) -> str:
 
 
 def _type_fits(value: Tensor, own: DType, strict: bool) -> bool:
-    """Whether a value can be loaded as another type: floats as floats, if strict without loss; integers that fit, as
-    indices of PyTorch's, which are int64, do."""
+    """Return whether a value can be loaded as another type: floats as floats, with `strict` only without loss; integers
+    if they fit, such as PyTorch's indices, which are int64."""
     given = value.dtype
     integers = given.kind in "iu" and own.kind in "iu"
     if given is own or (integers or given.kind == own.kind) and promote(given, own) is own:
@@ -133,14 +134,14 @@ def _type_fits(value: Tensor, own: DType, strict: bool) -> bool:
 
 
 def _as_tensor(value: Any) -> Tensor | None:
-    """One of our tensors, a PyTorch tensor or a NumPy array as a tensor; None for anything else."""
+    """Return one of our tensors, a PyTorch tensor or a NumPy array as a tensor; None for anything else."""
     if isinstance(value, Tensor):
         return value
     return Tensor(value) if is_torch(value) or hasattr(value, "__array_interface__") else None
 
 
 def _hint(found: Comparison, state: Mapping[str, Any]) -> str:
-    """A hint for two usual mistakes: the state dictionary is one level deeper, or all names have a prefix."""
+    """Return a hint about two usual mistakes: the state dictionary is one level deeper, or all names have a prefix."""
     inner = [name for name in found.unexpected if isinstance(state[name], Mapping)]
     if inner and found.missing:
         return f"the tensors may be inside: load_state_dict(model, state[{inner[0]!r}])"
@@ -158,8 +159,8 @@ def _hint(found: Comparison, state: Mapping[str, Any]) -> str:
 def load_state_dict(model: Any, state_dict: MutableMapping[str, Any], strict: bool = True, verbose: bool = False,
                     consume: bool = False, realize: bool = True) -> Loaded:
     """Give a model's tensors the values of a state dictionary (tensors of glassgrad or PyTorch, or arrays), in the
-    model's types and on its devices. If `strict`, both must have the same names and shapes, and types that hold the
-    values; else what fits is loaded and the rest returned. `consume` removes loaded entries from the dictionary,
+    model's types and on its devices. With `strict`, both must have the same names and shapes, and types that hold the
+    values; otherwise what fits is loaded and the rest returned. `consume` removes loaded entries from the dictionary,
     `verbose` prints what was done, `realize=False` leaves conversions lazy.
 
     >>> model = {"weight": Tensor.zeros(2), "bias": Tensor.zeros(1)}
@@ -175,8 +176,8 @@ def load_state_dict(model: Any, state_dict: MutableMapping[str, Any], strict: bo
 
 def load_into(model: Any, state_dict: MutableMapping[str, Any], strict: bool, verbose: bool, consume: bool,
               realize: bool, any_type: bool = False) -> Loaded:
-    """`load_state_dict` of checked arguments. With `any_type` the model takes the state's types, and only the model's
-    names must be there."""
+    """Do `load_state_dict` with checked arguments. With `any_type` the model takes the state's types, and only the
+    model's names must be there."""
     found = compare(get_state_dict(model), state_dict, strict, any_type)
     needed = found._replace(unexpected=[]) if any_type else found
     if strict and not needed.perfect:
@@ -208,7 +209,7 @@ def put(found: Comparison, realize: bool = True, any_type: bool = False) -> None
 
 
 def _separate_leaf(node: UOp) -> UOp:
-    """A new buffer node over the same memory: tensors loaded from one state into two models, or under two names,
+    """Return a new buffer node over the same memory. Tensors loaded from one state into two models, or under two names,
     are different parameters with different gradients."""
     known = node.base.arg
     twin = running.over_memory(known, known.address, known.shape, known.dtype, known.device)

@@ -1,8 +1,8 @@
-"""Compile C with whatever compiler the machine has. In: C text. Out: the bytes of an ELF object.
+"""Compile C with the compiler that the machine has. In: C text. Out: the bytes of an ELF object.
 
-Does not know graphs, caches or loading. Looks for $CC, clang, gcc, cc and the `ziglang` package, in that
-order. The code is freestanding: it includes only headers that need no library, and calls no external function.
-A small kernel takes 20 to 40 ms with gcc, most of it starting processes.
+Does not know graphs, caches or loading. Looks for $CC, clang, gcc, cc and the `ziglang` package, in that order. The
+code is freestanding: it includes only headers that need no library, and calls no external function. A small kernel
+takes 20 to 40 ms with gcc, most of which is starting processes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _find(override: str) -> tuple[str, ...]:
 
 
 def find_compiler() -> tuple[str, ...]:
-    """The command that compiles C, as a list of words."""
+    """Return the command that compiles C, as a list of words."""
     return _find(os.environ.get("CC", ""))
 
 
@@ -66,12 +66,12 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 def compiler_version() -> str:
-    """The compiler's name and version, for cache keys."""
+    """Return the compiler's name and version, for cache keys."""
     return _version(find_compiler())
 
 
 def _target_flags(command: tuple[str, ...]) -> list[str]:
-    """Flags for this machine: ELF everywhere, the host's features, and those of CPU_FEATURES."""
+    """Return the flags for this machine: ELF everywhere, the host's features, and those of CPU_FEATURES."""
     is_gcc = "clang" not in _version(command).lower() and "ziglang" not in command
     flags = list(_GCC_FLAGS) if is_gcc else []
     arm = platform.machine().lower() in ("arm64", "aarch64")
@@ -89,7 +89,7 @@ def _target_flags(command: tuple[str, ...]) -> list[str]:
 
 
 def compile_c(text: str) -> bytes:
-    """Compiles C for this machine.
+    """Compile C for this machine.
 
     >>> compile_c("int two(void) { return 2; }")[:4]
     b'\\x7fELF'
@@ -116,7 +116,7 @@ def compile_c(text: str) -> bytes:
 
 
 def _first_error(messages: str, text: str, command: tuple[str, ...]) -> str:
-    """The compiler's first error message, with the source line that it points at."""
+    """Return the compiler's first error message, with the source line that it points at."""
     lines = messages.splitlines()
     first = next((line for line in lines if "error" in line), lines[0] if lines else "no message")
     words = first.split(":")

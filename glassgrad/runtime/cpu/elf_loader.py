@@ -32,7 +32,7 @@ MACHINES = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARC
 
 
 class ElfSection(NamedTuple):
-    """A section's header."""
+    """The header of a section."""
     name: int                 # offset of its name in the string table
     kind: int
     flags: int
@@ -75,7 +75,7 @@ class ElfObject:
             raise _refuse(f"it is damaged or cut short ({wrong})") from wrong
 
     def undefined(self) -> list[str]:
-        """Undefined symbols of the object; there must be none, since it is linked with nothing."""
+        """Return the undefined symbols of the object; there must be none, because it is linked with nothing."""
         return sorted(self._undefined)
 
     def _read_sections(self) -> None:
@@ -137,7 +137,7 @@ class ElfObject:
                     self.relocations.append((place, info & 0xFFFFFFFF, symbol, addend))
 
     def link(self, base: int) -> bytearray:
-        """The image as bytes, relocated for address `base`."""
+        """Return the image as bytes, relocated for the address `base`."""
         if self._undefined:
             raise Bug(f"compiled code needs {', '.join(self.undefined())}, which it must not take from elsewhere")
         image = bytearray(self.size)
@@ -224,7 +224,7 @@ class Image:
                            if symbol.name and symbol.place >= 0}
 
     def address(self, name: str) -> int:
-        """The address of the function or constant `name`."""
+        """Return the address of the function or constant `name`."""
         found = self._addresses.get(name)
         if found is None:
             known = ", ".join(sorted(self._addresses)) or "none"

@@ -44,7 +44,7 @@ def _binding() -> Any:
 
 @lru_cache(maxsize=1)
 def compiler_version() -> str:
-    """The compiler's version for cache keys, without loading it (`importlib.metadata` would take 20 ms)."""
+    """Return the compiler's version for cache keys, without loading it (`importlib.metadata` would take 20 ms)."""
     found = find_spec("llvmlite")
     if found is None or found.origin is None:
         return "no llvmlite"
@@ -98,7 +98,7 @@ def _emitted(text: str, level: int, form: str) -> Any:
 
 
 def compile_ir(text: str, *, level: int = 1) -> bytes:
-    """Compiles IR for this machine at codegen level `level`, with no optimization passes.
+    """Compile IR for this machine at codegen level `level`, without optimization passes.
 
     >>> compile_ir("define i32 @two() { ret i32 2 }")[:4]
     b'\\x7fELF'
@@ -117,5 +117,5 @@ def compile_ir(text: str, *, level: int = 1) -> bytes:
 
 
 def assembly(text: str, *, level: int = 1) -> str:
-    """The same compile as `compile_ir`, as assembly for people to read."""
+    """Compile IR as `compile_ir` does, but to assembly text for people to read."""
     return str(_emitted(text, level, "assembly"))

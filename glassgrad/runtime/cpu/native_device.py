@@ -1,8 +1,9 @@
-"""Devices that run machine code on this processor. In: kernels' graphs. Out: `NativeProgram`s, and plans that run them.
+"""Run machine code on this processor: the devices CPU and CLANG. In: kernels' graphs. Out: `NativeProgram`s, and plans
+that run them.
 
-`CPU` compiles LLVM IR in the process, `CLANG` compiles C with the system's compiler; both load the object themselves
-and run it on the worker pool. A compiled kernel is kept in memory by its graph and on disk by its structure, so a warm
-process neither lowers nor loads a compiler.
+`CPU` compiles LLVM IR in the process, `CLANG` compiles C with the system's compiler. Both load the object file
+themselves and run it on the worker pool. A compiled kernel is cached in memory by its graph and on disk by its
+structure, so a warm process neither lowers kernels nor loads a compiler.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from glassgrad.runtime.guarded_memory import GuardedMemory
 from glassgrad.runtime.host_memory import HostMemory
 
 ALIGNMENT = 64
-LITTLE_SCRATCH = 1 << 16       # bytes that a plan may keep for launches without the worker pool
-MOST_INLINE_COMMANDS = 8       # up to so many serial commands do not open the worker pool
-_FUNCTION = ctypes.CFUNCTYPE(None)        # arguments are ctypes' own: without argtypes, a call converts none of them
+LITTLE_SCRATCH = 1 << 16       # bytes of scratch memory that a plan may keep for launches without the worker pool
+MOST_INLINE_COMMANDS = 8       # up to this many serial commands run without opening the worker pool
+_FUNCTION = ctypes.CFUNCTYPE(None)        # without argtypes, a call with ctypes values converts nothing
 
 
 @dataclass(eq=False, kw_only=True)
@@ -49,7 +50,7 @@ class NativeProgram(CompiledProgram):
 
 @lru_cache(maxsize=8)
 def _target(host: HostTarget, workers: int, language: str) -> Target:
-    """What kernels in a language are optimized for; C can express neither matrix units nor masks."""
+    """Return what kernels in a language are optimized for; C can express neither matrix units nor masks."""
     target = replace(Target.of(host), workers=workers)
     return target if language == "llvm" else replace(target, units=(), masks=False)
 
@@ -109,7 +110,7 @@ class NativeDevice(CompiledKernels, Backend):
         return NativeProgram(**vars(facts), image=Image(compiled))
 
     def source(self, ast: UOp) -> str:
-        """The kernel as readable C, whatever the device compiles."""
+        """Return the kernel as readable C, whatever the device compiles."""
         from glassgrad.compiler.pipeline import build
         return build(ast, self.target, "c", self.moves(ast) or None, say=False).source
 
@@ -120,9 +121,9 @@ class NativeDevice(CompiledKernels, Backend):
 
 
 class NativePlan(DevicePlan):
-    """A command list over slots; `bind` writes the slots' addresses into it and `run` runs it in one foreign call. A
-    long list is split into several calls, so that Python handles Ctrl-C between two of them. Where numbers of tasks
-    depend on scalars, each value of these that is bound gets a list; the arguments of all are in one array."""
+    """A command list over slots: `bind` writes the slots' addresses into it, and `run` runs it in one foreign call. A
+    long list is split into several calls, so that Python handles Ctrl-C between two of them. If numbers of tasks depend
+    on scalars, `bind` makes a list for the values of these; all lists share one array of arguments."""
     uninterrupted = ends_early = True                   # except where a check ends a run
 
     def __init__(self, programs: Sequence[NativeProgram], slots: Sequence[tuple[int, ...]]):
@@ -134,19 +135,19 @@ class NativePlan(DevicePlan):
         self.wires = [(slot, array, position) for position, slot in enumerate(used)]
         self._pack = partial(struct.Struct(f"{len(used)}P").pack_into, array, 0)
         self._gather = itemgetter(*used) if len(used) > 1 else lambda addresses: [addresses[slot] for slot in used]
-        # phases whose numbers of tasks depend on scalars (programs, their phases), by formula and the scalars' slots
+        # {(formula of a number of tasks, slots of its scalars): the phases it is for, as (program, phase)}
         self._cuts: dict[tuple[TasksByValue, tuple[int, ...]], list[tuple[int, int]]] = {}
         rows: list[Command] = []
         arguments = ctypes.addressof(array)
         for number, (program, uses) in enumerate(zip(programs, slots)):
             self.spans.append((len(rows), len(program.phases)))
             for cut in program.info.by_value:
-                key = cut._replace(phase=0), tuple([uses[argument] for argument in cut.arguments])       # layers repeat
+                key = cut._replace(phase=0), tuple([uses[argument] for argument in cut.arguments])
                 self._cuts.setdefault(key, []).append((number, cut.phase))
             rows += [Command(address, arguments, tasks, int(tasks <= 1)) for address, tasks in program.phases]
             arguments += ctypes.sizeof(ctypes.c_void_p) * len(uses)
         self.by_value = bool(self._cuts)
-        self._values: tuple[int, ...] = ()              # of these scalars, that the numbers of tasks are for
+        self._values: tuple[int, ...] = ()              # the values of scalars that the numbers of tasks are for
         self._value_slots = list(dict.fromkeys([slot for _, slots in self._cuts for slot in slots]))
         self._together = len(programs)                  # from this program on, one uninterrupted foreign call
         self._stopwatch: NativeStopwatch | None = None
@@ -158,7 +159,7 @@ class NativePlan(DevicePlan):
         self._stopwatch = None
 
     def check(self, before: int, numbers: Sequence[tuple[int, int]]) -> None:
-        """Insert checks: a run ends before program `before` if a 32-bit integer is below its bound."""
+        """Insert checks: a run ends before program `before` if one of the 32-bit integers is below its bound."""
         at = self.spans[before][0] if before < len(self.spans) else self._count
         rows = self._commands[:self._count]
         self._write([*rows[:at], *[Command.check(address, bound) for address, bound in numbers], *rows[at:]])
@@ -169,7 +170,7 @@ class NativePlan(DevicePlan):
         self._together = first
 
     def _pieces(self) -> list[tuple[Any, ctypes.c_int64]]:
-        """Split the command list into foreign calls: (pointer, number of commands) of each, converted once."""
+        """Split the command list into foreign calls; return (pointer, number of commands) of each as ctypes values."""
         cuts, work = [0], 0
         for number, program in enumerate(self.programs[:-1]):
             work += backend.longest_work(program)
@@ -181,25 +182,26 @@ class NativePlan(DevicePlan):
 
     @property
     def scratch(self) -> int:
-        """Bytes of scratch memory, over all workers."""
+        """The bytes of scratch memory, over all workers."""
         return self.scratch_bytes * worker_count()
 
     def bind(self, addresses: Sequence[int]) -> None:
-        """Point every launch at the memory of its slots, and choose the commands for the values of scalars there."""
+        """Write the slots' addresses into the launches, and choose the commands for the values of scalars there."""
         self.rebind(addresses)
         if self._cuts:
             values = tuple([ctypes.c_int64.from_address(addresses[slot]).value for slot in self._value_slots])
             if values != self._values:
-                self._values = ()                       # a Ctrl-C may come in between
+                self._values = ()                       # unknown, in case a Ctrl-C comes in between
                 self._commands = self._commands_for(values)
                 self._values = values
 
     def rebind(self, addresses: Sequence[int]) -> None:
-        """Point every launch at the memory of its slots; the scalars are as they were."""
+        """Write the addresses of the slots into the launches; the scalars must be unchanged."""
         self._pack(*self._gather(addresses))
 
     def _commands_for(self, values: tuple[int, ...]) -> Any:
-        """The commands with the numbers of tasks for these values of scalars, so that idle tasks are not started."""
+        """Return the commands with the numbers of tasks for these values of scalars, so that no idle tasks are
+        started."""
         commands = type(self._commands).from_buffer_copy(self._commands)
         value_of = dict(zip(self._value_slots, values))
         for (cut, slots), phases in self._cuts.items():
@@ -216,8 +218,8 @@ class NativePlan(DevicePlan):
         self.runner()()
 
     def runner(self) -> Callable[[], int]:
-        """A function that does `run` on the worker pool of the current settings, for repeated calls with the values of
-        scalars that were bound last. Where they leave no work for other threads, it runs in this one."""
+        """Return a function that does `run` on the worker pool of the current settings, for repeated calls with the
+        scalar values that were bound last. If these leave no work for other threads, it runs in the calling thread."""
         rows, pieces, is_little = self._commands[:self._count], self._pieces(), self.scratch_bytes <= LITTLE_SCRATCH
         is_alone = len(pieces) == 1 and (worker_count() == 1 or all([row.serial for row in rows]))
         if is_alone and len(rows) <= (1 if open_pools else MOST_INLINE_COMMANDS) and (is_little or not open_pools) and \
@@ -232,13 +234,13 @@ class NativePlan(DevicePlan):
 
     @cached_property
     def _own_scratch(self) -> Any:
-        """Scratch memory for launches without the worker pool."""
+        """The scratch memory for launches without the worker pool."""
         memory = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)
         return ctypes.byref(memory, -ctypes.addressof(memory) % ALIGNMENT)
 
     def _inline_runner(self) -> Callable[[], int]:
-        """A function that runs the commands, all small, in this thread: opening a pool would cost a compile, and a call
-        of an open pool costs more than a single command."""
+        """Return a function that runs the commands, all small, in this thread. Opening a pool would cost a compilation,
+        and a call of an open pool costs more than a single command."""
         task, scratch = ctypes.c_int64(0), self._own_scratch
         steps = [(_FUNCTION(command.function) if command.function else None, ctypes.c_void_p(command.args),
                   command.tasks) for command in self._commands[:self._count]]
@@ -267,11 +269,12 @@ class NativePlan(DevicePlan):
         return time.perf_counter_ns() - start
 
     def stopwatch(self) -> NativeStopwatch:
-        """A timed copy of this command list, with clock reads between kernels, on the pool of the current settings."""
+        """Return a timed copy of this command list, with clock reads between kernels, on the pool of the current
+        settings."""
         if self._stopwatch is None:
             every = [Command.from_buffer_copy(command) for command in self._commands[:self._count]]
             for (first, _), program in zip(self.spans, self.programs):
-                for number, (_, tasks) in enumerate(program.phases, first):       # all: it is reused for other values
+                for number, (_, tasks) in enumerate(program.phases, first):       # all: it serves other values too
                     every[number].tasks, every[number].serial = tasks, int(tasks <= 1)
             self._stopwatch = NativeStopwatch(every, self.spans, self.scratch_bytes)
         self._stopwatch.prepare()
@@ -279,7 +282,8 @@ class NativePlan(DevicePlan):
 
 
 def _run_pieces(run: Callable[[Any, Any], int], pieces: list[tuple[Any, ctypes.c_int64]]) -> int:
-    """Run a split command list, taking interrupts between calls; if a check ends one call, the rest do not run."""
+    """Run a split command list, and take interrupts between the calls. If a check ends one call, the rest does
+    not run."""
     for commands, count in pieces:
         take_interrupt()
         undone = run(commands, count)

@@ -1,7 +1,7 @@
-"""What processor this is. In: what the operating system says. Out: a `HostTarget`.
+"""Describe this processor. In: what the operating system reports. Out: a `HostTarget`.
 
-Does not know compilers: a warm process takes its kernels from the disk cache, so it must learn the key and
-the vector width without loading LLVM. `CPU_FEATURES` adds and removes features, to try other code paths.
+Does not know compilers: a warm process takes its kernels from the disk cache, so it must learn the cache key and the
+vector width without loading LLVM. `CPU_FEATURES` adds and removes features, to try other code paths.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from glassgrad.base.settings import settings
 
 @dataclass(frozen=True)
 class HostTarget:
-    """A processor: `features` are spelled as LLVM spells them (`avx512f`, `amx-bf16`, `neon`).
+    """A processor; `features` are spelled as LLVM spells them (`avx512f`, `amx-bf16`, `neon`).
 
     >>> target = HostTarget("x86_64", "a cpu", frozenset({"avx", "avx2", "fma"}), "x86_64-unknown-linux-gnu")
     >>> target.vector_bytes, target.vector_registers
@@ -34,37 +34,38 @@ class HostTarget:
 
     @cached_property
     def vector_bytes(self) -> int:
-        """Width of the widest vector register worth using."""
+        """The width of the widest vector register worth using."""
         return 64 if "avx512f" in self.features else 32 if "avx2" in self.features else 16
 
     @property
     def vector_registers(self) -> int:
-        """How many vector registers there are."""
+        """The number of vector registers."""
         return 32 if self.arch == "aarch64" or "avx512f" in self.features else 16
 
     @property
     def fast_gathers(self) -> bool:
-        """Whether a gather is faster than a load for each lane. On AMD's processors it is not, and on Intel's before
-        those with AVX-VNNI microcode against data sampling made it 10 to 50 times slower (x.gather(-1, index) of 2
-        million float32 on a Cascade Lake: 41 ms, 2.0 ms with loads; on a Sapphire Rapids 1.1 ms, 1.3 ms)."""
+        """Whether a gather is faster than a load for each lane. It is not on AMD's processors, nor on Intel's before
+        those with AVX-VNNI, where microcode against data sampling made it 10 to 50 times slower (x.gather(-1, index) of
+        2 million float32 on a Cascade Lake: 41 ms, and 2.0 ms with loads; on a Sapphire Rapids 1.1 ms, and 1.3 ms with
+        loads)."""
         return "GenuineIntel" in self.cpu and "avxvnni" in self.features
 
     @property
     def narrow_steps(self) -> int:
-        """Element steps of a kernel up to which 256-bit vectors are better than 512-bit ones: Intel's first processors
-        with AVX-512 (before Ice Lake) lower a core's clock for a millisecond after one of these, and Python runs on it
-        too. On a Cascade Lake `(a + b).realize()` of 100 floats takes 27.3 us so, and 31.6 with 512 bits; from 64,000
-        elements on there was no difference."""
+        """The number of element steps of a kernel up to which 256-bit vectors are better than 512-bit ones. Intel's
+        first processors with AVX-512 (before Ice Lake) lower a core's clock for a millisecond after a 512-bit
+        instruction, and Python runs on that core too. On a Cascade Lake `(a + b).realize()` of 100 floats takes 27.3 us
+        with 256 bits and 31.6 us with 512; from 64,000 elements on there was no difference."""
         is_early = "avx512f" in self.features and "avx512vbmi" not in self.features
         return 64 << 10 if is_early and "GenuineIntel" in self.cpu else 0
 
     @property
     def key(self) -> str:
-        """One line for cache keys: everything that decides which machine code can run."""
+        """One line for cache keys, with everything that decides which machine code can run."""
         return f"{self.triple} {self.cpu} {','.join(sorted(self.features))}"
 
 
-# Features that decide what code we emit, as the system spells them -> as LLVM does, where the two differ.
+# Features that decide which code we emit: Linux's spelling -> LLVM's, where the two differ.
 _LINUX_TO_LLVM = {
     "pni": "sse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "abm": "lzcnt", "bmi1": "bmi", "rdrand": "rdrnd",
     "pclmulqdq": "pclmul", "sha_ni": "sha", "avx_vnni": "avxvnni", "avx512_bf16": "avx512bf16",
@@ -189,7 +190,7 @@ def host_description() -> HostTarget:
 
 @lru_cache(maxsize=1)
 def request_amx() -> bool:
-    """Asks Linux for the AMX tile registers, for all threads of this process and of those it forks; without
+    """Ask Linux for permission to use the AMX tile registers, for all threads of this process and of its forks. Without
     permission the first tile instruction is fatal. No other system is known to grant it."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
@@ -198,7 +199,7 @@ def request_amx() -> bool:
 
 
 def available_cores() -> int:
-    """How many threads this process may keep busy: its affinity, and the quota of its control group.
+    """Return how many threads this process may keep busy, by its affinity and the quota of its control group.
 
     >>> available_cores() >= 1
     True
@@ -215,12 +216,13 @@ _cores = lru_cache(maxsize=1)(available_cores)
 
 
 def worker_count() -> int:
-    """How many threads share the tasks of a kernel: THREADS, or one per core that this process may use."""
+    """Return how many threads share the tasks of a kernel: THREADS, or one per core that this process may use."""
     return settings.THREADS or _cores()
 
 
 def _group_quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> float | None:
-    """Processors that Linux control groups allow (the least over all parents), or None without a limit."""
+    """Return the number of processors that Linux control groups allow (the least over all parents), or None without a
+    limit."""
     limits = []
     for line in _read(own).splitlines():
         number, _, rest = line.partition(":")

@@ -33,7 +33,7 @@ class Clock(NamedTuple):
 
 @lru_cache(maxsize=1)
 def clock() -> Clock:
-    """The clock of this system."""
+    """Return the clock of this system."""
     address = lambda function: ctypes.cast(function, ctypes.c_void_p).value or 0
     if sys.platform == "win32":
         system = ctypes.WinDLL("kernel32")
@@ -45,7 +45,7 @@ def clock() -> Clock:
 
 
 class NativeStopwatch(Stopwatch):
-    """A command list with a stamp before the first kernel and after each."""
+    """A command list with a clock read before the first kernel and after each kernel."""
 
     def __init__(self, commands: Sequence[Command], spans: Sequence[tuple[int, int]], scratch_bytes: int):
         pool = worker_pool()

@@ -1,10 +1,10 @@
-"""The worker pool: run kernels on all cores. In: command lists of native functions. Out: they have run.
+"""Run kernels on all cores: the worker pool. In: command lists of native functions. Out: they have run.
 
-Does not know graphs, buffers or how kernels are made. A kernel is
-`void name(void **args, int64_t task, void *scratch)`; a command is one kernel over tasks 0 to n - 1, in no order, on
-any worker; a command starts when the previous one has finished. A check command ends the run if an integer in memory
-is below a bound. The list is run natively (worker_pool_source.py) in one foreign call, without the GIL. Measured on two
-cores: 1 us for the call, 0.008 us per serial command, 0.5 us per parallel command of two tasks while the workers spin.
+Does not know graphs, buffers or how kernels are made. A kernel is `void name(void **args, int64_t task, void
+*scratch)`. A command runs one kernel over tasks 0 to n - 1, in any order and on any worker, and starts when the
+previous command has finished. A check command ends the run if an integer in memory is below a bound. The list is run
+natively (worker_pool_source.py) in one foreign call, without the GIL. Measured on two cores: 1 us for the call, 0.008
+us per serial command, 0.5 us per parallel command of two tasks while the workers spin.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _CROWDED_SPIN_NANOSECONDS = 1_000   # the same, when there are more workers than
 
 
 class Command(ctypes.Structure):
-    """One launch in a command list, as the native code reads it."""
+    """One launch in a command list, in the form that the native code reads."""
     _fields_ = (("function", ctypes.c_void_p), ("args", ctypes.c_void_p), ("tasks", ctypes.c_int64),
                 ("serial", ctypes.c_int64))
 
     @classmethod
     def check(cls, address: int, bound: int) -> Command:
-        """A command that ends the run if the 32-bit integer at this address is below the bound."""
+        """Make a command that ends the run if the 32-bit integer at this address is below the bound."""
         return cls(None, address, bound, 1)
 
 
 class Native:
-    """The pool's machine code; a fork shares it with its parent."""
+    """The machine code of the pool; a forked process shares it with its parent."""
 
     def __init__(self, data: bytes):
         self.image = Image(data)
@@ -71,7 +71,8 @@ class Native:
 
 
 def native_object() -> bytes:
-    """The pool for this machine: from the disk cache, by LLVM, or by a C compiler where there is no llvmlite."""
+    """Return the object file of the pool for this machine: from the disk cache, compiled by LLVM, or by a C compiler if
+    there is no llvmlite."""
     host = host_description()
     key = name_of("workers", host.key, llvm.compiler_version(), source_digest())
     data = default_cache().get(key)
@@ -92,7 +93,7 @@ def _native() -> Native:
 
 
 class Bells:
-    """The system's semaphore functions: their addresses, and `make`, which creates a semaphore at zero."""
+    """The system's semaphore functions: their addresses, and `make`, which creates a semaphore with the value zero."""
     make: Callable[[], int]
 
     def __init__(self) -> None:
@@ -124,7 +125,7 @@ class Bells:
 
 
 class _Crew:
-    """The threads of a pool and the memory they share; replaced as a whole after a fork."""
+    """The threads of a pool and the memory they share. After a fork it is replaced as a whole."""
 
     def __init__(self, native: Native, count: int, inside: set[int]):
         self.native, self.count = native, count
@@ -159,7 +160,7 @@ class _Crew:
             inside.discard(threading.get_ident())
 
     def grow(self, nbytes: int) -> None:
-        """Gives every worker an arena of `nbytes`; nothing may be running."""
+        """Give every worker an arena of `nbytes`; nothing may be running."""
         old, old_bytes = list(self._table), self.scratch_bytes
         self._table[:] = [map_block(nbytes) for _ in range(self.count)]
         self.scratch_bytes = nbytes
@@ -167,7 +168,7 @@ class _Crew:
             unmap_pages(address, old_bytes)
 
     def stop(self) -> None:
-        """Ends the workers, joins their threads, and gives their arenas back."""
+        """End the workers, join their threads, and release their arenas."""
         self.native.stop(self.address)
         for thread in self.threads:
             thread.join()
@@ -190,25 +191,25 @@ class WorkerPool:
         _pools.add(self)
 
     def _forget(self) -> None:
-        """Starts over without threads: in a new pool, and in a fork's child, where threads do not exist."""
+        """Start over without threads: in a new pool, and in a forked child, where the threads do not exist."""
         self._crew: _Crew | None = None
         self._caller = 0                    # id of the thread whose commands run; 0: none
         self._inside: set[int] = set()      # ids of the worker threads
 
     def ensure_scratch(self, nbytes: int) -> None:
-        """Makes every worker's arena at least `nbytes` large, from the next launch on."""
+        """Make every worker's arena at least `nbytes` large, from the next launch on."""
         if nbytes > self._scratch_bytes:
             self._scratch_bytes = round_up(nbytes, PAGE)
 
     def run(self, commands: Any, count: Any) -> int:
-        """Runs the `count` commands at address `commands` in order; returns how many a check left undone. Calls from
-        several threads run one at a time. The numbers are ints, or ctypes' own, which a repeated call need not
+        """Run the `count` commands at address `commands` in order; return how many a check left undone. Calls from
+        several threads run one at a time. Both arguments are ints or ctypes values, which a repeated call need not
         convert."""
         me = get_ident()
         if me == self._caller or me in self._inside or self._closed:
             return self._run_inline(commands, count)
         with self._lock:
-            if not self._closed:            # it may have been, while this thread waited
+            if not self._closed:            # another thread may have closed it while this one waited
                 crew = self._crew
                 if crew is None or crew.scratch_bytes < self._scratch_bytes:
                     crew = self._prepare()
@@ -221,8 +222,8 @@ class WorkerPool:
         return self._run_inline(commands, count)
 
     def _prepare(self) -> _Crew | None:
-        """The threads, started and with enough scratch; None, and a closed pool, where the process is ending: from
-        Python 3.12 on, no thread can be started then."""
+        """Start the threads, if needed, and give them enough scratch memory. If the process is ending (from Python 3.12
+        on, no thread can be started then), close the pool and return None."""
         if self._crew is None:
             try:
                 self._crew = _Crew(self.native, self.threads, self._inside)
@@ -245,7 +246,7 @@ class WorkerPool:
             unmap_pages(arena, nbytes)
 
     def close(self) -> None:
-        """Ends the threads. Later launches run on the calling thread alone."""
+        """End the threads. Later launches run on the calling thread alone."""
         with self._lock:
             self._closed = True
             crew, self._crew = self._crew, None
@@ -263,7 +264,7 @@ _open_pools_lock = held_at_fork(threading.RLock(), "pool")
 
 
 def worker_pool() -> WorkerPool:
-    """The pool for THREADS workers; by default one per core that this process may use."""
+    """Return the pool for THREADS workers; by default one per core that this process may use."""
     count = worker_count()
     found = open_pools.get(count)
     if found is None:

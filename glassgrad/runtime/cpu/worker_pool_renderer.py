@@ -1,8 +1,8 @@
 """Write the worker pool's program as LLVM IR or as C. In: `PROGRAM`. Out: text for a compiler.
 
-Machines without a C compiler compile the IR by llvmlite, those without llvmlite compile the C. One writer visits the
-syntax tree, and a table per language has the text of each step. In both, each variable is a stack slot, each value gets
-a name, and control flow is labels and jumps.
+Machines without a C compiler compile the IR with llvmlite, machines without llvmlite compile the C. One writer visits
+the syntax tree, and a table per language has the text of each step. In both languages each variable is a stack slot,
+each value gets a name, and control flow is labels and jumps.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ static i64 pause(void) { __asm__ volatile("isb" ::: "memory"); return 0; }
 
 
 def c_text() -> str:
-    """The pool as C, for machines with a C compiler and no llvmlite."""
+    """Return the pool as C, for machines with a C compiler and no llvmlite."""
     return "\n".join([_C_CALLS, *_functions({step: [line] for step, (_, line) in _STEPS.items()})])
 
 
 def ir_text(arch: str) -> str:
-    """The pool as LLVM IR for "x86_64" or "aarch64"."""
+    """Return the pool as LLVM IR for "x86_64" or "aarch64"."""
     declared, pause = _PAUSES[arch]
     steps = {**{step: lines for step, (lines, _) in _STEPS.items()}, **_IR_CALLS, "pause": [f"call void {pause}"]}
     return "\n".join([f"declare void {declared}\n", *_functions(steps)])
@@ -92,7 +92,7 @@ def _functions(steps: dict[object, list[str]]) -> list[str]:
 
 
 class _FunctionWriter:
-    """One function in one language."""
+    """Write one function in one language."""
 
     def __init__(self, function: ast.FunctionDef, steps: dict[object, list[str]]):
         self.steps, self.count = steps, 0

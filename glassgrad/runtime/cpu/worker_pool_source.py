@@ -1,4 +1,4 @@
-"""The worker pool's native half: its one source. In: nothing. Out: the program and the layout of its memory.
+"""The source of the worker pool's native code. In: nothing. Out: the program and the layout of its memory.
 
 Does not know Python objects, buffers or kernels. The program is written in a few statements of Python's syntax, in
 which every value is a 64-bit integer; worker_pool_renderer.py writes it as LLVM IR and as C. One call, `glassgrad_run`,
@@ -13,8 +13,8 @@ runs a command list; the other workers are inside `glassgrad_worker`. How it wor
   worker that reaches the share of a late one initializes it: a word of an earlier command means an unclaimed share.
   Command numbers wrap, and a share without tasks stays as it is: every 4 million commands, before it would seem to be
   of a later command, the caller renews all shares.
-- A command is over when `DONE` reaches its number of tasks. The caller claims tasks like the others, so progress never
-  depends on a worker waking up: one that comes late costs speed, not correctness.
+- A command is over when `DONE` reaches its number of tasks. The caller claims tasks like the other workers, so progress
+  never depends on a worker waking up: one that comes late costs speed, not correctness.
 - An idle worker spins, then counts itself in `SLEEPERS`, looks once more at `WORD`, and waits on the bell (a
   semaphore). The caller changes `WORD`, then looks at `SLEEPERS`. Both are sequentially consistent, so at least one
   sees the other. Who subtracts n from `SLEEPERS` posts the bell n times. Each woken worker wakes two more, while
@@ -25,7 +25,7 @@ runs a command list; the other workers are inside `glassgrad_worker`. How it wor
 
     load(at), store(at, x)          sequentially consistent; set(at, x) is relaxed; load32 reads a signed 32-bit number
     exchange(at, x), add(at, x)     atomic; the value before, the value after
-    exchange_if(at, old, new)       atomic; the value before: the exchange was made if that is `old`
+    exchange_if(at, old, new)       atomic; the value before, which is `old` if the exchange was made
     launch(f, args, task, scratch)  call a kernel
     system(f, a, b, c)              call a function of the system with at least the arguments that it takes:
                                     wait: sem_wait(bell), dispatch_semaphore_wait(bell, for ever),

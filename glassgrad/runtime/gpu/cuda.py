@@ -1,4 +1,5 @@
-"""The device CUDA: NVIDIA's driver, called directly. In: an installed driver. Out: an opened device.
+"""Run kernels on NVIDIA's GPUs, with the driver called directly: the device CUDA. In: an installed driver. Out: an
+opened device.
 
 What it shares with AMD is in cuda_hip_device.py. Specific to CUDA are contexts, and tensor maps for bulk copies.
 """
@@ -126,7 +127,7 @@ _MOST_KEPT = 64                                      # encoded maps that a launc
 
 class CudaLaunchWithMaps(DriverLaunch):
     """A launch some of whose arguments are tensor maps. A map holds the address of its matrix, so it is encoded again
-    when the address changes; a matrix that is not 16-byte aligned is first copied to aligned memory."""
+    when the address changes. A matrix that is not 16-byte aligned is first copied to aligned memory."""
     driver: CudaDevice
 
     def __init__(self, device: CudaDevice, call: KernelCall):

@@ -66,7 +66,7 @@ class DriverCalls:
         raise Bug(f"{type(self).__name__} has no make_current")
 
     def reason(self, result: int) -> str:
-        """The driver's text for an error number."""
+        """Return the driver's text for an error number."""
         raise Bug(f"{type(self).__name__} has no reason")
 
     def enter(self) -> None:
@@ -91,7 +91,8 @@ class DriverCalls:
             raise Bug(f"{name}: {self.reason(result)}")
 
     def fault(self, result: int) -> DeviceError:
-        """The error for a failed kernel. Drivers report it late and without a name, so it lists all candidates."""
+        """Return the error for a failed kernel. Drivers report it late and without a name, so it lists all
+        candidates."""
         kernels = [kernel for reference, number in tuple(self.started) if (plan := reference()) is not None
                    for kernel in plan.described(number)]
         names = list(dict.fromkeys(kernels))
@@ -113,7 +114,7 @@ class DriverCalls:
         return handle
 
     def event(self, timed: bool = False) -> Any:
-        """A new event; one that measures time costs more."""
+        """Make an event; one that measures time costs more."""
         return self.made(self.names.make_event, 0 if timed else _WITHOUT_TIME)
 
 

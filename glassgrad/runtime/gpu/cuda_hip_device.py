@@ -1,4 +1,5 @@
-"""GPUs whose driver is called directly: NVIDIA's and AMD's. In: a driver's library and its names. Out: a device.
+"""Share the code of GPUs whose driver is called directly: NVIDIA's and AMD's. In: a driver's library and its names.
+Out: a device.
 
 What both drivers do alike: calls (cuda_hip_calls.py), memory and copies (cuda_hip_memory.py), launches
 (cuda_hip_launch.py), and compilers in a library. Kernels run in order on one stream.
@@ -21,8 +22,8 @@ MOST_THREADS = 16            # compile threads: each takes a few hundred MB
 
 
 class DriverDevice(DriverCalls, GpuDevice):
-    """One GPU; safe to use from several threads. A subclass finds it, and provides what `DriverCalls` asks for and
-    `compile_source`."""
+    """One GPU; safe to use from several threads. A subclass provides `find`, `compile_source` and what `DriverCalls`
+    asks for."""
     launch_type, compile_queue = DriverLaunch, CompileQueue(min(MOST_THREADS, available_cores()))
 
     def __init__(self, name: str, library: ctypes.CDLL):

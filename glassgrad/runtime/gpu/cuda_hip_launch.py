@@ -26,7 +26,7 @@ NO_GRAPH_UP_TO = 1           # launches of a replay: a graph of so few would sav
 
 
 class DriverLaunch:
-    """A kernel launch with its argument array in the driver's form: a pointer to the value of each argument."""
+    """A kernel launch with its arguments in the driver's form: an array of pointers to the value of each argument."""
 
     def __init__(self, driver: DriverCalls, call: KernelCall, more: Sequence[int] = ()):
         driver.enter()
@@ -40,11 +40,12 @@ class DriverLaunch:
         # a scalar's pointer is its host address; a buffer's pointer leads to the device address in `values`
         self.pointers = (ctypes.c_void_p * max(1, len(scalars) + len(more)))(
             *[0 if scalar else first + 8 * i for i, scalar in enumerate(scalars)], *more)
-        # launches it and returns the driver's result; a `partial`: a Python function would cost as much as the call
+        # launches the kernel and returns the driver's result; a Python function instead of a `partial` would double the
+        # cost of the call
         self.call = self.launch = self.with_groups()
 
     def with_groups(self) -> Callable[[], int]:
-        """The driver's launch call for the current number of groups."""
+        """Return the driver's launch call for the current number of groups."""
         return partial(getattr(self.driver.library, self.driver.names.launch), self.kernel.function, self.groups, 1, 1,
                        self.kernel.threads, 1, 1, self.kernel.group_bytes, None, self.pointers, None)
 
@@ -69,15 +70,15 @@ class DriverLaunch:
             self.launch = self.with_groups() if self.has_work else _no_launch
 
     def number(self, position: int) -> int:
-        """The value of a scalar argument."""
+        """Return the value of a scalar argument."""
         return ctypes.c_int64.from_address(self.pointers[position] or 0).value
 
-    def places(self, position: int) -> tuple[Any, int]:
+    def argument_slot(self, position: int) -> tuple[Any, int]:
         return (self.pointers if self.scalars[position] else self.values), position
 
     def settle(self) -> bool:
-        """Update computed arguments and the number of groups; return whether the launch can be in a graph: not if an
-        argument must be copied first."""
+        """Update computed arguments and the number of groups. Return whether the launch can be part of a graph: it
+        cannot if an argument must be copied first."""
         self.bring_up_to_date()
         return True
 
@@ -88,13 +89,14 @@ class DriverLaunch:
 
 
 def _no_launch() -> int:
-    """The call of a kernel that has no tasks for this value; returns the driver's result of a success. (In a graph it
-    has one group, which does nothing.)"""
+    """Do nothing, in the place of launching a kernel that has no tasks for the present value; return the driver's
+    result of a success. (In a graph it is launched with one group, which does nothing.)"""
     return 0
 
 
 class LaunchesByValue:
-    """The launches of one kernel whose numbers of groups follow values: of these, only those with work are made."""
+    """The launches of one kernel whose numbers of groups depend on scalar values: only those that have work are
+    started."""
 
     def __init__(self, launches: Sequence[DriverLaunch], arguments: Sequence[int]):
         self.launches, self.arguments = launches, arguments
@@ -102,14 +104,15 @@ class LaunchesByValue:
 
     @staticmethod
     def calls(launches: Sequence[Any]) -> list[Callable[[], int]]:
-        """The calls that start the launches of a kernel: one for all of them, if they follow values."""
+        """Return the calls that start the launches of a kernel: one for all of them, if they depend on scalar
+        values."""
         followed = {argument for launch in launches if launch.tasks is not None for argument in launch.tasks.arguments}
         if len(launches) == 1 or not followed:
             return [launch.call for launch in launches]
         return [LaunchesByValue(launches, sorted(followed)).call]
 
     def call(self) -> int:
-        """Start them; return the driver's result."""
+        """Start the launches that have work; return the driver's result."""
         values = [*map(self.launches[0].number, self.arguments)]
         if values != self.values:
             for launch in self.launches:
@@ -289,7 +292,7 @@ class GraphPlan(DriverPlan):
         return False
 
     def _find_numbers(self) -> list[list[Any]]:
-        """The distinct scalars that launches read: [cell, value in the graph, launches that read it]."""
+        """Return the distinct scalars that launches read: [cell, value in the graph, launches that read it]."""
         found: dict[int, list[Any]] = {}
         for number, launch in enumerate(self.flat):
             for position, is_scalar in enumerate(launch.scalars):

@@ -1,10 +1,11 @@
-"""Memory of GPUs whose driver is called directly. In: sizes, bytes of the host. Out: blocks, and copies.
+"""Allocate and copy memory of GPUs whose driver is called directly. In: sizes, bytes of the host. Out: blocks, and
+copies.
 
-Kernels run on one stream, so a released block may be reused at once: later launches run later. Copies go through
-pinned host memory, asynchronously:
+Kernels run on one stream, so a released block may be reused at once: later launches run later. Copies go through pinned
+host memory, asynchronously:
 
-    copy_in     the bytes are staged in pinned memory; a second stream copies them concurrently with kernels. Kernels
-                launched later wait for the copy; the copy waits for kernels that may still use its memory
+    copy_in     the bytes are staged in pinned memory, from where a second stream copies them concurrently with kernels.
+                Kernels launched later wait for the copy; the copy waits for kernels that may still use its memory
     copy_out    on the kernels' stream, in pieces, pipelined: one is copied while the one before is read. A few bytes
                 are read by one synchronous call
 
@@ -35,8 +36,8 @@ _NON_BLOCKING = 1                        # flag of a stream that does not wait f
 
 
 def _uninitialized(nbytes: int) -> memoryview:
-    """Uninitialized host memory. A bytearray is zeroed, which takes as long as the copy, because it touches every page
-    first; `numpy.empty`, where NumPy is loaded, is not zeroed, and uses huge pages."""
+    """Return uninitialized host memory. A bytearray is zeroed, which takes as long as the copy because it touches every
+    page first; `numpy.empty`, if NumPy is loaded, is not zeroed, and uses huge pages."""
     numpy = sys.modules.get("numpy")
     if numpy is None or nbytes < _SMALL_COPY:
         return memoryview(bytearray(nbytes))
@@ -62,7 +63,7 @@ class PinnedMemory:
                         for i in range(_PIECES)]
 
     def next(self) -> PinnedPiece:
-        """The next piece of the ring, after waiting for its last copy."""
+        """Return the next piece of the ring, after waiting for its last copy."""
         piece = self._pieces[self._turn % _PIECES]
         if self._turn >= _PIECES:
             self.driver.call(self.driver.names.await_event, piece.event)
@@ -71,8 +72,9 @@ class PinnedMemory:
 
 
 class LateNumbers:
-    """Non-negative 32-bit results of checks that kernels write to pinned host memory, polled without waiting: whenever
-    another is taken, and when the host synchronizes anyway. The rest is read when the process exits."""
+    """Non-negative 32-bit results of checks, which kernels write to pinned host memory. They are polled without
+    waiting: whenever another one is taken, and when the host synchronizes anyway. The rest is read when the process
+    exits."""
 
     def __init__(self, driver: DriverCalls):
         self.driver = driver
@@ -82,7 +84,7 @@ class LateNumbers:
         self._process = 0                          # id of the process that allocated them
 
     def take(self) -> Any:
-        """A ctypes integer that kernels can write to; synchronizes if all are in use."""
+        """Return a ctypes integer that kernels can write to; synchronize if all are in use."""
         self.look()
         if not self._free and self._expected:
             self.driver.call(self.driver.names.synchronize)
@@ -114,7 +116,8 @@ class LateNumbers:
         return number
 
     def look(self) -> None:
-        """Poll: settle the numbers that have been written. Raises the first error; later ones at the next call."""
+        """Poll: call `settle` for the numbers that have been written. Raise the first error; later ones are raised by
+        the next call."""
         if self._expected and self._looking.acquire(blocking=False):     # not reentrant
             try:
                 while self._expected and self._expected[0][0].value != _NOT_YET:
@@ -149,7 +152,7 @@ class DriverMemory(MemoryPool):
         self.driver, self._copying = driver, threading.RLock()
         self.numbers = LateNumbers(driver)
         self._released: dict[int, int] = {}        # pooled block: launch count at its release
-        self._newest = (0, 0, 0)                   # last allocated block: address, launch counts at release and then
+        self._newest = (0, 0, 0)                   # last allocated block: address, launch counts at release, allocation
         self._pinned: PinnedMemory | None = None   # created at the first copy
         self._stream: Any = None                   # for copies concurrent with kernels
         self._reached: Any = None                  # event on the kernels' stream, and the launch count when recorded

@@ -1,7 +1,7 @@
-"""Devices that run on a GPU. In: kernels' graphs. Out: programs, and plans to run them.
+"""Run kernels on a GPU. In: kernels' graphs. Out: programs, and plans to run them.
 
-Common to all of them: kernels are lowered for very wide vectors (compiler/render/gpu/gpu_source.py), compiled
-once, kept on disk, and launched in order. A subclass adds its memory, its compiler and its way to launch.
+Common to all GPUs: kernels are lowered for very wide vectors (compiler/render/gpu/gpu_source.py), compiled once, stored
+on disk, and launched in order. A subclass adds its memory, its compiler and its way to launch.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class KernelCall(NamedTuple):
 class Launch(Protocol):
     """One function with its arguments, to be launched repeatedly."""
 
-    def places(self, position: int) -> tuple[Any, int]:
-        """The (array, position) that holds the address of an argument."""
+    def argument_slot(self, position: int) -> tuple[Any, int]:
+        """Return the (array, position) that holds the address of an argument."""
 
     def start(self) -> None:
         """Launch it asynchronously, ordered after earlier launches."""
@@ -49,7 +49,8 @@ class Launch(Protocol):
         """Make the number of groups depend on the values of scalar arguments, so that no idle group is started."""
 
     def share_arguments(self, other: Any) -> None:
-        """Use the arrays of another launch, which has the same arguments, if possible: they are bound once for both."""
+        """Use the arrays of another launch with the same arguments, if possible, so that they are bound once
+        for both."""
 
 
 class LaunchByAddress:
@@ -59,14 +60,14 @@ class LaunchByAddress:
     def __init__(self, device: Any, call: KernelCall):
         self.device, self.call, self.scalars, self.addresses = device, call, call.scalars, [0] * len(call.scalars)
 
-    def places(self, position: int) -> tuple[Any, int]:
+    def argument_slot(self, position: int) -> tuple[Any, int]:
         return self.addresses, position
 
     def follow(self, tasks: TasksByValue) -> None:
         self.tasks = tasks
 
     def share_arguments(self, other: Any) -> None:
-        """Nothing: these launches keep addresses in forms of their own."""
+        """Do nothing: these launches keep addresses in forms of their own."""
 
     @property
     def groups(self) -> int:
@@ -79,7 +80,8 @@ class LaunchByAddress:
 
 
 def groups_at(tasks: TasksByValue, values: Sequence[int], most: int) -> int:
-    """The number of groups to launch for values of scalars; at least 1, since drivers reject empty launches."""
+    """Return the number of groups to launch for values of scalars; at least 1, because drivers reject empty
+    launches."""
     return max(1, min(most, tasks.at(*values)))
 
 
@@ -170,7 +172,7 @@ class GpuDevice(CompiledKernels, Backend):
         def run(addresses: Sequence[int], count: int) -> None:
             launch = self.prepare(KernelCall(function, max(1, -(-count // USER_THREADS)), USER_THREADS, 0, scalars))
             for position, address in enumerate(addresses):
-                array, at = launch.places(position)
+                array, at = launch.argument_slot(position)
                 array[at] = address
             launch.start()
             self.synchronize()
@@ -197,7 +199,7 @@ class GpuPlan(DevicePlan):
             for launch in made[1:]:
                 launch.share_arguments(made[0])
             self.launches.append(made)
-            wires = [(slot, *launch.places(position)) for launch in made for position, slot in enumerate(uses)]
+            wires = [(slot, *launch.argument_slot(position)) for launch in made for position, slot in enumerate(uses)]
             self.wires += {(id(array), position): (slot, array, position) for slot, array, position in wires}.values()
         self.flat: list[Any] = [launch for made in self.launches for launch in made]
 

@@ -1,9 +1,9 @@
-"""Memory that a device names by handles. In: sizes. Out: blocks with addresses.
+"""Give addresses to memory that a device names by handles. In: sizes. Out: blocks with addresses.
 
 The engine names memory by addresses. Handles have none, so each block gets a range of virtual addresses, which `find`
 maps back to (handle, offset).
 
-A driver's threads do not exist in a child of `os.fork()`, where a wait for them would hang: an error refuses it.
+A driver's threads do not exist in a child of `os.fork()`, where waiting for them would hang: an error refuses it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class MemoryByHandle(MemoryPool):
         self.starts = sorted(self.handles)
 
     def find(self, address: int) -> tuple[Any, int]:
-        """The (handle, byte offset) of an address."""
+        """Return the (handle, byte offset) of an address."""
         self.check_process()
         starts = self.starts
         at = bisect.bisect_right(starts, address) - 1

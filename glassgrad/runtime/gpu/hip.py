@@ -1,4 +1,5 @@
-"""The device AMD: ROCm's HIP runtime, called directly. In: an installed runtime. Out: an opened device.
+"""Run kernels on AMD's GPUs with ROCm's HIP runtime, called directly: the device AMD. In: an installed runtime. Out: an
+opened device.
 
 What it shares with NVIDIA's driver is in cuda_hip_device.py. Kernels are compiled by ROCm's run-time compiler (hiprtc).
 """
@@ -40,7 +41,7 @@ def _loaded(names: Iterable[str], function: str) -> ctypes.CDLL | None:
 
 @lru_cache(maxsize=1)
 def hiprtc() -> RunTimeCompiler:
-    """ROCm's run-time compiler."""
+    """Load ROCm's run-time compiler."""
     library = _loaded(_COMPILERS, "hiprtcCompileProgram")
     if library is None:
         raise DeviceError("HIP's compiler is not here", given="no library libhiprtc", expected="the one of ROCm",
@@ -99,8 +100,8 @@ class HipDevice(DriverDevice):
         self.about = f"{model.value.decode()}, {self.architecture}, compiled by {compiler}"
 
     def _architecture(self) -> str:
-        """The chip's architecture name, such as gfx90a:sramecc+:xnack-. The device record that contains it has another
-        layout in each version of ROCm, so it is found by its form, which no other field has."""
+        """Return the chip's architecture name, such as gfx90a:sramecc+:xnack-. The device record that contains it has
+        another layout in each version of ROCm, so it is found by its form, which no other field has."""
         record = ctypes.create_string_buffer(_PROPERTIES_BYTES)
         newest = "hipGetDevicePropertiesR0600"
         self.call(newest if hasattr(self.library, newest) else "hipGetDeviceProperties", record, 0)

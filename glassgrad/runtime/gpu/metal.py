@@ -1,11 +1,12 @@
-"""The device METAL: Apple's GPUs, called through the Objective-C runtime. In: a Mac. Out: an opened device.
+"""Run kernels on Apple's GPUs, called through the Objective-C runtime: the device METAL. In: a Mac. Out: an opened
+device.
 
 Methods are called by `objc_msgSend`, which takes the object, the selector and the arguments; a comment at each call has
-the declaration in Objective-C. An object that a method named `new..` returns is ours to release; others belong to an
-autorelease pool (`pool`).
+the declaration in Objective-C. An object that a method named `new..` returns must be released by the caller; others
+belong to an autorelease pool (`pool`).
 
-Buffers are shared by CPU and GPU. The address of one is its CPU pointer; a kernel is passed the buffer's handle and a
-byte offset.
+Buffers are shared by CPU and GPU. The address of a buffer is its CPU pointer; a kernel is passed the buffer's handle
+and a byte offset.
 """
 
 from __future__ import annotations
@@ -88,12 +89,12 @@ class ObjectiveC:
         return made
 
     def text(self, string: int | None) -> str:
-        """The text of an NSString."""
+        """Return the text of an NSString."""
         held: bytes | None = self.send(string, "UTF8String", returns=ctypes.c_char_p) if string else None
         return held.decode() if held else ""
 
     def reason(self, error: int | None) -> str:
-        """The message of an NSError."""
+        """Return the message of an NSError."""
         return self.text(self.send(error, "localizedDescription")) if error else "no reason is given"
 
     def release(self, thing: int) -> None:
@@ -101,7 +102,7 @@ class ObjectiveC:
 
     @contextmanager
     def pool(self) -> Iterator[None]:
-        """A context manager around an autorelease pool: objects that methods return are released at its end."""
+        """Open an autorelease pool: objects that methods return are released at the end of the block."""
         token = self.library.objc_autoreleasePoolPush()
         try:
             yield

@@ -1,4 +1,4 @@
-"""NVIDIA's run-time compiler. In: CUDA source and an architecture. Out: machine code for it (cubin).
+"""Compile CUDA with NVIDIA's run-time compiler. In: CUDA source and an architecture. Out: machine code for it (cubin).
 
 The library comes with CUDA, with PyTorch, or by `pip install nvidia-cuda-nvrtc`; no compiler of the system is needed.
 """

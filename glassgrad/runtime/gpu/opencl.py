@@ -1,4 +1,4 @@
-"""The device OPENCL. In: the package `pyopencl` and a platform. Out: an opened device.
+"""Run kernels with OpenCL: the device OPENCL. In: the package `pyopencl` and a platform. Out: an opened device.
 
 OpenCL names memory by handles (handle_memory.py): a kernel is passed a handle and a byte offset.
 """
@@ -81,7 +81,7 @@ def failure(cl: Any, error: Exception, doing: str) -> Exception:
 
 
 class OpenclLaunch(LaunchByAddress):
-    """A private kernel object, and the addresses of its arguments."""
+    """A kernel object of its own, and the addresses of its arguments."""
 
     def __init__(self, device: OpenclDevice, call: KernelCall):
         super().__init__(device, call)

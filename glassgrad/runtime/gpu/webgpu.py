@@ -1,11 +1,12 @@
-"""The device WEBGPU. In: the package `wgpu` and a driver for Vulkan, Metal or Direct3D 12. Out: an opened device.
+"""Run kernels with WebGPU: the device WEBGPU. In: the package `wgpu` and a driver for Vulkan, Metal or Direct3D 12.
+Out: an opened device.
 
-Memory is named by handles (handle_memory.py). A launch binds its arguments' buffers, each from an aligned offset, and a
-small uniform buffer with the remaining offsets and the scalars. Launches are collected in a command buffer, which is
-submitted before a copy, or when it is long; one thread at a time uses the driver (`DriverErrors`).
+Memory is named by handles (handle_memory.py). A launch binds its arguments' buffers, each from an aligned offset on,
+and a small uniform buffer with the remaining offsets and the scalars. Launches are collected in a command buffer, which
+is submitted before a copy, or when it is long. One thread at a time uses the driver (`DriverErrors`).
 
-The adapter's limits on threads, shared memory and bindings go into the `Target` that kernels are optimized for; 64-bit
-types that it lacks are refused; a block is at most as large as a binding.
+The adapter's limits on threads, shared memory and bindings go into the `Target` that kernels are optimized for. 64-bit
+types that it lacks are refused. A block is at most as large as a binding.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ class WebgpuDevice(GpuDevice):
         return source.encode()
 
     def load(self, compiled: bytes, names: Sequence[str]) -> list[Any]:
-        """For each function: its pipeline, its bind group layout, and its binding numbers."""
+        """Return for each function its pipeline, its bind group layout, and its binding numbers."""
         source, stage = compiled.decode(), self.wgpu.ShaderStage.COMPUTE
         bound = [(int(number), kind) for number, kind in re.findall(r"@binding\((\d+)\) var<(\w+)", source)]
         entries = [{"binding": number, "visibility": stage, "buffer": {"type": kind}} for number, kind in bound]

@@ -1,7 +1,8 @@
-"""The device PYTHON: kernels interpreted with NumPy. In: kernels' graphs. Out: plans that run them, slowly and checked.
+"""Run kernels with NumPy: the device PYTHON. In: kernels' graphs. Out: plans that interpret them, slowly and checked.
 
-It runs the same loop trees as the other devices, every access checked, so it is their reference. It needs no
-compiler. Wide "registers" of 2048 elements, and tasks wherever iterations are independent, keep the Python loops short.
+It interprets the same loop trees that other devices compile, and checks every access, so it is their reference. It
+needs no compiler. To keep the Python loops short, its "registers" have 2048 elements, and iterations are tasks wherever
+they are independent.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ WIDE = Target(arch="python", vector_bytes=8192, vector_registers=32, tiled_produ
 
 @dataclass(eq=False)
 class InterpretedProgram:
-    """A kernel ready to be interpreted."""
+    """A kernel that is ready to be interpreted."""
     kernel: Kernel
     operations: Size
     bytes: Size
@@ -42,7 +43,7 @@ class InterpretedProgram:
 
 
 class PythonDevice(Backend):
-    """Compiler and runner in one, over the host's memory."""
+    """The interpreter as a device, over the host's memory."""
     description = "an interpreter: slow, and needs nothing"
 
     def __init__(self, name: str = "PYTHON"):
@@ -62,11 +63,11 @@ class PythonDevice(Backend):
         run_kernel(program.kernel, arguments)
 
     def loop_tree(self, ast: UOp) -> Kernel:
-        """The optimized loop tree of a kernel, lowered again: what `launch` interprets."""
+        """Return the optimized loop tree of a kernel, lowered again: what `launch` interprets."""
         return kernel_of(ast, WIDE)
 
     def source(self, ast: UOp) -> str:
-        """The loop tree as text."""
+        """Return the loop tree as text."""
         return show(self.loop_tree(ast))
 
 

@@ -1,11 +1,11 @@
-"""Beam search for faster kernels, by measurement. In: kernels' graphs. Out: `Tuned` entries, kept by
+"""Search for faster kernels, by measurement (beam search). In: kernels' graphs. Out: `Tuned` entries, stored by
 runtime/search/tuning_results.py.
 
 The search starts at the recipe's moves (compiler/optimize/decisions.py), measures their neighbours, keeps the BEAM best
 and repeats, until no neighbour is better or BEAM_SECONDS are over. Candidates run in another process
-(runtime/search/beam_worker.py) on its own memory; one that hangs, crashes or takes too much memory is killed, and the
-search goes on: on a GPU too, whose context ends with the process. A candidate counts only if its result equals the
-recipe's bit by bit, and wins only if it is clearly faster in interleaved runs.
+(runtime/search/beam_worker.py) on memory of their own. A candidate that hangs, crashes or takes too much memory is
+killed and the search goes on, also on a GPU, whose context ends with the process. A candidate counts only if its result
+equals the recipe's bit by bit, and wins only if it is clearly faster in interleaved runs.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ Moves = tuple[str, ...]
 
 START_SECONDS = 60.0         # time limit for a worker to start and run the recipe's kernel
 KILL_SECONDS = 20.0          # time limit for a killed process to end; a driver may take seconds
-WORTH_NS = 2_000             # shorter kernels are not worth a search
+WORTH_NS = 2_000             # faster kernels are not worth a search
 WINNING_TIME = 0.97          # a winner takes at most this fraction of the recipe's median time
 WINNING_SHARE = 0.75         # and is faster in at least this fraction of the pairs
 FINAL_PAIRS, LEAST_PAIRS = 31, 9
 FINAL_SECONDS = 1.0          # reserved for the final comparison, besides its runs
-MEMORY_ROOM = 2 << 30        # that a worker may allocate beyond the kernel's buffers
+MEMORY_ROOM = 2 << 30        # bytes that a worker may allocate beyond the kernel's buffers
 
 
 worker_command = [sys.executable, "-m", "glassgrad.runtime.search.beam_worker"]
 
 
 class Lost(Exception):
-    """Raised when the worker died or did not reply in time; it has been killed."""
+    """Raised if the worker died or did not reply in time; it has been killed."""
 
 
 class Worker:
-    """The process that runs candidates; restarted after one that killed it."""
+    """The process that runs candidates. It is restarted after a candidate that killed it."""
 
     def __init__(self, command: Sequence[str] = ()):
         self._command = list(command or worker_command)
         self._process: subprocess.Popen[bytes] | None = None
-        self.alive = False           # has been started and has not been lost since
+        self.alive = False           # whether it was started and not lost since
 
     def ask(self, order: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send an order and return the worker's reply; raises `Lost` if there is none in time."""
@@ -83,7 +83,7 @@ class Worker:
                     MEMORY_MB="0", GUARD_PAGES="0")
         process = self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=kept,
-            start_new_session=True)       # no Ctrl-C for the worker: we end it
+            start_new_session=True)       # Ctrl-C does not reach the worker: `close` ends it
         self.alive = True
         return process
 
@@ -107,7 +107,7 @@ class Worker:
 
 
 def _converse(process: subprocess.Popen[bytes], order: Any, replies: queue.Queue[dict[str, Any] | None]) -> None:
-    """Send an order and put the reply into the queue; None means that the process has ended."""
+    """Send an order and put the reply into the queue: None if the process has ended."""
     reply = None
     try:
         assert process.stdin is not None and process.stdout is not None
@@ -169,7 +169,7 @@ class Search:
         try:
             _, source, facts = self.built(moves)
         except Refused:
-            return []                            # an earlier decision changed which decisions follow
+            return []                            # these moves do not fit together: a decision ruled out a later one
         except Bug:
             self.broken += 1                     # a compiler bug; the program being tuned still runs
             return []
@@ -195,7 +195,8 @@ class Search:
 
     # -- the search ------------------------------------------------------------------------------------------
     def climb(self, bar: Any) -> list[Moves]:
-        """Search until no neighbour improves the beam or time is up; return its moves but the recipe's, best first."""
+        """Search until no neighbour improves the beam or time is up; return the moves in the beam except the recipe's,
+        best first."""
         beam = [(self.recipe_ns, self.recipe)]
         final_seconds = FINAL_SECONDS + 2.5 * FINAL_PAIRS * 2 * self.recipe_ns / 1e9
         stop = self.deadline - min(0.4 * self.seconds, final_seconds)
@@ -219,7 +220,8 @@ class Search:
         return [moves for _, moves in beam if moves != self.recipe]
 
     def winner(self, beam: Sequence[Moves]) -> tuple[Moves, float, float]:
-        """(moves, recipe's us, their us) of the first in the beam that is clearly faster; without moves if none is."""
+        """Return (moves, recipe's us, their us) of the first in the beam that is clearly faster; without moves if none
+        is."""
         for moves in beam:
             pairs = self.pairs_of(moves, final=True)
             if len(pairs) >= LEAST_PAIRS:
@@ -241,7 +243,7 @@ class Search:
 
 
 def free_bytes() -> int | None:
-    """Memory available without swapping; None if the system does not report it."""
+    """Return the memory available without swapping; None if the system does not report it."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable"))
@@ -250,7 +252,8 @@ def free_bytes() -> int | None:
 
 
 def _described(param: UOp, high: int) -> dict[str, Any]:
-    """A param for the worker: its dtype and size, and the range of its integers (of a variable, one within bounds)."""
+    """Describe a param to the worker: its dtype, its size, and the range of its integers (for a variable, one value
+    within its bounds)."""
     if isinstance(param.arg, Measure):
         low, high = param.arg.symbol.low, param.arg.symbol.high
         low = high = low + 2 * (high - low) // 3
@@ -261,8 +264,8 @@ def _described(param: UOp, high: int) -> dict[str, Any]:
 
 
 def search(kernels: Sequence[UOp], device: Any) -> None:
-    """Search moves for each of these kernels and keep what is found; shows a progress bar in a terminal. `device` is
-    opened again by the worker (`CompiledKernels.searched_on`)."""
+    """Search moves for each of these kernels and store what is found; show a progress bar in a terminal. The worker
+    opens `device` again, under the name `CompiledKernels.searched_on`."""
     from tqdm import tqdm  # only a search needs it
     worker = Worker()
     try:

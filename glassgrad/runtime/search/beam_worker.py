@@ -2,8 +2,8 @@
 
 A candidate of a search may hang, crash or exhaust memory; here it ends only this process. Does not know graphs or
 moves: it gets source text, compiles it, runs it on generated inputs, compares a digest of the results with that of the
-recipe's kernel, and reports times. The runs of both are interleaved, so that a machine that slows down slows both.
-`python -m glassgrad.runtime.search.beam_worker` is started by runtime/search/beam.py.
+recipe's kernel, and reports times. The runs of the two kernels are interleaved, so that a machine that slows down slows
+both. runtime/search/beam.py starts `python -m glassgrad.runtime.search.beam_worker`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PATTERN = 65521             # inputs repeat after this many elements: a prime, s
 SAMPLE_NS = 100_000         # shorter kernels are run several times for one measurement
 SLOW_NS = 100_000_000       # the recipe's kernel is sampled once if it takes longer
 MOST_RUNS = 64              # most runs per measurement
-HOPELESS = 3.0              # a candidate this many times slower than the recipe is measured once
+HOPELESS = 3.0              # a candidate this many times slower than the recipe is measured only once
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Bench:
         self.nanoseconds = min([first, *again])
 
     def memory_of(self, param: dict[str, Any]) -> Any:
-        """The memory that an argument is allocated in."""
+        """Return the memory that an argument is allocated in."""
         return self.cells if param["scalar"] else self.memory
 
     def load(self, order: dict[str, Any]) -> LoadedKernel:
@@ -111,7 +111,7 @@ class Bench:
         return digest.hexdigest()
 
     def sample(self, kernel: LoadedKernel) -> int:
-        """Nanoseconds per run; with one thread, of CPU time, which other processes do not affect."""
+        """Return nanoseconds per run; with one thread it is CPU time, which other processes do not affect."""
         if not self.memory.on_host:
             return int(self.device.time(kernel.plan.launches[0] * self.runs)) // self.runs
         clock = time.thread_time_ns if settings.THREADS == 1 else time.perf_counter_ns
@@ -159,7 +159,7 @@ def _bytes(param: dict[str, Any]) -> int:
 
 
 def devices_answer() -> bool:
-    """Whether open devices still work: after a fault, a GPU context is unusable."""
+    """Return whether open devices still work: after a fault, a GPU context is unusable."""
     try:
         for device in Device.opened.values():
             device.synchronize()

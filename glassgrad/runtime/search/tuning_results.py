@@ -1,8 +1,8 @@
-"""Stored search results. In: a kernel's graph and this machine. Out: its moves; a folder; a file to export.
+"""Store search results. In: a kernel's graph and this machine. Out: its moves; a folder; a file to export.
 
-A disk cache of their own, in the folder `tuning` next to the compiled kernels, has an entry per kernel: JSON, as in an
-exported file, which has all entries together. An entry belongs to one kernel, one machine with one number of threads,
-and one version of the compiler: elsewhere the recipe may be faster.
+They have a disk cache of their own, in the folder `tuning` next to the compiled kernels, with an entry of JSON per
+kernel. An exported file has all entries together, in the same format. An entry is valid for one kernel, one machine
+with one number of threads, and one version of the compiler: elsewhere the recipe may be faster.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ FORMAT = "glassgrad tuning 1"
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search found for one kernel. Without moves: nothing is clearly faster than the recipe."""
+    """What a search found for one kernel. Without moves, nothing is clearly faster than the recipe."""
     kernel: str                        # its name, for people
     structure: str                     # a digest of its graph
-    compiler: str                      # what turns it into machine code
+    compiler: str                      # name and version of the compiler of its machine code
     beam: int                          # the width of the search
     seconds: float                     # the time it was given
     complete: bool                     # whether it ended before the time was over
     tried: int                         # number of candidates run
     recipe: tuple[str, ...]            # the recipe's moves
     recipe_us: float
-    moves: tuple[str, ...] = ()        # the faster ones
+    moves: tuple[str, ...] = ()        # faster moves
     tuned_us: float = 0.0
 
     def covers(self, beam: int, seconds: float) -> bool:
-        """Whether a new search of this width and time would find nothing more."""
+        """Return whether a new search of this width and time would find nothing more."""
         return self.beam >= beam and (self.complete or self.seconds >= seconds)
 
     @property
     def speedup(self) -> float:
-        """How many times faster than the recipe."""
+        """The recipe's time divided by that of the faster moves; 1 without moves."""
         return self.recipe_us / self.tuned_us if self.moves and self.tuned_us else 1.0
 
 
@@ -54,19 +54,19 @@ _known: dict[str, Tuned] = {}          # results in this process, also with CACH
 
 
 def machine() -> dict[str, Any]:
-    """The facts about this machine that an entry depends on."""
+    """Return the facts about this machine that an entry depends on."""
     host = host_description()
     return {"processor": host.cpu, "system": host.triple, "features": " ".join(sorted(host.features)),
             "threads": worker_count()}
 
 
 def digest_of(ast: UOp) -> str:
-    """A digest of a kernel's graph, the same in every process."""
+    """Return a digest of a kernel's graph, the same in every process."""
     return name_of(structure(ast))
 
 
 def find(ast: UOp, compiler: str) -> Tuned | None:
-    """The result stored for a kernel on this machine, or None."""
+    """Return the result stored for a kernel on this machine, or None."""
     key = _key(digest_of(ast), compiler)
     stored = None if key in _known else _kept().get(key)
     if stored is not None:
@@ -82,7 +82,7 @@ def keep(tuned: Tuned) -> None:
 
 
 def known() -> list[Tuned]:
-    """All results for this machine and this version."""
+    """Return all results for this machine and this version."""
     for stored in _kept().values():
         _know(stored)
     return sorted((t for key, t in _known.items() if key == _key(t.structure, t.compiler)),
@@ -90,7 +90,7 @@ def known() -> list[Tuned]:
 
 
 def clear_tuning() -> int:
-    """Delete every entry, of other machines and versions too; return how many there were."""
+    """Delete every entry, also those of other machines and versions; return how many there were."""
     count = sum(1 for _ in _kept().values()) or len(_known)
     _known.clear()
     _kept().clear()
@@ -98,7 +98,7 @@ def clear_tuning() -> int:
 
 
 def tuning_folder() -> str:
-    """The folder of the entries; "" with CACHE=0."""
+    """Return the folder of the entries; "" with CACHE=0."""
     folder = default_folder() if settings.CACHE else ""
     return os.path.join(folder, "tuning") if folder else ""
 
@@ -108,7 +108,7 @@ def _kept() -> DiskCache:
 
 
 def _know(stored: bytes) -> None:
-    """Take over an entry, unless it is of another machine or version."""
+    """Take over an entry, unless it belongs to another machine or version."""
     with suppress(FormatError):
         for tuned in _parsed(Path(tuning_folder()), stored.decode()):
             _known.setdefault(_key(tuned.structure, tuned.compiler), tuned)
@@ -131,7 +131,7 @@ def export_tuning(path: str | os.PathLike[str]) -> int:
 
 
 def import_tuning(path: str | os.PathLike[str]) -> int:
-    """Store the entries of a file of `export_tuning`; return how many. They are used with BEAM=1 or more."""
+    """Store the entries of a file that `export_tuning` wrote; return how many. They are used with BEAM=1 or more."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as wrong:
@@ -149,7 +149,7 @@ def _key(structure_digest: str, compiler: str) -> str:
 
 
 def _parsed(path: Path, text: str) -> list[Tuned]:
-    """Validate the entries of a text; `path` is where it was found."""
+    """Parse and validate the entries of a text; `path` is where it was found, for messages."""
     try:
         data = json.loads(text)
     except ValueError as wrong:

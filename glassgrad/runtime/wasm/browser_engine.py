@@ -1,7 +1,7 @@
-"""WebAssembly by the JavaScript engine around this Python, where Python itself is WebAssembly (Pyodide, in a browser or
-in node). In: modules. Out: functions to call, over one shared memory.
+"""Run WebAssembly by the JavaScript engine that runs this Python, where Python itself is WebAssembly (Pyodide, in a
+browser or in node). In: modules. Out: functions to call, over one shared memory.
 
-The memory is not Python's own: bytes are copied in and out, as for any device.
+That memory is not Python's own: bytes are copied in and out, as for any device.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class BrowserEngine:
         self._view(address, data.nbytes).assign(data)
 
     def _view(self, address: int, nbytes: int) -> Any:
-        """A Uint8Array of some bytes; made for each use, because growing the memory detaches its buffer."""
+        """Return a Uint8Array of some bytes. It is made anew for each use, because growing the memory detaches its
+        buffer."""
         return self._js.Uint8Array.new(self._memory.buffer, address, nbytes)
 
     # -- functions ---------------------------------------------------------------------------------------------

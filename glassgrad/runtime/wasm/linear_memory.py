@@ -1,8 +1,8 @@
-"""Blocks of a linear memory. In: sizes in bytes, and a memory that can grow. Out: addresses inside it.
+"""Allocate blocks in a linear memory. In: sizes in bytes, and a memory that can grow. Out: addresses inside it.
 
 A WebAssembly memory is one array of bytes that can grow, to 4 GiB at most, and never shrinks. Free ranges are kept in
-order of their addresses; allocation is first fit, and a released block is merged with adjacent free ranges.
-Does not know which engine owns the memory.
+the order of their addresses. Allocation is first fit, and a released block is merged with adjacent free ranges. Does
+not know which engine owns the memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Bytes(Protocol):
     """The interface of an engine's linear memory."""
 
     def size(self) -> int:
-        """Its current size in bytes."""
+        """Return its current size in bytes."""
 
     def grow(self, nbytes: int) -> bool:
         """Grow it by a multiple of PAGE; False if the engine cannot."""
@@ -44,14 +44,14 @@ class Bytes(Protocol):
 
 
 class LinearMemory:
-    """Allocates inside one linear memory; safe to use from several threads and from finalizers. `lock` is held by
-    every use of the engine, which is single-threaded."""
+    """Allocate inside one linear memory; safe to use from several threads and from finalizers. Every use of the engine,
+    which is single-threaded, holds `lock`."""
     on_host, in_parts = False, True
 
     def __init__(self, content: Bytes, limit: int = LIMIT):
         self.content, self.limit = content, limit
         self._starts: list[int] = []          # sorted start addresses of the free ranges
-        self._sizes: dict[int, int] = {}      # start: bytes
+        self._sizes: dict[int, int] = {}      # {start address of a free range: its bytes}
         self._end = FIRST                     # end of the part that was ever used
         self._live = self._peak = 0
         self.lock = held_at_fork(threading.RLock(), "memory")
@@ -105,15 +105,15 @@ class LinearMemory:
             return self.content.read(address, nbytes) if nbytes else bytearray()
 
     def empty_cache(self) -> None:
-        """Does nothing: a linear memory cannot shrink."""
+        """Do nothing: a linear memory cannot shrink."""
 
     def stats(self) -> Stats:
-        """Counts of bytes, rounding included."""
+        """Count bytes, rounding included."""
         with self.lock:
             return Stats(self._live, sum(self._sizes.values()), self._peak)
 
     def reset_peak(self) -> None:
-        """Counts the peak from now on."""
+        """Measure the peak from now on."""
         with self.lock:
             self._peak = self._live
 

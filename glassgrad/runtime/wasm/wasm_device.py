@@ -1,7 +1,8 @@
-"""The device WASM. In: kernels' graphs. Out: WebAssembly modules, run by an engine in this process, on one thread.
+"""Run kernels as WebAssembly: the device WASM. In: kernels' graphs. Out: modules, run by an engine in this process, on
+one thread.
 
 All modules share one linear memory, so an address is a 32-bit offset in it. A launch writes the addresses of its
-arguments into a table at the memory's beginning, followed by the values of scalars, and calls the module's one
+arguments, and after them the values of scalars, into a table at the beginning of the memory, and calls the module's one
 function. Needs neither NumPy nor llvmlite nor a compiler.
 """
 
@@ -26,7 +27,7 @@ from glassgrad.runtime.wasm.linear_memory import FIRST, LinearMemory, Stopped
 
 @dataclass(eq=False, kw_only=True)
 class WasmProgram(CompiledProgram):
-    """A module, ready to be called; its scalars are in host memory."""
+    """A module that is ready to be called; its scalars are in host memory."""
     run: Callable[[], None]
 
 
@@ -61,7 +62,7 @@ class WasmDevice(CompiledKernels, Backend):
             return WasmProgram(**vars(facts), run=self.engine.load(compiled))
 
     def source(self, ast: UOp) -> str:
-        """The module in WebAssembly's text format."""
+        """Return the module in WebAssembly's text format."""
         from glassgrad.compiler.pipeline import build
         return build(ast, WASM, "wat", say=False).source
 
@@ -97,7 +98,7 @@ class WasmDevice(CompiledKernels, Backend):
         return table
 
     def _scratch_for(self, program: WasmProgram) -> int:
-        """The address of the scratch memory, grown if a launch needs more."""
+        """Return the address of the scratch memory, enlarged if a launch needs more."""
         address, size = self._scratch
         if size < program.info.scratch_bytes:
             if size:
@@ -118,7 +119,7 @@ class WasmPlan(DevicePlan):
 
 
 def _engine() -> Any:
-    """The engine of this process: JavaScript's if Python itself runs in it, else wasmtime."""
+    """Return the engine of this process: JavaScript's if Python itself runs in it, else wasmtime."""
     if sys.platform == "emscripten":
         from glassgrad.runtime.wasm.browser_engine import BrowserEngine
         return BrowserEngine()

@@ -1,4 +1,4 @@
-"""WebAssembly in this process, by the package `wasmtime`. In: modules. Out: functions to call.
+"""Run WebAssembly in this process with the package `wasmtime`. In: modules. Out: functions to call.
 
 All modules share the one memory of the engine. Does not know kernels or tensors.
 """
@@ -42,7 +42,7 @@ class WasmtimeEngine:
         return True
 
     def _address(self, address: int) -> int:
-        """The host pointer of an address; looked up for each use, because a memory that grows may move."""
+        """Return the host pointer of an address. It is looked up for each use, because a memory that grows may move."""
         return ctypes.addressof(self.memory.data_ptr(self.store).contents) + address
 
     def read(self, address: int, nbytes: int) -> bytearray:

@@ -1,7 +1,9 @@
-"""In which type products are computed. In: operands of a matrix product or a convolution. Out: the same in that type.
+"""Choose the type in which products are computed. In: operands of a matrix product or a convolution. Out: the same in
+that type.
 
 Outside of mixed precision nothing changes. Within it, float32 operands of products become 16 bits wide, and what must
-stay exact (sums, softmax, norms, losses) is float32. `nn.optim.autocast` sets the type; each thread has its own.
+stay exact (sums, softmax, norms, losses) is computed in float32. `nn.optim.autocast` sets the type; each thread has its
+own.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ _chosen = _Chosen()
 
 
 def change(dtype: DType | None) -> DType | None:
-    """Compute products in this type from now on (None: in their own); returns what was in force before.
+    """Compute products in this type from now on (None: in the type of the operands); return the type that was set
+    before.
 
     >>> before = change(dtypes.bfloat16)
     >>> change(before)
@@ -30,7 +33,8 @@ def change(dtype: DType | None) -> DType | None:
 
 
 def current() -> DType | None:
-    """The type in force; None outside of mixed precision. A cache of compiled work has it in its key.
+    """Return the type that products are computed in; None outside of mixed precision. It is part of the key of every
+    cache of compiled work.
 
     >>> current() is None
     True
@@ -39,7 +43,7 @@ def current() -> DType | None:
 
 
 def in_autocast_dtype(node: UOp) -> UOp:
-    """An operand of a product in the type in force; only floats of 32 bits or fewer change.
+    """Cast an operand of a product to the type that products are computed in; only floats of 32 bits or fewer change.
 
     >>> from glassgrad.compiler.graph.uop import const
     >>> in_autocast_dtype(const(1.0)).dtype
@@ -52,7 +56,8 @@ def in_autocast_dtype(node: UOp) -> UOp:
 
 
 def exact(dtype: DType) -> DType:
-    """The result type of sums, softmax, norms and losses: float32 within mixed precision, else the given one.
+    """Return the type of the results of sums, softmax, norms and losses: float32 within mixed precision, else the given
+    one.
 
     >>> exact(dtypes.float16)
     dtypes.float16

@@ -1,7 +1,7 @@
-"""A value whose gradient is written by hand. In: a value, its inputs, a backward function. Out: one node.
+"""Give a value a gradient that is written by hand. In: a value, its inputs, a backward function. Out: one node.
 
-For formulas whose own derivative is slower or less stable than the known one: tanh' = 1 - tanh^2. The node computes
-nothing: it is the value, and tells `backward` which function to call.
+This is for formulas whose own derivative is slower or less stable than the known one: tanh' = 1 - tanh^2. The node
+computes nothing: it is the value, and tells `backward` which function to call.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Backward = Callable[..., tuple[Any, ...]]
 
 
 def own_gradient(value: UOp, inputs: tuple[UOp, ...], backward: Backward, name: str = "") -> UOp:
-    """`value`, with `backward(gradient, output, *inputs)` giving the gradient of each input.
+    """Return `value` as a node for which `backward(gradient, output, *inputs)` gives the gradient of each input.
 
     `backward` should be a module-level function, not one created at each call: nodes are equal only if it is the same
-    object. If its result depends on its nodes alone, give it a unique `name`: a training step then does not call it,
-    because the compiler expands the gradient once for all graphs of the same structure.
+    object. If its result depends only on the nodes that it is given, give it a unique `name`: a training step then does
+    not call it, because the compiler expands the gradient once for all graphs of the same structure.
 
     >>> from glassgrad.compiler.graph.uop import const
     >>> own_gradient(const(4.0), (const(2.0),), lambda g, y, x: (g * x * 2.0,)).op
@@ -32,8 +32,8 @@ def own_gradient(value: UOp, inputs: tuple[UOp, ...], backward: Backward, name: 
 
 def gradient_is(backward: Callable[..., Any], deferred: bool = True) \
         -> Callable[[Callable[..., UOp]], Callable[..., UOp]]:
-    """A decorator: the gradient of a formula is `backward(gradient, output, *inputs)`; of several inputs, a tuple.
-    `deferred` leaves it to the compiler: right if it only builds nodes, wrong if it runs kernels at once.
+    """A decorator: the gradient of a formula is `backward(gradient, output, *inputs)`; for several inputs, a tuple.
+    With `deferred` the compiler calls it, which is right if it only builds nodes, and wrong if it runs kernels at once.
 
     >>> from glassgrad.compiler.graph.uop import const
     >>> @gradient_is(lambda g, y, x: g * x * 2.0)
@@ -57,20 +57,21 @@ def gradient_is(backward: Callable[..., Any], deferred: bool = True) \
 
 
 class JointResults:
-    """Several values computed from one input (Q and R of a matrix). The gradient of each needs all of them: each of
-    `backwards` is a function of one gradient, the input and all values. The `rest` have no gradient."""
+    """Several values computed from one input (Q and R of a matrix), where the gradient of each value needs all of them:
+    each of `backwards` is a function of the value's gradient, the input and all values. The `rest` are values without a
+    gradient."""
 
     def __init__(self, values: tuple[UOp, ...], backwards: tuple[Callable[..., UOp], ...], *rest: UOp):
         self.values, self.backwards, self.rest = values, backwards, rest
 
     def nodes(self, source: UOp) -> tuple[UOp, ...]:
-        """The values as nodes whose gradients reach the input."""
+        """Return the values as nodes whose gradients reach the input."""
         return tuple([own_gradient(value, (source,), _OneOf(self, i)) for i, value in enumerate(self.values)])
 
 
 @dataclass(frozen=True)
 class _OneOf:
-    """The backward function of one of the values: equal for equal values, so their nodes are equal too."""
+    """The backward function of one of the values. It is equal for equal values, so that their nodes are equal too."""
     results: JointResults
     number: int
 

@@ -1,4 +1,4 @@
-"""Custom gradients. In: a forward computation and its backward. Out: tensors whose gradients that backward computes.
+"""Define computations with custom gradients. In: a forward function and its backward. Out: tensors with that gradient.
 
     class Square(Function):                         @custom_gradient(lambda g, y, x: g * 2 * x)
         def forward(self, x):                       def square(x):
@@ -45,22 +45,22 @@ class Function:
         self.needs_input_grad: tuple[bool, ...] = ()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The value."""
+        """Compute the value."""
         raise InputError("this Function has no forward", given=type(self).__name__,
                          expected="a method forward(self, x, ...)", fix="write it in your subclass")
 
     def backward(self, *gradients: Any) -> Any:
-        """The gradient of each tensor that `forward` was given (or None), from the gradients of its results."""
+        """Return the gradient of each tensor that `forward` was given (or None), from the gradients of its results."""
         raise InputError("this Function has no backward", given=type(self).__name__,
                          expected="a method backward(self, g)",
                          fix="write it in your subclass, or use the value where no gradient is asked for")
 
     def save_for_backward(self, *tensors: Any) -> None:
-        """Keep tensors for `backward`, where they are `self.saved_tensors` (or `ctx.saved_tensors`)."""
+        """Keep tensors for `backward`, which finds them as `self.saved_tensors` (or `ctx.saved_tensors`)."""
         self.saved_tensors = tensors
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
-        """Does nothing: integer results need no mark."""
+        """Do nothing: integer results need no mark."""
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
@@ -97,8 +97,8 @@ def _with_gradient(context: Function, results: tuple[Any, ...], number: int, arg
 
 
 def _empty_like(tensor: TensorBase) -> TensorBase:
-    """A scalar of the same class and device, whose `_with` makes others. A backward function outlives the call that
-    made it, so it must not hold that call's tensors: a jit would find them."""
+    """Return a scalar of the same class and device, whose `_with` makes other tensors. A backward function outlives the
+    call that made it, so it must not hold that call's tensors: a jit would find them."""
     return tensor._with(const(0.0))
 
 
@@ -107,7 +107,8 @@ def _several(found: Any) -> Any:
 
 
 def _checked(found: Any, nodes: tuple[UOp, ...], what: str, like: TensorBase) -> tuple[UOp | None, ...]:
-    """One gradient per input, each of its input's shape; what is no tensor becomes one of the class of `like`."""
+    """Check that there is one gradient per input, of the input's shape. Gradients that are not tensors become tensors
+    of the class of `like`."""
     if len(found) != len(nodes):
         raise GradientError(f"{what} gave the wrong number of gradients", given=f"{len(found)}",
                             expected=f"{len(nodes)}, one per tensor (None for no gradient)", fix="return a tuple")

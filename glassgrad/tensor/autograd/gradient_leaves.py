@@ -1,9 +1,10 @@
-"""Which tensors can have a gradient. In: graph nodes. Out: the live tensors that hold them.
+"""Find the tensors that can have a gradient. In: graph nodes. Out: the live tensors that hold them.
 
 A leaf is a tensor that was made, not computed: from data, by `zeros` or `rand`, by `realize` or `assign`, or one whose
-`requires_grad` was set. The registry holds, weakly, which tensors are leaves at a node, so `backward` finds its targets
-among the nodes it visits. Nodes are shared when equal; a leaf must not be (two biases of zeros are two parameters), so
-constants get a DETACH node with a unique token, which computes nothing; and so does an expression that is assigned.
+`requires_grad` was set. The registry holds, by weak references, which tensors are leaves at a node, so that `backward`
+finds its targets among the nodes it visits. Nodes are shared when they are equal, but leaves must not be: two biases of
+zeros are two parameters. So constants, and expressions that are assigned to a tensor, get a DETACH node with a unique
+token, which computes nothing.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Leaf:
 
 
 class UnreadGradient:
-    """A gradient that a jitted call left and that was not read yet: `grad` makes a tensor of it when it is read. So the
-    jit can tell without counting references that nothing else holds it."""
+    """A gradient that a jitted call left and that was not read yet; reading `grad` makes a tensor of it. So the jit
+    knows, without counting references, that nothing else holds the gradient."""
     __slots__ = ("_node", "made")
 
     def __init__(self, node: Callable[[], UOp]):
@@ -40,45 +41,45 @@ class UnreadGradient:
         self.made: weakref.ref[Any] | None = None        # the tensor, once it was read
 
     def tensor(self, owner: Any) -> Any:
-        """The gradient of its owner as a tensor."""
+        """Return the gradient of its owner as a tensor."""
         made = owner._with(self._node())
         if (trace := recording()) is not None:
-            trace.made.pop()                             # it was there before the call that is traced
+            trace.made.pop()                             # the gradient existed before the call that is traced
         self.made = weakref.ref(made)
         return made
 
 
 _BUFFER = o.BUFFER
-RESET = Leaf()   # in the place of a gradient that was set to None
+RESET = Leaf()   # stands for a gradient that was set to None
 
 
 def distinct(node: UOp) -> UOp:
-    """The same value at a unique node, which no equal expression shares."""
+    """Return the same value at a unique node, which no equal expression shares."""
     return UOp(o.DETACH, node.dtype, (node,), Leaf())
 
 
 def own_node(node: UOp) -> UOp:
-    """A node of the same value for a leaf that was assigned an expression: an equal expression is another node, and a
-    gradient passes from the leaf to what it was computed from."""
-    return node if node.dtype.kind != "f" or node.op.kind is o.Kind.LEAF or node.op is o.DETACH else separate(node)
+    """Return a node of the same value for a leaf that was assigned an expression. It differs from the node of an equal
+    expression, and a gradient passes on to what the value was computed from."""
+    return node if node.dtype.kind != "f" or node.op.kind is o.Kind.LEAF or node.op is o.DETACH else separate_node(node)
 
 
-def separate(node: UOp) -> UOp:
-    """The same value at a unique node, from which gradients pass to the other."""
+def separate_node(node: UOp) -> UOp:
+    """Return the same value at a unique node, from which gradients pass on to the given node."""
     return UOp(o.DETACH, node.dtype, (node, node), OwnGradient(lambda g, out, x: (g,)))
 
 
 def distinct_copy(node: UOp) -> UOp:
-    """The same value at a unique node, which gradients pass as they pass this one: two tensors that were assigned equal
-    expressions are two leaves, and a gradient reaches what both were computed from."""
+    """Return the same value at a unique node, with the same sources for gradients: two tensors that were assigned equal
+    expressions are two leaves, and a gradient of either reaches what both were computed from."""
     computed = node.arg.written_out(node.src) if node.op is o.FORMULA else node
     if computed.op.kind is o.Kind.LEAF or computed.op is o.GRADIENT or computed.op not in GRADIENTS:
         return distinct(node)
-    rule = GRADIENTS[computed.op]                        # a function of its own for each copy: equal only to itself
+    rule = GRADIENTS[computed.op]                        # each copy has a lambda of its own, so no two are equal
     return UOp(o.DETACH, node.dtype, (node, *computed.src), OwnGradient(lambda g, out, *src: rule(g, computed, *src)))
 
 
-def hold(tensor: Any) -> None:
+def register_leaf(tensor: Any) -> None:
     """Register this tensor, by a weak reference, as a leaf at its node: in the buffer, if the node is one."""
     if no_grad.open_blocks:
         note_written(tensor)
@@ -93,63 +94,66 @@ def hold(tensor: Any) -> None:
 
 
 def is_detached(node: UOp) -> bool:
-    """Whether a node is what every `detach` of its source is: no leaf's own."""
+    """Return whether a node is one that `detach` makes, and that all detached copies of its source share."""
     return node.op is o.DETACH and node.arg is None
 
 
-def is_held(tensor: Any) -> bool:
-    """Whether this tensor is a leaf."""
+def is_leaf(tensor: Any) -> bool:
+    """Return whether this tensor is a leaf."""
     node = tensor.uop
-    if node.op is not _BUFFER and id(node) not in registry.leaves.rows:          # most nodes are computed
+    if node.op is not _BUFFER and id(node) not in registry.leaves.rows:          # the common case: a computed node
         return False
     return id(tensor) in map(id, _alive(registry.leaves_of(node)))
 
 
 def is_only_leaf(tensor: Any) -> bool:
-    """Whether this tensor is the only leaf at its node, shares no storage, and no `no_grad` block or trace is open:
-    then `hold` would change nothing."""
+    """Return whether `register_leaf` would change nothing: this tensor is the only leaf at its node, shares no storage,
+    and no `no_grad` block or trace is open."""
     if tensor._storage is not None or no_grad.open_blocks:
         return False
     known = registry.leaves_of(tensor.uop)
     return known is not None and len(known) == 1 and known[0]() is tensor
 
 
-def holders(nodes: Collection[UOp]) -> list[Any]:
-    """The live leaf tensors among these nodes: first those at BUFFERs, each kind in the nodes' order."""
+def live_leaves(nodes: Collection[UOp]) -> list[Any]:
+    """Return the live leaf tensors among these nodes: first those at BUFFERs, then the others, each in the nodes'
+    order."""
     listed = [(n, n.arg.leaves) for n in nodes if n.op is _BUFFER and n.arg.leaves] + registry.leaves.among(nodes)
     return [t for node, known in listed for r in known if (t := r()) is not None and t.uop is node]
 
 
 def leaf_shared(node: UOp, tensor: Any) -> bool:
-    """Whether another live tensor is a leaf at a node."""
+    """Return whether another live tensor is a leaf at a node."""
     return any([t is not tensor and t.uop is node for t in _alive(registry.leaves_of(node))])
 
 
-def computed_at(node: UOp, tensor: Any) -> None:
-    """Move a tensor to the node of its computed value: it is a leaf there, and still one at its earlier node."""
+def move_to_value(node: UOp, tensor: Any) -> None:
+    """Move a tensor to the node of its computed value. It becomes a leaf there, and stays a leaf at its earlier node if
+    it was one."""
     earlier = tensor.uop
     if tensor._requires_grad is not False:
         # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
         if (node.op is not _BUFFER or node.arg.leaves) and leaf_shared(node, tensor):
             node = distinct(node)
-        if node is not earlier and is_held(tensor):
-            still_a_leaf(tensor, earlier)
+        if node is not earlier and is_leaf(tensor):
+            note_former_node(tensor, earlier)
     tensor.uop = node
-    hold(tensor)
+    register_leaf(tensor)
 
 
 def _alive(references: Tensors | None) -> list[Any]:
     return [] if references is None else [t for r in references if (t := r()) is not None]
 
 
-def still_a_leaf(tensor: Any, earlier: UOp) -> None:
-    """Record that a tensor that moved to another node (it was realized, or a layer shortened the rows of its table)
+def note_former_node(tensor: Any, earlier: UOp) -> None:
+    """Record that a tensor that moved to another node (because it was realized, or because a layer shortened its table)
     still gets the gradients that reach its earlier node."""
     registry.add(registry.former, earlier, tensor)
 
 
-def has_another_value(tensor: Any, earlier: UOp) -> None:
-    """Record that a tensor was given a new value: what was computed from the earlier one has lost its leaf."""
+def note_new_value(tensor: Any, earlier: UOp) -> None:
+    """Record that a tensor was given a new value, so that what was computed from its earlier value has lost
+    its leaf."""
     note_written(tensor, earlier)
     if tensor._requires_grad is True and tensor.uop is not earlier and any(
             t is tensor for t in _alive(registry.leaves_of(earlier))):
@@ -157,14 +161,14 @@ def has_another_value(tensor: Any, earlier: UOp) -> None:
 
 
 def refuse_replaced(root: UOp, order: Sequence[UOp]) -> None:
-    """Raise if a gradient reaches a tensor's earlier value, since replaced: neither dropping it nor adding it to that
-    of the new value would be right. `order`: the nodes below the root."""
+    """Raise if a gradient reaches an earlier value of a tensor that was given a new one since: neither dropping that
+    gradient nor adding it to the new value's gradient would be right. `order` are the nodes below the root."""
     lost = {node: t for node, known in registry.replaced.among(order) for t in _alive(known) if t.uop is not node
             and all(other is not t for other in _alive(registry.former.get(node)))}
     if lost:
-        # a new value that is not computed yet may have been made from the old one: no gradient passes a leaf
-        for node in toposort([root], lambda n: () if n is not root and holders((n,)) else passes_to(n)):
-            if node in lost and node.dtype.kind == "f" and not holders((node,)):      # unless another leaf is there
+        # stop at leaves, which no gradient passes: a new value, not computed yet, may have been made from the old one
+        for node in toposort([root], lambda n: () if n is not root and live_leaves((n,)) else passes_to(n)):
+            if node in lost and node.dtype.kind == "f" and not live_leaves((node,)):      # no other leaf is there
                 raise GradientError("a tensor got a new value between a computation and its backward()",
                                     given=f"a tensor of shape {lost[node].shape} with requires_grad=True",
                                     expected="backward() before the tensor is assigned to",
@@ -172,9 +176,10 @@ def refuse_replaced(root: UOp, order: Sequence[UOp]) -> None:
 
 
 def leaves_among(nodes: Sequence[UOp]) -> list[tuple[UOp, Any]]:
-    """(node, tensor) for every live leaf among these nodes: the gradient at the node belongs to the tensor. A tensor
-    that moved to another node comes with its former nodes too, unless its value was computed from them since."""
-    found = [(t.uop, t) for t in holders(nodes)]
+    """Return (node, tensor) for every live leaf among these nodes: the gradient at the node belongs to the tensor. A
+    tensor that moved to another node is returned with its former nodes too, unless its present value was computed from
+    them."""
+    found = [(t.uop, t) for t in live_leaves(nodes)]
     for node, known in registry.former.among(nodes):
         moved = {id(t): t for t in _alive(known)}.values()
         found.extend((node, t) for t in moved if node not in reached_from([t.uop]))
@@ -182,17 +187,17 @@ def leaves_among(nodes: Sequence[UOp]) -> list[tuple[UOp, Any]]:
 
 
 def cut_off(node: UOp) -> None:
-    """Record that a jitted call made this value: the graph behind it is gone, and no gradient can pass."""
+    """Record that a jitted call made this value: the graph behind it is gone, so no gradient can pass."""
     registry.jitted.set(node.base, True)
 
 
 def is_cut_off(node: UOp) -> bool:
-    """Whether a jitted call made this value, so that no gradient can pass."""
+    """Return whether a jitted call made this value, so that no gradient can pass."""
     return id(node) in registry.jitted.rows
 
 
 def refuse_cut_off(root: UOp) -> None:
-    """Raise if a gradient would stop at the result of a jitted call, and so be incomplete."""
+    """Raise if a gradient would stop at the result of a jitted call and so be incomplete."""
     if len(registry.jitted) and any(map(is_cut_off, toposort([root]))):
         for node in filter(is_cut_off, reached_from([root])):
             raise GradientError("a gradient cannot go back through a jitted call",
@@ -202,20 +207,20 @@ def refuse_cut_off(root: UOp) -> None:
 
 
 # -- losses --------------------------------------------------------------------------------------------------
-def started_from(tensor: Any, gradients: Sequence[Any]) -> None:
-    """Record that `backward` started at this tensor, to be computed along with the gradients: computed alone, it would
-    repeat the forward pass, and keep the old parameters alive until then."""
+def note_backward(tensor: Any, gradients: Sequence[Any]) -> None:
+    """Record that `backward` started at this tensor, so that it is computed together with the gradients. Computed by
+    itself, it would repeat the forward pass, and keep the old parameters alive until then."""
     registry.losses.set(tensor.uop, weakref.ref(tensor))
-    made_together(tensor.uop, gradients)
+    note_gradients_of(tensor.uop, gradients)
 
 
-def made_together(root: UOp, gradients: Sequence[Any]) -> None:
-    """Record these tensors as gradients of one value, to be computed together while they are alive."""
+def note_gradients_of(root: UOp, gradients: Sequence[Any]) -> None:
+    """Record these tensors as gradients of one value, which are computed together while they are alive."""
     if len(gradients) > 1:
         registry.gradients.set(root, [*map(weakref.ref, gradients)])
 
 
-def take_started() -> list[Any]:
+def take_losses() -> list[Any]:
     """Return and forget the live tensors that `backward` started from; the caller computes them."""
     found = _alive([reference for _, reference in registry.losses.rows.values()])
     registry.losses.rows.clear()
@@ -223,19 +228,20 @@ def take_started() -> list[Any]:
 
 
 def gradients_beside(node: UOp, device: str) -> list[UOp]:
-    """The lazy gradients that `gradient` returned, or `backward` left on trained tensors (requires_grad=True), together
-    with one that this node is computed from, or that were left by a `backward` from the node itself: nearly always all
-    of them are wanted, and each computed by itself would repeat the forward and the backward pass."""
+    """Return the lazy gradients to compute together with a node. They are the gradients that `gradient` returned, or
+    that `backward` left on tensors with requires_grad=True, and that belong to one that this node is computed from, or
+    to a `backward` from the node itself. Usually all of them are wanted, and computing each by itself would repeat the
+    forward and the backward pass."""
     started = {below_reshapes(t.uop): t.uop for t in _alive([loss for _, loss in registry.losses.rows.values()])}
     below = toposort([node], lambda n: () if n in registry.values else n.src)
     roots = {n.src[1] for n in below if n.op is o.GRADIENT and n not in registry.values}
     if node in started:
         roots.add(started[node])
     trained = [t for _, t in leaves_among(toposort(roots)) if t._requires_grad is True]
-    grads = [t._grad for t in trained if hasattr(t._grad, "uop")]                # else none, or one that is computed
+    grads = [t._grad for t in trained if hasattr(t._grad, "uop")]                # others are None, or computed
     grads += [t for root in roots for t in _alive(registry.gradients.get(root))]
     wanted = [below_reshapes(t.uop) for t in grads]
-    wanted += [value for value, root in started.items() if root in roots]        # the losses, which cost no more now
+    wanted += [value for value, root in started.items() if root in roots]        # losses cost nothing extra here
     return [n for n in dict.fromkeys(wanted) if n is not node and n not in registry.values
             and n.op.kind not in (o.Kind.MOVEMENT, o.Kind.LEAF)
             and (n.device or device) == device]
@@ -243,16 +249,16 @@ def gradients_beside(node: UOp, device: str) -> list[UOp]:
 
 # -- new values ----------------------------------------------------------------------------------------------
 def assigned(tensor: Any) -> None:
-    """Record that this tensor was given a new value, to be stored along with what is computed from it: else reading a
-    cache that a token was written into would repeat the whole pass."""
+    """Record that this tensor was given a new value, so that it is stored when something computed from it is. Otherwise
+    reading a cache that a token was written into would repeat the whole pass."""
     registry.assigned[id(tensor)] = weakref.ref(tensor)
 
 
 def assigned_within(nodes: Sequence[UOp], device: str) -> list[Any]:
-    """The assigned tensors whose values, not computed yet, are to be computed along with these nodes: those that the
-    nodes are computed from and, outside of a trace, those that are computed from anything that the nodes are. So an
-    update by hand, `w -= rate * w.grad`, is computed with the loss that is read after it; left alone, every update
-    would be computed again by the next one."""
+    """Return the tensors whose assigned values, not computed yet, are to be computed along with these nodes: those that
+    the nodes are computed from and, outside of a trace, those that are computed from values that the nodes read. So an
+    update by hand, `w -= rate * w.grad`, is computed together with the loss that is read after it; otherwise the next
+    update would compute it again."""
     wanted = set(map(below_reshapes, nodes))
     waiting: dict[UOp, Any] = {}
     for key, reference in list(registry.assigned.items()):
@@ -275,8 +281,8 @@ def assigned_within(nodes: Sequence[UOp], device: str) -> list[Any]:
 
 
 def settle(tensor: Any) -> None:
-    """Move an assigned tensor whose value is known to its memory, unless a gradient passes it: else the expressions of
-    all its earlier values would be kept."""
+    """Move an assigned tensor whose value is known to its memory, unless a gradient passes it. Otherwise the
+    expressions of all its earlier values would be kept."""
     node = tensor.uop
     if recording() is None and not any(t is not tensor and t._requires_grad is not False
                                        for _, t in leaves_among(toposort([node], passes_to))):

@@ -1,8 +1,8 @@
-"""Blocks without gradients: `with no_grad():`. In: nodes computed in such a block. Out: the same, detached.
+"""Compute without gradients: `with no_grad():`. In: nodes computed in such a block. Out: the same nodes, detached.
 
-What is computed inside is a constant for what comes after: `backward` stops there. Gradients are computed only on
-request, so a block saves nothing; it states an intent. A view that is taken inside is detached below its movement ops,
-so that writing to it (`weight[0].fill_(0)`) still reaches the tensor it is a view of.
+What is computed inside is a constant for what follows: `backward` stops there. Gradients are computed only on request,
+so a block saves nothing; it states an intent. A view that is taken inside is detached below its movement ops, so that
+writing to it (`weight[0].fill_(0)`) still reaches the tensor that it is a view of.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.engine.in_place import over_known_values
 from glassgrad.engine.registry import registry
 
-open_blocks = 0                  # blocks and jit traces, in all threads; at 0 nothing is checked
+open_blocks = 0                  # number of open blocks and jit traces in all threads; at 0 nothing is checked
 _counting = held_at_fork(threading.Lock(), "counter")
 
 
@@ -57,7 +57,7 @@ def _count(by: int) -> None:
 
 @contextmanager
 def enable_grad() -> Iterator[None]:
-    """A part of a `no_grad` block whose results pass gradients on again.
+    """Let results pass gradients on again, in a part of a `no_grad` block.
 
     >>> x = Tensor([2.0])
     >>> with no_grad():
@@ -74,8 +74,8 @@ def enable_grad() -> Iterator[None]:
 
 @contextmanager
 def traced() -> Iterator[None]:
-    """A block in which new tensors are recorded (engine/capture.py). It counts as an open block, so that making a
-    tensor checks one counter."""
+    """Record the new tensors that are made inside the block (engine/capture.py). It counts as an open block, so that
+    making a tensor has to check only one counter."""
     _count(1)
     try:
         yield
@@ -84,12 +84,12 @@ def traced() -> Iterator[None]:
 
 
 def inside() -> bool:
-    """Whether this thread is in a `no_grad` block."""
+    """Return whether this thread is in a `no_grad` block."""
     return open_blocks > 0 and _blocks.depth > 0
 
 
 def cut(node: UOp) -> UOp | None:
-    """A node that was just computed, detached from its sources; None if this thread is in no `no_grad` block."""
+    """Detach a node that was just computed from its sources; return None if this thread is in no `no_grad` block."""
     if not _blocks.depth:
         return None
     if registry.kept.rows:
@@ -100,5 +100,5 @@ def cut(node: UOp) -> UOp | None:
 
 
 def ended(node: UOp) -> UOp:
-    """The node, detached. The argument tells it from a `detach` of the user's."""
+    """Detach the node; the argument of the DETACH distinguishes it from a `detach` of the user's."""
     return UOp(o.DETACH, node.dtype, (node,), "no_grad")

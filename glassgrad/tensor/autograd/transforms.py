@@ -1,4 +1,4 @@
-"""Functions of functions: jvp, vmap, checkpoint, grad. In: a function of tensors. Out: another.
+"""Transform functions: jvp, vmap, checkpoint, grad. In: a function of tensors. Out: another function.
 
 `vmap` traces the function for one example, and rebuilds its graph with a batch axis in front. `jvp` is the gradient of
 a gradient: backward is linear in what it starts from, so its own gradient is the forward derivative.
@@ -25,18 +25,18 @@ from glassgrad.tensor.broadcast import resolve_axis
 from glassgrad.tensor.formulas.movement import counting
 from glassgrad.tensor.tensor import Tensor
 
-_numbers = count()            # of the PARAMs that stand for one example's values
+_numbers = count()            # numbers of the PARAMs that stand for one example's values
 
 
 def _alias(tensor: Tensor) -> Tensor:
-    """The same value at a separate node, through which gradients pass."""
+    """Return the same value at a separate node, through which gradients pass."""
     return tensor._with(own_gradient(tensor.uop, (tensor.uop,), lambda g, y, x: (g,)))
 
 
 # -- derivatives ---------------------------------------------------------------------------------------------
 def jvp(function: Callable[..., Tensor], primals: Sequence[Tensor],
         tangents: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """The value at `primals`, and its derivative in the direction of `tangents`.
+    """Return the value at `primals`, and its derivative in the direction of `tangents`.
 
     >>> y, dy = jvp(lambda x: x ** 3, [Tensor([2.0])], [Tensor([1.0])])
     >>> y.tolist(), dy.tolist()
@@ -59,7 +59,8 @@ def jvp(function: Callable[..., Tensor], primals: Sequence[Tensor],
 
 
 def grad(function: Callable[..., Tensor], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
-    """The function's gradient for one (or several) of its arguments; the value must be a single number.
+    """Return a function that computes this function's gradient for one (or several) of its arguments; the value must be
+    a single number.
 
     >>> grad(grad(lambda x: (x ** 3).sum()))(Tensor(2.0)).item()
     12.0
@@ -69,7 +70,7 @@ def grad(function: Callable[..., Tensor], argnums: int | Sequence[int] = 0) -> C
 
 
 def value_and_grad(function: Callable[..., Tensor], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
-    """The function's value, and its gradient for one (or several) of its arguments.
+    """Return a function that computes this function's value, and its gradient for one (or several) of its arguments.
 
     >>> [t.item() for t in value_and_grad(lambda x: x * x)(Tensor(3.0))]
     [9.0, 6.0]
@@ -87,7 +88,8 @@ def value_and_grad(function: Callable[..., Tensor], argnums: int | Sequence[int]
 
 # -- memory --------------------------------------------------------------------------------------------------
 def checkpoint(function: Callable[..., Tensor], *args: Any) -> Tensor:
-    """function(*args), whose inner values are not kept for backward but recomputed: less memory, more time.
+    """Compute function(*args) so that its inner values are not kept for backward but computed again: less memory, more
+    time.
 
     >>> x = Tensor([2.0])
     >>> y = checkpoint(lambda x: x.exp().log() * x, x).sum().backward()
@@ -98,7 +100,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any) -> Tensor:
     leaves = _outside(value, [a for a in args if isinstance(a, Tensor)])
 
     def backward(g: UOp, out: UOp, *nodes: UOp) -> tuple[UOp | None, ...]:
-        # a copy of the inputs that depends on the gradient: what follows from it is recomputed then, not kept
+        # copies of the inputs that depend on the gradient: what is computed from them is computed again, not kept
         again = {n: UOp(o.CONTIGUOUS, n.dtype, (_after(n, g),), "again") for n in nodes}
         copied = value._with(*substitute([value.uop], again))
         targets = [value._with(again[n]) for n in nodes]
@@ -109,7 +111,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any) -> Tensor:
 
 
 def _outside(value: Tensor, args: Sequence[Tensor]) -> list[UOp]:
-    """The float leaves of a graph: its arguments and every other one (weights)."""
+    """Return the float leaves of a graph: its arguments and all others (weights)."""
     given = dict.fromkeys(a.uop for a in args)
 
     def is_leaf(node: UOp) -> bool:
@@ -120,16 +122,17 @@ def _outside(value: Tensor, args: Sequence[Tensor]) -> list[UOp]:
 
 
 def _after(node: UOp, g: UOp) -> UOp:
-    """The same value, made to depend on g: a WHERE whose condition is a test of g that in practice never holds."""
+    """Return the same value, made to depend on g: a WHERE whose condition is a test of g that in practice never
+    holds."""
     first = g.shrink([(0, min(1, n)) for n in g.shape]).reshape(()) if g.size else full((), 0.0, g.dtype)
-    late = first.cast(dtypes.float32).bitcast(dtypes.int32).eq(0x7FC0BEEF)        # one NaN of four billion
+    late = first.cast(dtypes.float32).bitcast(dtypes.int32).eq(0x7FC0BEEF)        # one NaN of four billion numbers
     return UOp(o.WHERE, node.dtype, (late.broadcast(node.shape), full(node.shape, 0.0, node.dtype), node))
 
 
 # -- one more axis -------------------------------------------------------------------------------------------
 def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0, **spelling: Any) -> Callable[..., Any]:
-    """The function for a whole batch, written for one example: `in_axes` is the batch axis of each argument (None: the
-    same for all examples), `out_axes` that of the results.
+    """Return a function for a whole batch from a function for one example. `in_axes` is the batch axis of each argument
+    (None: the same value for all examples), `out_axes` that of the results.
 
     >>> vmap(lambda x, y: (x * y).sum())(Tensor([[1, 2], [3, 4]]), Tensor([[1, 1], [0, 1]])).tolist()
     [3, 4]
@@ -169,7 +172,8 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0, **sp
 
 
 def _stands_for(node: UOp, shape: Shape) -> UOp:
-    """A PARAM in the place of one example's part of a node: another one each time, as calls of vmap are nested."""
+    """Return a PARAM that stands for one example's part of a node; a new one each time, because calls of vmap may be
+    nested."""
     return UOp(o.PARAM, node.dtype, (), Param(-1 - next(_numbers) % (1 << 19), shape, False, node.device))
 
 
@@ -184,7 +188,7 @@ def _finished(part: Any, batch: _Batch, axis: int) -> Tensor:
 
 @dataclass(eq=False)
 class _OfExamples:
-    """The gradient of a formula for a whole batch: what a function gives for one example, batched."""
+    """The gradient of a formula for a whole batch: the function that gives it for one example, batched."""
     batch: _Batch
     backward: Callable[..., tuple[Any, ...]]
 
@@ -195,7 +199,7 @@ class _OfExamples:
 
 
 class _Batch(Batched):
-    """Adds to the ops that can be batched those by index, scans and recurrences."""
+    """A graph rebuilt for a batch; adds to `Batched` the ops by index, scans and recurrences."""
 
     def of(self, root: UOp) -> UOp:
         self.mapped(root := written_out([root])[0])
@@ -221,11 +225,11 @@ class _Batch(Batched):
         return made
 
     def others(self, known: dict[UOp, UOp]) -> _Batch:
-        """The same batch, in which more nodes differ between examples."""
+        """Return the same batch, in which more nodes differ between examples."""
         return _Batch(self.size, {**self.made, **known})
 
     def _recurrent(self, node: UOp) -> UOp:
-        """A recurrence of all examples: its step is that of one, batched."""
+        """Rebuild a recurrence for all examples: its step is the step of one example, batched."""
         what: Recurrence = node.arg
         if what.item:
             return self._of_items(node)
@@ -249,7 +253,7 @@ class _Batch(Batched):
         return made[what.result].permute((1, 0, *range(2, len(node.shape) + 1)))
 
     def _of_items(self, node: UOp) -> UOp:
-        """A recurrence of independent items, in which the items of all examples are items."""
+        """Rebuild a recurrence of independent items: those of all examples become its items."""
         what: Recurrence = node.arg
         items, axis = what.results[0].shape[0], 0 if what.last else 1
         count = self.size * items
@@ -265,13 +269,13 @@ class _Batch(Batched):
             (axis, *[a for a in range(len(node.shape) + 1) if a != axis]))
 
     def _linear(self, index: UOp, n: int) -> UOp:
-        """Each example's indices, offset to its own rows of the flattened batch."""
+        """Return each example's indices, offset to its own rows of the flattened batch."""
         own = self.full(index, index.shape).cast(dtypes.int64)
         start = (counting(self.size, dtypes.int64) * n).reshape((self.size, *(1,) * len(index.shape)))
         return index_range_check.nearest(own, n) + start
 
     def _watch(self, wish: Any, index: UOp, limit: int, user: UOp | None = None) -> None:
-        """Check the range of an index for all examples, as it was to be checked for one."""
+        """Have the range of an index checked for all examples, as it was to be checked for one."""
         picks = [pick._replace(indices=self.mapped(pick.indices)) for pick in wish.picks]
         index_range_check.watch(index, picks, wish.shape, limit, wish.ignored)
         if user is not None:
@@ -297,6 +301,6 @@ class _Batch(Batched):
         flat = UOp(o.SCATTER, node.dtype, (rows, linear, self.full(value, (*index.shape, *rest))), node.arg)
         if found is not None and found[0] is index:
             self._watch(found[1], linear, limit)
-        elif found is not None:         # the check is of another index than the SCATTER's
+        elif found is not None:         # the checked index is not the one that the SCATTER uses
             self._watch(found[1], self.mapped(found[0]), found[1].limit, flat)
         return flat.reshape((self.size, n, *rest))

@@ -1,6 +1,6 @@
-"""How things are computed, on nodes: the methods of a tensor call these functions. Does not know tensors.
+"""Compute on nodes: a tensor's methods call these functions. Does not know tensors.
 
-The formulas that others are made of have their names here too: arithmetic, movement, reductions and indexing.
+The formulas that others are made of are exported here: arithmetic, movement, reductions and indexing.
 """
 
 from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_float, as_node, at_most, binary, both, broadcast,

@@ -1,7 +1,7 @@
-"""The operators on nodes, with type promotion and broadcasting. In: UOps and plain numbers. Out: UOps.
+"""Apply operators to nodes, with type promotion and broadcasting. In: UOps and plain numbers. Out: UOps.
 
-These functions take what a user may write, bools and numbers out of range too, and say what is wrong with it in the
-user's words (see `tensor/broadcast.py`). Inside a formula, where operands were checked, the operators of nodes do:
+These functions take what a user may write, also bools and numbers out of range, and report errors in the user's words
+(see `tensor/broadcast.py`). Inside a formula, whose operands were checked, the operators of nodes are used instead:
 they promote types and broadcast shapes. Does not know tensors.
 """
 
@@ -21,37 +21,37 @@ from glassgrad.tensor.formulas import elementary, float_remainder, powers
 Operand = UOp | bool | int | float          # or a symbolic length
 
 _bool = dtypes.bool
-_ON_TRUTH = {o.ADD: o.OR, o.MUL: o.AND, o.MAX: o.OR, o.MIN: o.AND}   # what these mean for bools, as in PyTorch
+_ON_TRUTH = {o.ADD: o.OR, o.MUL: o.AND, o.MAX: o.OR, o.MIN: o.AND}   # the meaning of these ops for bools, as in PyTorch
 _INTEGER_ONLY = frozenset({o.AND, o.OR, o.XOR, o.SHL, o.SHR})
 
 
 # -- operands ------------------------------------------------------------------------------------------------
 def as_node(x: Any, beside: Any, op: o.Op = o.ADD) -> UOp:
-    """An operand as a node: a number takes the type of the node beside it."""
+    """Return an operand as a node; a number takes the type of the node beside it."""
     return x if isinstance(x, UOp) else number(x, beside.dtype, op) if isinstance(beside, UOp) else const(x)
 
 
 def both(x: Any, y: Any) -> tuple[UOp, UOp]:
-    """Two operands as nodes of one type."""
+    """Return two operands as nodes of one type."""
     x, y = as_node(x, y), as_node(y, x)
     dtype = promote(x.dtype, y.dtype)
     return x.cast(dtype), y.cast(dtype)
 
 
 def broadcast(x: Any, y: Any, op: o.Op = o.ADD) -> tuple[UOp, UOp]:
-    """Two operands as nodes of one type and shape."""
+    """Return two operands as nodes of one type and shape."""
     x, y = both(x, y)
     shape = broadcast_shape(x.shape, y.shape, op)
     return x.broadcast(shape), y.broadcast(shape)
 
 
 def is_float(x: Any) -> bool:
-    """Whether an operand is a float number or a node of floats."""
+    """Return whether an operand is a float number or a node of floats."""
     return x.dtype.kind == "f" if isinstance(x, UOp) else isinstance(x, float)
 
 
 def as_float(x: UOp) -> UOp:
-    """A node of floats: integers and bools become the default float type."""
+    """Return a node of floats; integers and bools become the default float type."""
     return x if x.dtype.kind == "f" else x.cast(dtypes.default_float)
 
 
@@ -65,7 +65,8 @@ def in_accumulator(formula: Callable[..., UOp], *operands: UOp) -> UOp:
 
 # -- two operands --------------------------------------------------------------------------------------------
 def binary(op: o.Op, x: Any, y: Any, place: Place | None = None) -> UOp:
-    """One op of two operands, at least one of which is a node; written at a place, if the caller knows it."""
+    """Apply one op to two operands, at least one of which is a node; `place` is the user's line, if the caller knows
+    it."""
     if not isinstance(y, UOp):
         y = number(y, x.dtype, op)
         x = x.cast(y.dtype)
@@ -100,7 +101,7 @@ def square(x: UOp) -> UOp: return binary(o.MUL, x, x)
 
 
 def at_most(x: Any, y: Any) -> UOp:
-    """x <= y; for floats not "not y < x", which would hold for NaN."""
+    """x <= y. For floats this is not "not y < x", which would be true for NaN."""
     if is_float(x) or is_float(y):
         return binary(o.CMPLT, x, y) | binary(o.CMPEQ, x, y)
     return binary(o.CMPLT, y, x).logical_not()
@@ -123,7 +124,7 @@ def _of_floats(formula: Callable[[UOp, UOp], UOp], op: o.Op, x: Any, y: Any) -> 
 
 
 def _as_numbers(x: Any, y: Any) -> tuple[Any, Any]:
-    """Two operands; where both are bools, the nodes among them become int32."""
+    """Return two operands; if both are bools, the nodes among them become int32."""
     if all(x.dtype is _bool if isinstance(x, UOp) else isinstance(x, bool) for x in (x, y)):
         return tuple(x.cast(dtypes.int32) if isinstance(x, UOp) else x for x in (x, y))  # type: ignore[return-value]
     return x, y
@@ -148,12 +149,12 @@ def truncated_divide(x: Any, y: Any) -> UOp:
     if is_float(x) or is_float(y):
         return divide(x, y).trunc()
     x, y = both(x, y)
-    down = binary(o.IDIV, x, y)     # rounds down; one more where the exact quotient is negative and not an integer
+    down = binary(o.IDIV, x, y)     # rounded down: add 1 where the exact quotient is negative and not an integer
     return down + (less(down, 0) & (down * y).ne(x)).cast(down.dtype)
 
 
 def truncated_remainder(x: Any, y: Any) -> UOp:
-    """The remainder of `truncated_divide`, with the sign of x (C's fmod)."""
+    """The remainder of `truncated_divide`, with the sign of x (fmod in C)."""
     if is_float(x) or is_float(y):
         return _of_floats(float_remainder.toward_zero, o.MOD, x, y)
     return sub(x, mul(truncated_divide(x, y), y))
@@ -176,7 +177,7 @@ def minimum(x: Any, y: Any) -> UOp:
 
 
 def where(condition: UOp, yes: Any, no: Any) -> UOp:
-    """`yes` where a condition holds, else `no`, in the type that holds both."""
+    """`yes` where the condition is true, else `no`, in the type that holds both."""
     if condition.dtype is not _bool:
         condition = condition.ne(0)
     yes = as_node(yes, no, o.WHERE)
@@ -188,7 +189,7 @@ def where(condition: UOp, yes: Any, no: Any) -> UOp:
 
 # -- powers --------------------------------------------------------------------------------------------------
 def power(x: Any, y: Any) -> UOp:
-    """x^y; of integers an integer."""
+    """x^y; an integer for integers."""
     if isinstance(x, UOp) and not isinstance(y, UOp):
         return _constant_power(x, y)
     if is_float(x) or is_float(y):
@@ -203,7 +204,7 @@ def _constant_power(x: UOp, n: Any) -> UOp:
                              expected="an exponent of 0 or more, or floats", fix="cast first: x.float() ** -1")
         return elementary.product_power(x.cast(dtypes.default_int) if x.dtype is _bool else x, n)
     x = as_float(x)
-    narrow = x.dtype.accumulator is not x.dtype          # computed with digits to spare
+    narrow = x.dtype.accumulator is not x.dtype          # computed in a wider type, so with digits to spare
     if n == 0.5:
         return x.sqrt()
     if n == -0.5:
@@ -220,7 +221,7 @@ def absolute(x: UOp) -> UOp:
 
 
 def sign(x: UOp) -> UOp:
-    """-1, 0 or 1; of NaN 0."""
+    """-1, 0 or 1; 0 for NaN."""
     if x.dtype is _bool:
         return x
     zero, one = const(0, x.dtype), const(1, x.dtype)
@@ -228,25 +229,25 @@ def sign(x: UOp) -> UOp:
 
 
 def floor(x: UOp) -> UOp:
-    """Rounded down."""
+    """x rounded down."""
     below = x.trunc()
     return (x < below).where(below - 1.0, below)
 
 
 def ceil(x: UOp) -> UOp:
-    """Rounded up."""
+    """x rounded up."""
     above = x.trunc()
     return (above < x).where(above + 1.0, above)
 
 
 def clamp(x: UOp, low: Any, high: Any) -> UOp:
-    """x within limits, either of which may be None."""
+    """x limited to a range; either limit may be None."""
     if x.dtype.kind == "f" and not isinstance(low, UOp) and not isinstance(high, UOp):
         return elementary.clamp(x, *(None if n is None else const(n, x.dtype) for n in (low, high)))
     if x.dtype.kind != "f":
         x = x if low is None else maximum(x, low)
         return x if high is None else minimum(x, high)
-    if low is not None:                          # at a limit, x has the whole gradient
+    if low is not None:                          # where x equals a limit, it gets the whole gradient
         x = where(less(x, low).logical_not(), x, maximum(x, low))
     return x if high is None else where(less(high, x).logical_not(), x, minimum(x, high))
 
@@ -256,18 +257,18 @@ def is_finite(x: UOp) -> UOp: return x.cast(as_float(x).dtype.accumulator).abs()
 
 
 def is_infinite(x: UOp) -> UOp:
-    """Whether each value is +inf or -inf; asked, as above, of a type that has infinities to compare with."""
+    """Whether each value is +inf or -inf. Types without infinities are cast to one that has them, as above."""
     return x.cast(as_float(x).dtype.accumulator).abs().eq(math.inf)
 
 
 def is_negative(x: UOp) -> UOp:
-    """Whether the sign is a minus; of -0.0 too."""
+    """Whether the sign bit is set, also for -0.0."""
     return less(x, 0) | (x.eq(0) & (x.recip() < 0)) if x.dtype.kind == "f" else less(x, 0)
 
 
 # -- formulas of several operators ---------------------------------------------------------------------------
 def round_to(x: UOp, decimals: int) -> UOp:
-    """Rounded to a number of decimals; a negative number rounds to tens, hundreds, ..."""
+    """x rounded to a number of decimals; a negative number rounds to tens, hundreds, ..."""
     if not decimals:
         return x.round()
     scale = 10.0 ** min(abs(decimals), 308)                        # the largest power that is a float

@@ -1,8 +1,8 @@
-"""The same memory read as another element type. In: a node and a type. Out: a node, lazily, on any device.
+"""Read the same memory as another element type. In: a node and a type. Out: a node, lazily, on any device.
 
-Elements of one size are one BITCAST. Between sizes, words are split into parts or assembled from them with shifts of
-unsigned integers, the lowest bits first (little-endian, as every supported processor is). Bits have no gradient: a
-gradient through them is an error.
+Between types of one size this is one BITCAST. Between sizes, words are split into parts or assembled from them with
+shifts of unsigned integers, the lowest bits first (little-endian, as every supported processor is). Bits have no
+gradient: a gradient through them is an error.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from glassgrad.compiler.graph.gradient import reached_from
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.formulas.movement import counting
 
-floats_were_reread = False                  # until the first bitcast between floats, no gradient has to be checked
+floats_were_reread = False                  # set by the first bitcast between floats: then gradients must be checked
 WORDS = {word.itemsize: word for word in dtypes.uints}
 
 
 def reread(x: UOp, dtype: DType) -> UOp:
-    """The bits of x as elements of `dtype`; the last axis grows or shrinks with the size of an element.
+    """Return the bits of x as elements of `dtype`; the last axis grows or shrinks with the size of an element.
 
     >>> from glassgrad.compiler.graph.uop import full
     >>> reread(full((2, 6), 1.0, dtypes.float32), dtypes.int8).shape
@@ -32,7 +32,7 @@ def reread(x: UOp, dtype: DType) -> UOp:
         return x
     made = _reread(x, dtype)
     if not x.dtype.kind == dtype.kind == "f":
-        return made                      # integers carry no gradient anyway; between floats there might be one
+        return made                      # integers have no gradient anyway; between floats there might be one
     global floats_were_reread
     floats_were_reread = True
     return own_gradient(made, (x,), _no_gradient)
@@ -75,7 +75,7 @@ def refuse_bits(root: UOp, targets: Sequence[UOp]) -> None:
 
 
 def next_after(x: UOp, y: UOp) -> UOp:
-    """The next representable number from x toward y, both of one float type: the bits of |x|, plus or minus 1."""
+    """The next representable number from x toward y, of the same float type: the bits of |x|, plus or minus 1."""
     word, sign = WORDS[x.dtype.itemsize], 1 << (x.dtype.bits - 1)
     bits = x.bitcast(word)
     grows = (x < y).eq(const(0.0, x.dtype) < x)                          # whether |x| grows

@@ -1,9 +1,10 @@
-"""Formulas that are one node until they are compiled. In: a function of nodes. Out: the same, which makes one FORMULA.
+"""Defer formulas: they are one node until they are compiled. In: a function of nodes. Out: the same, which makes one
+FORMULA.
 
 A model computes the same formulas again and again. Their nodes, a dozen or more for each, are made by the compiler's
-first pass, once for all graphs of one structure (compiler/graph/gradient.py). A formula may be deferred so if
-its nodes follow from those it is given, their types and shapes, and from plain values that can be compared; if it
-computes floats, to each float among its inputs a gradient passes. Does not know tensors.
+first pass, once for all graphs of one structure (compiler/graph/gradient.py). A formula may be deferred if its nodes
+follow from the types and shapes of the nodes that it is given and from plain values that can be compared; and, if it
+computes floats, if a gradient passes to each float among its inputs. Does not know tensors.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ from glassgrad.compiler.graph.op_arguments import Formula
 from glassgrad.tensor.autograd import autocast
 
 Shaper = Callable[..., "Shape | None"]
-_dtypes: dict[tuple[Any, ...], DType] = {}       # of results, by formula and the types of its inputs
+_dtypes: dict[tuple[Any, ...], DType] = {}       # type of the result, by formula and the types of its inputs
 
 
 def same_shape(x: UOp, *_: Any) -> Shape:
-    """The shape of a formula that is computed element by element, or row by row."""
+    """Return the shape of a formula that is computed element by element, or row by row."""
     return x.shape
 
 
 def one_node(shape: Shaper) -> Callable[[Callable[..., UOp]], Callable[..., UOp]]:
-    """A decorator: what a formula makes of floats is one node. Its nodes are made at once where sizes are variables,
-    where messages name the call that each node was made in, and under `autocast`, which changes types inside. `shape`
-    gives the result's shape where it is plain that the arguments are right; else None: to write out the nodes tells.
+    """A decorator: the formula becomes one node if it computes floats. Its nodes are made at once if sizes are
+    variables, if messages must name the call that made each node, and under `autocast`, which changes types inside.
+    `shape` returns the result's shape if the arguments are certainly right, else None; then the nodes are written out
+    to see.
 
     >>> from glassgrad.tensor.formulas.neural.activations import softmax
     >>> softmax(Tensor([1.0, 2.0]).uop).op

@@ -1,7 +1,7 @@
-"""Exponentials, logarithms, angles, hyperbolas, erf and powers, on nodes. In: float UOps. Out: UOps.
+"""Compute exponentials, logarithms, angles, hyperbolic functions, erf and powers on nodes. In: float UOps. Out: UOps.
 
-exp and log are computed from EXP2 and LOG2, which every device has. Where the plain formula loses digits (near 0,
-mostly), a series takes over; its length follows the dtype. Errors stay below 1e-6 of the value in float32, 1e-14 in
+exp and log are computed from EXP2 and LOG2, which every device has. Where the plain formula loses digits (mostly near
+0), a series takes over; its length depends on the dtype. Errors stay below 1e-6 of the value in float32, 1e-14 in
 float64. Where the known derivative is better than that of the formula, it is written beside it.
 """
 
@@ -18,8 +18,8 @@ from glassgrad.tensor.formulas.deferred import one_node, same_shape
 
 LOG2_E, LN_2 = math.log2(math.e), math.log(2.0)
 HALF_PI = math.pi / 2
-PRODUCTS = range(-64, 65)            # exponents whose powers may be products,
-EXACT_PRODUCTS = range(-1, 3)        # and those whose products are rounded once, if at all
+PRODUCTS = range(-64, 65)            # exponents whose powers may be computed as products,
+EXACT_PRODUCTS = range(-1, 3)        # and those whose products are rounded at most once
 
 
 def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
@@ -31,12 +31,12 @@ def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
 
 
 def terms(x: UOp, single: int, double: int) -> int:
-    """How many terms of a series this dtype needs."""
+    """Return how many terms of a series this dtype needs."""
     return double if x.dtype is dtypes.float64 else single
 
 
 def with_sign_of(x: UOp, size: UOp) -> UOp:
-    """An odd function's value from its value at |x|."""
+    """Return an odd function's value at x from its value at |x|."""
     return (x < 0.0).where(-size, size)
 
 
@@ -51,7 +51,7 @@ def log(x: UOp) -> UOp:
 
 @gradient_is(lambda g, y, x: g * (y + 1.0))
 def expm1(x: UOp) -> UOp:
-    """e^x - 1, by its series where the subtraction would cancel."""
+    """e^x - 1, by its series where the subtraction would lose digits."""
     series = x * polynomial(x, [1 / math.factorial(k) for k in range(1, terms(x, 9, 17))])
     return (x.abs() < 0.5).where(series, exp(x) - 1.0)
 
@@ -110,7 +110,7 @@ def tanh(x: UOp) -> UOp:
 
 @gradient_is(lambda g, y, x: g * cosh(x))
 def sinh(x: UOp) -> UOp:
-    """(e^|x| - e^-|x|) / 2 with x's sign; from e^|x| - 1 where that would cancel."""
+    """(e^|x| - e^-|x|) / 2 with x's sign; computed from e^|x| - 1 where the difference would lose digits."""
     size = x.abs()
     half, less = _half_exp(size), expm1(size)
     near, far = (less + less / (less + 1.0)) * 0.5, half - 0.25 / half
@@ -125,14 +125,14 @@ def cosh(x: UOp) -> UOp:
 
 
 def _half_exp(x: UOp) -> UOp:
-    """e^x / 2, which overflows a little later than e^x."""
-    far = x > 80.0                                     # there halving the exponent costs no digits of e^-x
+    """e^x / 2, which overflows at a slightly larger x than e^x."""
+    far = x > 80.0                                     # where halving the exponent loses no digits of e^-x
     return far.where(exp(x - 1.0) * (math.e / 2), exp(x) * 0.5)
 
 
 @gradient_is(lambda g, y, x: g / (x * x + 1.0).sqrt())
 def asinh(x: UOp) -> UOp:
-    """ln(t + sqrt(t^2 + 1)) for t = |x|, with x's sign; far out ln(2 t), where t^2 would overflow."""
+    """ln(t + sqrt(t^2 + 1)) for t = |x|, with x's sign; ln(2 t) for large t, where t^2 would overflow."""
     t = x.abs()
     near = log1p(t + t * t / ((t * t + 1.0).sqrt() + 1.0))
     return with_sign_of(x, (t < 1e9).where(near, log(t) + LN_2))
@@ -140,7 +140,7 @@ def asinh(x: UOp) -> UOp:
 
 @gradient_is(lambda g, y, x: g / (x * x - 1.0).sqrt())
 def acosh(x: UOp) -> UOp:
-    """ln(x + sqrt(x^2 - 1)), from x - 1; far out ln(2 x), where the sum would overflow."""
+    """ln(x + sqrt(x^2 - 1)), computed from x - 1; ln(2 x) for large x, where the sum would overflow."""
     t = x - 1.0
     return (x > 1e9).where(log(x) + LN_2, log1p(t + t.sqrt() * (t + 2.0).sqrt()))
 
@@ -166,7 +166,8 @@ def tan(x: UOp) -> UOp:
 
 @gradient_is(lambda g, y, x: g / (x * x + 1.0))
 def atan(x: UOp) -> UOp:
-    """1/x instead of x above 1, then half the angle twice over: the series converges quickly below 0.42."""
+    """The angle with the tangent x, from -pi/2 to pi/2. It is computed from 1/x for |x| above 1, and the angle is
+    halved twice, so that the series is needed only below 0.42, where it converges quickly."""
     size = x.abs()
     inverted = size > 1.0
     t = inverted.where(size.recip(), size)
@@ -189,7 +190,7 @@ def acos(x: UOp) -> UOp:
 
 def _atan2_gradient(g: UOp, angle: UOp, y: UOp, x: UOp) -> tuple[UOp, UOp]:
     square = x * x + y * y
-    scaled = g / square.eq(0.0).where(1.0, square)       # at the origin every direction is as good: 0, as in PyTorch
+    scaled = g / square.eq(0.0).where(1.0, square)       # the gradient at the origin is 0, as in PyTorch
     return scaled * x, -scaled * y
 
 
@@ -212,7 +213,8 @@ _ERF_Q = (1.0, 0.5022430393, 0.1141831876, 0.01498329601, 0.001163870135, 3.8047
 
 
 def _erf_series(count: int) -> list[float]:
-    """Of erf(x) sqrt(pi) e^(x^2) / 2x in powers of x^2: 2^k / (1 * 3 * ... * (2k + 1)); all positive, none cancel."""
+    """Coefficients of erf(x) sqrt(pi) e^(x^2) / 2x in powers of x^2: 2^k / (1 * 3 * ... * (2k + 1)). All are positive,
+    so no digits cancel."""
     series = [1.0]
     for k in range(1, count):
         series.append(series[-1] * 2 / (2 * k + 1))
@@ -257,19 +259,19 @@ def one(x: UOp) -> UOp:
 
 
 def computes_float64(*operands: UOp) -> bool:
-    """Whether the device of these operands has float64."""
+    """Return whether the device of these operands has float64."""
     device = next((x.device for x in operands if x.device), Device.DEFAULT)
     return getattr(Device[device], "has_float64", True)
 
 
 def product_power(x: UOp, n: int) -> UOp:
-    """x^n by products in x's type."""
+    """x^n by products in the type of x."""
     return powers.by_squaring(x if n > 0 else x.recip(), abs(n)) if n else one(x)
 
 
 def integer_power(x: UOp, n: UOp) -> UOp:
-    """x^n for integers: beyond n = 63 every base but 0, 1 and -1 has long overflowed, the even ones to 0. Where n is
-    negative, 1 / x^-n rounded toward 0."""
+    """x^n for integers. Beyond n = 63 every base except 0, 1 and -1 has long overflowed, the even ones to 0. For
+    negative n, 1 / x^-n rounded toward 0."""
     result, square = const(1, x.dtype), x
     for bit in range(6):
         result = (n & (1 << bit)).ne(0).where(result * square, result)
@@ -289,8 +291,8 @@ def _power_gradient(g: UOp, z: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp | None]:
 
 @gradient_is(_power_gradient)
 def power(x: UOp, y: UOp) -> UOp:
-    """x^y: 2^(y log2 |x|), with the sign of an odd power, NaN for a fractional power of a negative, and 1 for x = 1 or
-    y = 0 whatever the other is (C's pow, and PyTorch's)."""
+    """x^y = 2^(y log2 |x|), with a sign for odd powers, NaN for fractional powers of negative numbers, and 1 for x = 1
+    or y = 0 whatever the other is (like pow in C and in PyTorch)."""
     if y.op is o.CONST and y.arg in PRODUCTS and (known := _product_power(x, int(y.arg))) is not None:
         return known
     if x.dtype is dtypes.float64:
@@ -301,14 +303,14 @@ def power(x: UOp, y: UOp) -> UOp:
         size = (y * x.abs().log2()).exp2()
     odd = (y - (y * 0.5).trunc() * 2.0).abs().eq(1.0)
     has_value = y.trunc().eq(y) | x.eq(-math.inf) | x.eq(0.0)
-    negative = (x < 0.0) | x.recip().eq(-math.inf)   # 1/x tells -0.0 from 0.0: (-0.0)^-3 is -inf
+    negative = (x < 0.0) | x.recip().eq(-math.inf)   # 1/x distinguishes -0.0 from 0.0: (-0.0)^-3 is -inf
     signed = negative.where(odd.where(-size, has_value.where(size, math.nan)), size)
     one = x.eq(1.0) | y.eq(0.0) | (x.eq(-1.0) & y.abs().eq(math.inf))
     return one.where(1.0, signed)
 
 
 def _product_power(x: UOp, n: int) -> UOp | None:
-    """x^n where products are fast and round it well enough."""
+    """x^n as a product, if that is fast and accurate enough."""
     if n in EXACT_PRODUCTS:
         return product_power(x, n)
     if x.dtype is dtypes.float32 and computes_float64(x):
@@ -352,7 +354,7 @@ def _power_of_two(t: UOp) -> UOp:
 
 
 def clamp(x: UOp, low: UOp | None, high: UOp | None) -> UOp:
-    """max(min(x, high), low); the gradient passes where x is within the limits, the limits included."""
+    """max(min(x, high), low); the gradient passes where x is within the limits, including the limits themselves."""
     value = x if low is None else x.maximum(low)
     value = value if high is None else value.minimum(high)
     if low is None or high is None:

@@ -1,8 +1,8 @@
-"""Floor quotients and exact remainders of floats. In: float UOps of one type. Out: UOps.
+"""Compute floor quotients and exact remainders of floats. In: float UOps of one type. Out: UOps.
 
 As in C and in PyTorch a remainder is exact: x minus an integer multiple of y, not minus a rounded product of a rounded
-quotient. So 1.0 // 0.1 is 9, because the float 0.1 is a little more than a tenth. The quotient may have any size: it is
-taken away some of its leading digits at a time.
+quotient. So 1.0 // 0.1 is 9, because the float 0.1 is a little more than a tenth. The quotient may have any size: its
+leading digits are subtracted, some at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def floor_quotient(x: UOp, y: UOp) -> UOp:
     """x / y rounded down; its gradient is 0."""
     rest = _rest(x, y)
     plain = x / y
-    near = (x - rest) / y                              # an integer, but for the rounding of its last digit
+    near = (x - rest) / y                              # an integer, except for the rounding of its last digit
     whole = _nearest(_opposite(rest, y).where(near - 1.0, near))
     signed = whole.eq(0.0).where(plain * 0.0, whole)   # -0.0 where the quotient is a little below 0
     beyond = y.eq(0.0) | (plain.abs().eq(math.inf) & (x.abs() < math.inf))
@@ -43,7 +43,7 @@ def floor_quotient(x: UOp, y: UOp) -> UOp:
 
 
 def _rest(x: UOp, y: UOp) -> UOp:
-    """x minus an integer times y."""
+    """x minus an integer times y, with the sign of x."""
     size = y.abs()
     if _is_power_of_two(y):
         rest = (x.abs() < size * 2.0 ** 60).where(x - (x * size.recip()).trunc() * size, x * 0.0)
@@ -59,14 +59,15 @@ def _rest(x: UOp, y: UOp) -> UOp:
 
 
 def _is_power_of_two(y: UOp) -> bool:
-    """Whether a divisor is a constant whose products with integers are exact, and so are its quotients."""
+    """Return whether a divisor is a constant power of two, whose products with integers, and quotients, are exact."""
     y = y.base
     return y.op is o.CONST and 2.0 ** -60 < abs(y.arg) < 2.0 ** 60 and math.frexp(abs(y.arg))[0] == 0.5
 
 
 def _in_float64(x: UOp, y: UOp) -> UOp:
-    """The remainder of float32. The product with a quotient of as many digits as the divisor leaves of float64's is
-    exact, and so many steps take away the most digits that a quotient has."""
+    """The remainder of float32 numbers, computed in float64. The product of the divisor with a quotient is exact if the
+    quotient has at most as many digits as the divisor leaves free in float64; the number of steps is enough for the
+    longest quotient."""
     (_, most, _), (least, _, digits) = _exponents(x), _exponents(y)
     rest, size = x.cast(dtypes.float64), y.abs().cast(dtypes.float64)
     inverse, known = size.recip(), dtypes.float64.mantissa + 1 - digits
@@ -76,7 +77,8 @@ def _in_float64(x: UOp, y: UOp) -> UOp:
 
 
 def _exponents(x: UOp) -> tuple[int, int, int]:
-    """Bounds of a node's finite numbers but 0, at least 2^first and below 2^second, and how many digits they have."""
+    """Return bounds of a node's finite numbers except 0 (at least 2^first and below 2^second), and how many digits they
+    have."""
     x = x.base
     dtype = x.src[0].dtype if x.op is o.CAST and x.src[0].dtype.kind == "f" else x.dtype
     if x.op is o.CONST and 0.0 < abs(x.arg) < math.inf:
@@ -86,9 +88,10 @@ def _exponents(x: UOp) -> tuple[int, int, int]:
 
 
 def _step(x: UOp, size: UOp) -> UOp:
-    """x minus the divisor times their rounded quotient's integer part, exactly: products of halves are not rounded."""
+    """Subtract from x the divisor times the integer part of their rounded quotient, exactly: the products of halves are
+    not rounded."""
     rest, quotient = x, (x / size).trunc()
-    if x.dtype is dtypes.float64:                      # halves of 27 and 27 bits would have a product of 54
+    if x.dtype is dtypes.float64:                      # the product of two 27-bit halves would have 54 bits
         quotient = (quotient.bitcast(dtypes.int64) & -2).bitcast(x.dtype)
     for part in halves(quotient):
         for piece in halves(size):
@@ -97,12 +100,12 @@ def _step(x: UOp, size: UOp) -> UOp:
 
 
 # -- quotients beyond two steps --------------------------------------------------------------------------------
-_ROW = 256            # numbers whose steps are one task
+_ROW = 256            # numbers per task
 
 
 def _with_far_ones(near: UOp, x: UOp, size: UOp) -> UOp:
-    """What two steps leave; where the quotient has more digits than these take away, what all steps leave, or NaN if
-    sizes are variables. Blocks of numbers without such a quotient make no step."""
+    """Return what two steps leave; where the quotient has more digits than two steps subtract, what all steps leave, or
+    NaN if sizes are variables. Blocks without such quotients take no further step."""
     digits = 2 * x.dtype.mantissa - 4
     is_far = (x.abs() < size * 2.0 ** digits).eq(False) & (x.abs() < math.inf) & size.ne(0.0)
     if x.symbolic or not x.size:
@@ -119,7 +122,7 @@ def _far_step(number: UOp, states: list[UOp]) -> tuple[list[UOp], list[UOp]]:
     rest, divisor, _ = states
     shift = 2.0 ** (700 if rest.dtype is dtypes.float64 else 100)
     multiple = divisor
-    for _ in range(2):                                 # a quotient by the divisor itself may be no finite number
+    for _ in range(2):                                 # the quotient by the divisor itself may not be finite
         more = multiple * shift
         multiple = more.le(rest.abs()).where(more, multiple)
     rest = divisor.ne(0.0).where(_step(rest, multiple), rest).contiguous()
@@ -127,13 +130,13 @@ def _far_step(number: UOp, states: list[UOp]) -> tuple[list[UOp], list[UOp]]:
 
 
 def _is_done(rest: UOp, divisor: UOp) -> UOp:
-    """1 for each row in which no number is left that its divisor is smaller than."""
+    """Return 1 for each row in which no number is as large as its divisor."""
     goes_on = divisor.le(rest.abs()) & divisor.ne(0.0)
     return 1.0 - goes_on.cast(rest.dtype).reduce(o.AMAX, (1,))
 
 
 def _opposite(rest: UOp, y: UOp) -> UOp:
-    """Whether a remainder is not 0 and its sign is not the divisor's."""
+    """Return whether a remainder is not 0 and has another sign than the divisor."""
     return rest.ne(0.0) & (rest < 0.0).ne(y < 0.0)
 
 

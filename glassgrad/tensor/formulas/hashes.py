@@ -1,4 +1,6 @@
-"""Hashes on nodes: SHA-3 (Keccak) and Threefry. In: bytes and words. Out: bytes and words. Does not know tensors."""
+"""Compute hashes on nodes: SHA-3 (Keccak) and Threefry. In: bytes and words. Out: bytes and words. Does not know
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def threefry(x: UOp, key: UOp) -> UOp:
 
 
 def hash_parameters(cfg: Any) -> tuple[int, int, int]:
-    """The rate in bytes, the domain byte and the length of a hash, by its name or as (rate, domain)."""
+    """Return the rate in bytes, the domain byte and the length of a hash, by its name or as (rate, domain)."""
     if isinstance(cfg, str) and cfg in _RATES:
         cfg = _RATES[cfg], 0x1F if cfg.startswith("shake") else 6
     if isinstance(cfg, (tuple, list)) and len(cfg) == 2 and all(isinstance(n, int) for n in cfg) \
@@ -42,7 +44,8 @@ def hash_parameters(cfg: Any) -> tuple[int, int, int]:
 
 
 def absorb(x: UOp, rate: int, domain: int, device: str) -> UOp:
-    """The state after all blocks of (rows, n) bytes and the padding that completes the last, as bytes (rows, 200)."""
+    """Return the state (rows, 200), as bytes, after all blocks of (rows, n) bytes and the padding that completes the
+    last block."""
     rows, n = x.shape
     missing = rate - n % rate
     place, none = counting(missing), const(0, dtypes.uint8)
@@ -60,8 +63,8 @@ def absorb(x: UOp, rate: int, domain: int, device: str) -> UOp:
 
 
 def _keccak_round(number: UOp, states: list[UOp]) -> tuple[list[UOp], list[UOp]]:
-    """A round of Keccak-f[1600] on (rows, 25, 1), lane x + 5 y at x + 5 y, and on the register that makes the constants
-    (FIPS 202, sections 3.2 and 3.2.5)."""
+    """Compute a round of Keccak-f[1600] on (rows, 25, 1), with lane (x, y) at x + 5 y, and of the register that
+    generates the round constants (FIPS 202, sections 3.2 and 3.2.5)."""
     state, register = states
     lane = counting(25)
     x, y = lane % 5, lane // 5

@@ -1,6 +1,6 @@
-"""Elements looked up and written by index, on nodes. In: UOps, index UOps. Out: UOps.
+"""Look up and write elements by index, on nodes. In: UOps, index UOps. Out: UOps.
 
-A lookup by index tensors is one GATHER, a write one SCATTER over the flattened node; indices are reported to
+A lookup by index tensors is one GATHER, a write one SCATTER over the flattened node. Indices are reported to
 `tensor/index_range_check.py`, which finds those out of range when a result is computed. Does not know tensors.
 """
 
@@ -23,10 +23,10 @@ from glassgrad.tensor.memory.storage import Step, applied, refuse_repeated
 
 # -- looking up ----------------------------------------------------------------------------------------------
 def lookup(x: UOp, picks: Sequence[tuple[int, UOp]], from_end: bool = True, known: bool = False) -> UOp:
-    """One GATHER by a linear index into the picked axes, which are moved to the front and flattened. `from_end`: -1 is
-    the last index. `known`: no index can be out of range."""
+    """Look up elements with one GATHER by a linear index into the picked axes, which are moved to the front and
+    flattened. `from_end`: -1 is the last index. `known`: no index can be out of range."""
     single = [(axis, index) for axis, index in picks if not index.shape]
-    if 0 < len(single) < len(picks):        # scalars first: their axes go, and the rest may be adjacent then
+    if 0 < len(single) < len(picks):        # scalars first: this removes their axes, and the rest may be adjacent then
         gone = [axis for axis, _ in single]
         others = [(axis - sum(g < axis for g in gone), index) for axis, index in picks if index.shape]
         return lookup(lookup(x, single, from_end, known), others, from_end, known)
@@ -49,7 +49,7 @@ def lookup(x: UOp, picks: Sequence[tuple[int, UOp]], from_end: bool = True, know
     rows = x.permute(axes + rest).reshape((rows_count, *(x.shape[a] for a in rest)))
     found = UOp(o.GATHER, x.dtype, (rows, linear))
     together = axes == list(range(axes[0], axes[0] + len(axes)))
-    lead = axes[0] if together else 0               # how many of the remaining axes stand before the looked-up ones
+    lead = axes[0] if together else 0               # number of remaining axes before those that are looked up
     order = [len(shape) + i for i in range(lead)] + list(range(len(shape))) + \
         [len(shape) + i for i in range(lead, len(rest))]
     return found.permute(order)
@@ -77,8 +77,8 @@ def take(x: UOp, axis: int, index: UOp) -> UOp:
 
 
 def choose(x: UOp, target: UOp, axis: int, ignored: int | None = None) -> UOp:
-    """Along an axis, the value whose index the target names, and 0 where it names none: a comparison and a sum, so
-    that its gradient needs no SCATTER."""
+    """Return, along an axis, the value whose index is the target, and 0 if there is none. It is computed by a
+    comparison and a sum, so that its gradient needs no SCATTER."""
     classes = x.shape[axis]
     names = target.cast(dtypes.int32).reshape(target.shape[:axis] + (1,) + target.shape[axis:]).broadcast(x.shape)
     named = along(classes, axis, x.shape).eq(names)
@@ -90,7 +90,7 @@ def choose(x: UOp, target: UOp, axis: int, ignored: int | None = None) -> UOp:
 
 # -- order ---------------------------------------------------------------------------------------------------
 def rows_of(x: UOp, axis: int) -> UOp:
-    """x as (rows, n): one axis last, the others flattened."""
+    """Return x as (rows, n): one axis last, the others flattened."""
     if not x.shape:
         return x.reshape((1, 1))
     moved = movedim(x, axis, -1)
@@ -98,14 +98,14 @@ def rows_of(x: UOp, axis: int) -> UOp:
 
 
 def unrows(rows: UOp, axis: int, shape: tuple[Any, ...]) -> UOp:
-    """The inverse of `rows_of`, for rows of any length."""
+    """Undo `rows_of`, for rows of any length."""
     if not shape:
         return rows.reshape(())
     return movedim(rows.reshape((*shape[:axis], *shape[axis + 1:], rows.shape[-1])), -1, axis)
 
 
 def argsort(x: UOp, axis: int, descending: bool = False) -> UOp:
-    """The indices that put an axis in order; equal values keep theirs."""
+    """The indices that sort an axis; equal values keep their order."""
     if 0 in x.shape:
         return full(x.shape, 0, dtypes.int32)
     axis = axis + len(x.shape) if axis < 0 else axis
@@ -113,7 +113,7 @@ def argsort(x: UOp, axis: int, descending: bool = False) -> UOp:
 
 
 def sort(x: UOp, axis: int, descending: bool = False) -> tuple[UOp, UOp]:
-    """An axis in order, and the indices its values came from."""
+    """An axis sorted, and the indices its values came from."""
     order = argsort(x, axis, descending)
     return (gather_known(x, axis, order) if x.shape and 0 not in x.shape else x), order
 
@@ -135,8 +135,8 @@ def topk(x: UOp, k: int, axis: int, largest: bool) -> tuple[UOp, UOp]:
 
 
 def ranked(x: UOp, axis: int, rank: Any) -> tuple[UOp, UOp]:
-    """The value of a rank along an axis, which stays with size 1, and the first index that has it. Rank 0 is the
-    smallest, NaN is the greatest; each row may have its own rank. Nothing is sorted where the axis is long."""
+    """The value of a rank along an axis, which stays with size 1, and the first index of that value. Rank 0 is the
+    smallest, NaN counts as the greatest; each row may have its own rank. Long axes are not sorted."""
     rows, n = rows_of(x.detach(), axis), x.shape[axis]
     rank = (rows_of(rank, axis) if isinstance(rank, UOp) else const(rank, dtypes.int32)).broadcast((rows.shape[0], 1))
     if upper_bound(n) <= SHORT:
@@ -160,10 +160,10 @@ def true_indices(mask: UOp, size: int) -> UOp:
 
 # -- writing -------------------------------------------------------------------------------------------------
 def replace_part(x: UOp, steps: tuple[Step, ...], value: UOp, repeated: bool = False) -> UOp:
-    """x with the elements that a view of it shows replaced; `steps` are the movement ops and bitcasts from x to the
-    view. A view that shows an element several times is refused, unless the values for it are equal (`repeated`)."""
+    """Return x with the elements that a view of it shows replaced; `steps` are the movement ops and bitcasts from x to
+    the view. A view that shows an element several times is refused, unless the values for it are equal (`repeated`)."""
     for at, (op, arg) in enumerate(steps):
-        if op is o.BITCAST:                  # replaced in the other type, then read back as the first
+        if op is o.BITCAST:                  # replace in the other type, then read that back as the first type
             shown = applied(steps[:at], x, cuts=False)
             bits = replace_part(reread(shown, arg[1]), steps[at + 1:], value, repeated)
             return replace_part(x, steps[:at], reread(bits, arg[0]), repeated)
@@ -177,13 +177,13 @@ def replace_part(x: UOp, steps: tuple[Step, ...], value: UOp, repeated: bool = F
 
 
 def put(x: UOp, linear: UOp, value: UOp, mode: str = "set") -> UOp:
-    """x with values written at linear indices."""
+    """Return x with values written at linear indices."""
     return scatter(x, linear.reshape((math.prod(linear.shape),)), value, mode)
 
 
 def _replace_view(x: UOp, view: UOp, value: UOp) -> UOp | None:
-    """x with the part that `view` shows replaced by `value`; None where that is no plain part of x (axes of size 1 may
-    have been dropped or added)."""
+    """Return x with the part that `view` shows replaced by `value`; None if that is not a rectangular part of x (apart
+    from axes of size 1, which may have been dropped or added)."""
     while view is not x and view.op is o.RESHAPE:
         view = view.src[0]
     if view is x:
@@ -196,7 +196,7 @@ def _replace_view(x: UOp, view: UOp, value: UOp) -> UOp | None:
 
 
 def scatter_targets(shape: tuple[Any, ...], axis: int, index: UOp) -> UOp:
-    """For each index element, the linear index of the element of a tensor of `shape` that it names."""
+    """Return, for each element of an index, the linear index of the element that it names in a tensor of `shape`."""
     target = index.cast(dtypes.int64)
     if not shape:
         return target.reshape((1,))
@@ -210,17 +210,17 @@ def scatter_targets(shape: tuple[Any, ...], axis: int, index: UOp) -> UOp:
 
 
 def scatter(base: UOp, target: UOp, value: UOp, mode: str) -> UOp:
-    """A node with values written to linear indices of its elements: "set", "add" or "max"."""
+    """Write values to linear indices of a node's elements: mode "set", "add" or "max"."""
     src = base.reshape((base.elements,)), target, value.reshape(target.shape)
     return UOp(o.SCATTER, base.dtype, src, Scatter(mode)).reshape(base.shape)
 
 
-_SCATTERS = {"set": "set", "sum": "add", "amax": "max"}      # what SCATTER itself does
+_SCATTERS = {"set": "set", "sum": "add", "amax": "max"}      # {reduction: mode of a single SCATTER}
 
 
 def scatter_reduce(x: UOp, axis: int, index: UOp, target: UOp, value: UOp, how: str, include_self: bool) -> UOp:
-    """The sum, prod, mean, amax or amin of everything written to an element, and of x itself (`include_self`); "set"
-    is what was written last."""
+    """Return the sum, prod, mean, amax or amin of everything written to an element, and of x itself if `include_self`;
+    "set" keeps what was written last."""
     dtype, base = x.dtype, x
     if not include_self:
         touched = scatter(full(x.shape, False, dtypes.bool), target, full(target.shape, True, dtypes.bool), "set")
@@ -229,7 +229,7 @@ def scatter_reduce(x: UOp, axis: int, index: UOp, target: UOp, value: UOp, how: 
     if how in _SCATTERS:
         return scatter(base, target, value, _SCATTERS[how])
     if how == "amin":
-        opposite = UOp.__neg__ if dtype.kind == "f" else UOp.logical_not     # ~x: no overflow at the smallest
+        opposite = UOp.__neg__ if dtype.kind == "f" else UOp.logical_not     # ~x cannot overflow, -x can
         return opposite(scatter(opposite(base), target, opposite(value), "max"))
     if how == "prod":
         return base * product_at(x.shape, axis, index, target, value)
@@ -250,13 +250,13 @@ def product_at(shape: tuple[Any, ...], axis: int, index: UOp, target: UOp, value
     rows, count = key.shape
     names, products = gather_known(key, 1, order).contiguous(), gather_known(rows_of(value, axis), 1, order)
     step = 1
-    while step < count:      # after it, each element holds the product of the last 2 * step of its index
+    while step < count:      # after each pass, an element holds the product of the last 2 * step values of its index
         before = pad_axis(part(products, 1, 0, count - step), 1, step, 0, 1)
         same = pad_axis(part(names, 1, 0, count - step), 1, step, 0, -1).eq(names)
         products = same.where(products * before, products).contiguous()      # else a kernel would repeat all steps
         step *= 2
     after = pad_axis(part(names, 1, 1, count), 1, 0, 1, -1)
-    last = after.ne(names).where(index_range_check.nearest(names, n), n)     # n, dropped below, if not the last
+    last = after.ne(names).where(index_range_check.nearest(names, n), n)     # n, dropped below, if not the last one
     linear = along(rows, 0, last.shape, dtypes.int64) * (n + 1) + last
     flat = UOp(o.SCATTER, dtype, (full((rows * (n + 1),), 1, dtype), linear, products), Scatter("set"))
     index_range_check.watch_for(flat, target, elements)
@@ -267,7 +267,7 @@ def product_at(shape: tuple[Any, ...], axis: int, index: UOp, target: UOp, value
 
 
 def scatter_slices(x: UOp, axis: int, index: UOp, source: UOp, mode: str, from_end: bool = False) -> UOp:
-    """x with slices written, or added, along an axis at the indices of a vector."""
+    """Return x with slices written, or added, along an axis at the indices in a vector."""
     moved, slices = movedim(x, axis, 0), movedim(source.cast(x.dtype), axis, 0)
     target = index.reshape((index.elements,)).cast(dtypes.int64)
     n = moved.shape[0]

@@ -1,4 +1,4 @@
-"""Other indices for the same elements, on nodes. In: UOps, axes counted from the front or the end. Out: UOps.
+"""Show the same elements under other indices, on nodes. In: UOps, axes counted from the front or the end. Out: UOps.
 
 Nothing here copies or checks what a user wrote: the methods do. Does not know tensors.
 """
@@ -25,7 +25,7 @@ def counting(n: Size, dtype: DType = dtypes.int32) -> UOp:
 
 
 def linear_indices(shape: Shape, dtype: DType = dtypes.int32) -> UOp:
-    """0, 1, 2, ... row by row, in a shape.
+    """0, 1, 2, ... row by row, in the given shape.
 
     >>> Tensor(linear_indices((2, 3))).tolist()
     [[0, 1, 2], [3, 4, 5]]
@@ -52,7 +52,7 @@ def matrix_transpose(x: UOp) -> UOp:
 
 
 def movedim(x: UOp, source: int, destination: int) -> UOp:
-    """One axis moved to another position, the rest in order."""
+    """One axis moved to another position, the others in their order."""
     rank = len(x.shape)
     source = _from_front(source, rank)
     order = [axis for axis in range(rank) if axis != source]
@@ -98,7 +98,7 @@ def halves(x: UOp, axis: int) -> tuple[UOp, UOp]:
 
 
 def roll(x: UOp, shift: int, axis: int) -> UOp:
-    """Elements moved along an axis, those that leave at one end entering at the other."""
+    """Elements moved along an axis; those that leave at one end enter at the other."""
     n = x.shape[axis] if x.shape else 0
     if not n or not shift % n:
         return x
@@ -107,14 +107,14 @@ def roll(x: UOp, shift: int, axis: int) -> UOp:
 
 
 def repeat_interleave(x: UOp, times: int, axis: int) -> UOp:
-    """Each element of an axis `times` times in a row."""
+    """Each element of an axis repeated `times` times in a row."""
     axis = _from_front(axis, len(x.shape))
     before, n, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1:]
     return x.reshape((*before, n, 1, *after)).expand((*before, n, times, *after)).reshape((*before, n * times, *after))
 
 
 def every(x: UOp, axis: int, step: int) -> UOp:
-    """Each step-th element along an axis: windows of one element."""
+    """Every step-th element along an axis, as windows of one element."""
     if step == 1:
         return x
     seen = x.window(axis, 1, step)
@@ -164,7 +164,7 @@ def along(n: Any, axis: int, shape: Sequence[Any], dtype: DType = dtypes.int32) 
 def above_diagonal(shape: Sequence[Any], diagonal: int) -> UOp:
     """Whether column - row >= diagonal, over the last two axes of a shape."""
     rows, columns = shape[-2:]
-    diagonal = max(-upper_bound(rows), min(diagonal, upper_bound(columns)))              # sums of indices have few bits
+    diagonal = max(-upper_bound(rows), min(diagonal, upper_bound(columns)))     # so that sums of indices fit their type
     row, column = along(rows, 0, (rows, columns)), along(columns, 1, (rows, columns))
     return (column < row + diagonal).logical_not().broadcast(tuple(shape))
 
@@ -202,7 +202,7 @@ def diagonal(x: UOp, offset: int = 0, row: int = 0, column: int = 1) -> UOp:
 def diagonal_matrix(x: UOp, offset: int = 0) -> UOp:
     """Matrices with the last axis as their diagonal, `offset` above the main one."""
     lead, n = x.shape[:-1], x.shape[-1]
-    rows = unsqueeze(x, -1).pad([*[(0, 0) for _ in lead], (0, 0), (0, n)])   # n x (n + 1): each row starts one later
+    rows = unsqueeze(x, -1).pad([*[(0, 0) for _ in lead], (0, 0), (0, n)])   # n x (n + 1); as n x n, rows shift by one
     square = part(rows.reshape((*lead, n * (n + 1))), -1, 0, n * n).reshape((*lead, n, n))
     right, down = max(offset, 0), max(-offset, 0)
     return square.pad([*[(0, 0) for _ in lead], (down, right), (right, down)])

@@ -1,8 +1,9 @@
-"""Random numbers on nodes. In: shapes. Out: UOps whose numbers are fixed now, though they are computed later.
+"""Generate random numbers on nodes. In: shapes. Out: UOps whose numbers are fixed now, although they are computed
+later.
 
 The generator is counter-based: element i of the n-th random node is a function of (seed, n, i). So the order in which
-results are read changes nothing, and every device gives the same numbers. Seed and n are scalars that kernels are
-passed when they run, so each call runs the same compiled code. Does not know tensors.
+results are read has no effect, and every device gives the same numbers. Seed and n are scalars that kernels are passed
+when they run, so each call runs the same compiled code. Does not know tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from glassgrad.tensor.formulas import (along, elementary, in_accumulator, larges
 
 
 class RandomStreams:
-    """The seed, and how many random tensors it has given."""
+    """The seed, and the number of random tensors drawn from it so far."""
 
     def __init__(self) -> None:
         self.seed: UOp | None = None
@@ -34,18 +35,19 @@ class RandomStreams:
         return self.seed
 
     def state(self) -> tuple[int, int]:
-        """All that decides the numbers to come: the seed and the count; chosen now, if nothing was drawn yet."""
+        """Return everything that determines the numbers to come: the seed, which is chosen now if nothing was drawn
+        yet, and the count."""
         return int(self._begun().arg.value), self.count
 
     def restore(self, seed: int, count: int) -> None:
-        """Go on from a `state`."""
+        """Continue from a `state`."""
         self.start(seed)
         self.count = count
 
     def bits(self, shape: tuple[int, ...]) -> UOp:
         seed = self._begun()
         self.count += 1
-        bits = RandomBits(tuple(map(upper_bound, shape)))      # so a variable's value does not change an element's bits
+        bits = RandomBits(tuple(map(upper_bound, shape)))       # an element's bits do not depend on a variable's value
         return UOp(o.RANDOM, dtypes.uint64, (seed, _scalar(self.count & 0xFFFFFFFF)), bits).shrink(
             [(0, n) for n in shape])
 
@@ -58,7 +60,7 @@ streams = RandomStreams()
 
 
 def _fraction(word: UOp, dtype: DType) -> UOp:
-    """A 32-bit word as a number in [0, 1): as many of its upper bits as the type holds exactly."""
+    """Return a 32-bit word as a number in [0, 1), from as many of its upper bits as the type holds exactly."""
     keep = dtype.mantissa + 1
     return (word >> (32 - keep)).cast(dtypes.int32).cast(dtype) * 2.0 ** -keep
 
@@ -99,15 +101,15 @@ def integers(shape: tuple[int, ...], low: int, high: int) -> UOp:
 
 
 def weighted_draws(weights: UOp, count: int, replacement: bool) -> UOp:
-    """Indices drawn with the weights of each row (rows, n); without replacement none comes twice."""
+    """Draw indices with the weights of each row (rows, n); without replacement, each index at most once."""
     weights = weights if weights.dtype is dtypes.float64 else weights.cast(dtypes.float32)
     rows, n = weights.shape
     if not replacement and count > 1:
         # the largest of ln(u) / w: the first of exponential clocks (Efraimidis and Spirakis, 2006)
         clocks = elementary.log(1 - uniform((rows, n), weights.dtype)) / weights
         return topk(weights.eq(0).where(-math.inf, clocks), count, 1, True)[1]
-    heights = running(o.ADD, weights, 1)           # the index where the running sum passes a random height
+    heights = running(o.ADD, weights, 1)           # draw the index at which the running sum passes a random number
     drawn = uniform((rows, count), weights.dtype) * part(heights, 1, n - 1, n)
     passed = unsqueeze(heights, 1).le(unsqueeze(drawn, 2)).cast(dtypes.int32)
     last = largest((weights > 0).where(along(n, 1, weights.shape), 0), 1, keepdim=True)
-    return minimum(total(passed, 2, dtype=dtypes.int32), last)       # rounding cannot pass the last weight
+    return minimum(total(passed, 2, dtype=dtypes.int32), last)       # limited to the last weight, despite rounding

@@ -1,6 +1,7 @@
-"""Many values to one, on nodes: sums, products, extremes, running sums. In: UOps, axes as users write them. Out: UOps.
+"""Reduce many values to one, on nodes: sums, products, extremes, running sums. In: UOps, axes as users write them. Out:
+UOps.
 
-Sums, products and running sums of floats of 16 bits are taken in float32 and rounded once. Does not know tensors.
+Sums, products and running sums of 16-bit floats are computed in float32 and rounded once. Does not know tensors.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _WORDS = {o.SUM: "sum", o.PROD: "prod", o.AMAX: "max", o.AMIN: "min"}
 
 
 def sum_dtype(dtype: DType) -> DType:
-    """The type of a sum: small integers and bools are summed in 32 bits."""
+    """Return the type of a sum: small integers and bools are summed in 32 bits."""
     if dtype.kind == "f" or dtype.bits >= 32:
         return dtype
     return dtypes.uint32 if dtype.kind == "u" else dtypes.int32
 
 
 def reduce(op: o.Op, x: UOp, axis: Axis = None, keepdim: bool = False, dtype: DType | None = None) -> UOp:
-    """Axes folded by an op; they stay with size 1 if `keepdim`."""
+    """Reduce axes by an op; they stay with size 1 if `keepdim`."""
     axes = resolve_axes(axis, len(x.shape), _WORDS[op])
     out = dtype or x.dtype
     wide = out.accumulator if op is o.SUM or op is o.PROD else out
@@ -39,12 +40,12 @@ def reduce(op: o.Op, x: UOp, axis: Axis = None, keepdim: bool = False, dtype: DT
 
 
 def count(x: UOp, axis: Axis, what: str) -> Any:
-    """How many values a reduction folds into one."""
+    """Return how many values a reduction combines into one."""
     return math.prod(x.shape[a] for a in resolve_axes(axis, len(x.shape), what))
 
 
 def refuse_empty(x: UOp, axis: Axis, what: str) -> None:
-    """An extreme of no values does not exist."""
+    """Raise for an extreme of no values, which does not exist."""
     if (x.symbolic or 0 in x.shape) and count(x, axis, what) < 1:
         raise ShapeError(f"{what} of no values has no answer", given=f"shape {x.shape}, axis={axis}",
                          expected="at least one value to choose from", fix="check for empty tensors before this line")
@@ -62,7 +63,7 @@ def product(x: UOp, axis: Axis = None, keepdim: bool = False, dtype: DType | Non
 
 
 def mean(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
-    """The average; of integers a float."""
+    """The average; a float for integers."""
     x = as_float(x)
     wide = x.cast(x.dtype.accumulator)
     return divide(reduce(o.SUM, wide, axis, keepdim), count(x, axis, "mean")).cast(exact(x.dtype))
@@ -73,16 +74,16 @@ def variance(x: UOp, axis: Axis = None, keepdim: bool = False, correction: int =
     x = as_float(x)
     wide = x.cast(x.dtype.accumulator)
     squares = total(square(wide - mean(wide, axis, keepdim=True)), axis, keepdim)
-    left: Any = count(x, axis, "var") - correction                 # one value less than none: NaN, as for none
+    left: Any = count(x, axis, "var") - correction                 # 0 or less gives NaN
     left = maximum(number(left, wide.dtype, o.DIV), 0) if isinstance(left, Length) else max(0, left)
     return divide(squares, left).cast(x.dtype)
 
 
 def standard_deviation(x: UOp, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> UOp:
-    """The square root of the variance; of equal values 0, with a gradient of 0."""
+    """The square root of the variance; 0 for equal values, with a gradient of 0."""
     x = as_float(x)
     spread = variance(x.cast(x.dtype.accumulator), axis, keepdim, correction)
-    flat = spread.eq(0)                                            # the root is too steep there
+    flat = spread.eq(0)                                            # where the slope of the root is infinite
     return flat.where(0.0, flat.where(1.0, spread).sqrt()).cast(x.dtype)
 
 
@@ -126,7 +127,7 @@ def smallest(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
 
 
 def arg_extreme(op: o.Op, x: UOp, axis: int | None, keepdim: bool = False) -> UOp:
-    """The index of the extreme along an axis, the first of equals; without an axis, in the flattened node."""
+    """The index of the extreme along an axis, the first of equal ones; without an axis, in the flattened node."""
     if axis is None:
         found = arg_extreme(op, flatten(x), 0)
         return found.reshape((1,) * len(x.shape)) if keepdim else found
@@ -137,7 +138,7 @@ def arg_extreme(op: o.Op, x: UOp, axis: int | None, keepdim: bool = False) -> UO
     n = x.shape[at]
     chosen = x.eq(x.reduce(op, (at,)).expand(x.shape))
     if x.dtype.kind == "f":
-        chosen = chosen | is_nan(x)          # a NaN is the extreme, and equals nothing
+        chosen = chosen | is_nan(x)          # a NaN is the extreme, but does not equal itself
     first = chosen.where(along(n, at, x.shape, dtypes.default_int), n).reduce(o.AMIN, (at,))
     return first if keepdim else first.reshape(x.shape[:at] + x.shape[at + 1:])
 
@@ -154,7 +155,7 @@ def all_true(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
 
 # -- running -------------------------------------------------------------------------------------------------
 def running(op: o.Op, x: UOp, axis: int, dtype: DType | None = None) -> UOp:
-    """Each value combined with all before it along an axis."""
+    """Each value combined with all values before it along an axis."""
     out = dtype or x.dtype
     names = {o.ADD: "cumsum", o.MUL: "cumprod", o.MAX: "cummax", o.MIN: "cummin"}
     at = resolve_axis(axis, len(x.shape), names[op])
@@ -163,7 +164,7 @@ def running(op: o.Op, x: UOp, axis: int, dtype: DType | None = None) -> UOp:
 
 
 def running_extreme(op: o.Op, x: UOp, axis: int) -> tuple[UOp, UOp]:
-    """The extreme so far along an axis, and its index (of equal ones the latest)."""
+    """The extreme so far along an axis, and its index (of equal values the latest)."""
     found = running(op, x, axis)
     if not x.shape:
         return found, const(0, dtypes.int32)
@@ -174,11 +175,11 @@ def running_extreme(op: o.Op, x: UOp, axis: int) -> tuple[UOp, UOp]:
 
 # -- skipping NaN --------------------------------------------------------------------------------------------
 def nan_sum(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
-    """The sum of all that is not NaN."""
+    """The sum of all values that are not NaN."""
     return total(is_nan(x).where(0, x), axis, keepdim)
 
 
 def nan_mean(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
-    """The mean of all that is not NaN."""
+    """The mean of all values that are not NaN."""
     counted = is_nan(x).logical_not().cast(x.dtype)
     return divide(nan_sum(x, axis, keepdim), total(counted, axis, keepdim))

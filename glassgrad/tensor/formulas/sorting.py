@@ -1,10 +1,10 @@
-"""The order of numbers, on nodes, for sort and topk. In: keys (rows, n). Out: indices (rows, n).
+"""Find the order of numbers, on nodes, for sort and topk. In: keys (rows, n). Out: indices (rows, n).
 
-A key is an unsigned integer whose order is the order of the values: NaN last, -0.0 equal to 0.0, as in PyTorch. Short
-rows are ordered by counting how many keys come before each (one kernel); longer ones in blocks, which are then merged:
-a binary search finds how many elements of another block are smaller. The longest take a radix sort, two bits at a time:
-a running count of each digit (SCAN) says where an element goes (SCATTER), and equal keys keep their order. The digit's
-position is a scalar argument, so every pass runs the same two kernels.
+A key is an unsigned integer; keys have the order of the values: NaN last, -0.0 equal to 0.0, as in PyTorch. Short rows
+are ordered by counting how many keys come before each (one kernel). Longer rows are ordered in blocks, which are then
+merged: a binary search finds how many elements of another block are smaller. The longest rows take a radix sort, two
+bits at a time: a running count of each digit (SCAN) gives the position of an element, to which a SCATTER moves it, and
+equal keys keep their order. The digit's position is a scalar argument, so every pass runs the same two kernels.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from glassgrad.runtime.devices import Device
 from glassgrad.tensor.formulas.bitcast import WORDS
 from glassgrad.tensor.formulas.movement import cat, counting, pad_axis, part
 
-SHORT = 64                 # rows up to here are ordered by counting
-MERGED, WAYS = 4096, 4     # rows up to here are merge sorted, WAYS blocks at a time,
-MERGED_BY_GROUPS = 1 << 18 # on a GPU up to here;
-FEW_BITS = 16              # longer ones, and keys that differ in at most these bits, are radix sorted
-FEW = 16                   # up to here the largest k of a long row are found one by one
+SHORT = 64                 # rows of up to this length are ordered by counting
+MERGED, WAYS = 4096, 4     # rows of up to this length are merge sorted, WAYS blocks at a time;
+MERGED_BY_GROUPS = 1 << 18 # on a GPU, up to this length
+FEW_BITS = 16              # longer rows, and keys that differ in at most this many bits, are radix sorted
+FEW = 16                   # for k up to this, the largest k of a long row are found one by one
 _FIELD = 21                # bits of a running count: three of them share an int64
 
 
 def key_of(x: UOp, descending: bool = False) -> UOp:
-    """Unsigned integers in the order of x; equal where x is equal, the greatest for NaN.
+    """Return unsigned integers in the order of x; equal where x is equal, the greatest for NaN.
 
     >>> key_of(const(1.5)).dtype, key_of(const(True)).dtype
     (dtypes.uint32, dtypes.uint8)
@@ -49,10 +49,9 @@ def key_of(x: UOp, descending: bool = False) -> UOp:
 
 
 def order_of(key: UOp, bits: int | None = None) -> UOp:
-    """For each row of keys (rows, n), the indices of its elements in order (int32); equal keys keep theirs.
+    """Return for each row of keys (rows, n) the indices that sort it (int32); equal keys keep their order.
 
-    `bits`: how many low bits can differ, where fewer than all of them do.
-    """
+    `bits` is how many low bits can differ, if fewer than all of them do."""
     rows, n = key.shape
     count = key.dtype.bits if bits is None else max(bits, 1)
     if upper_bound(n) <= 1 or not upper_bound(rows):
@@ -66,19 +65,20 @@ def order_of(key: UOp, bits: int | None = None) -> UOp:
 
 
 def _has_groups(x: UOp) -> bool:
-    """Whether groups of threads compute a node: passes over it then take as long as their launch, not as their work."""
+    """Return whether groups of threads compute a node: then a pass over it takes as long as its launch, not as its
+    work."""
     return bool(getattr(getattr(Device[x.device or Device.DEFAULT], "target", None), "groups", False))
 
 
 def _linear(within: UOp, n: int) -> UOp:
-    """Indices within rows of n as a vector of linear indices."""
+    """Return indices within rows of n as a vector of linear indices."""
     rows = within.shape[0]
     start = (counting(rows, _index_dtype(rows * n)) * n).reshape((rows, 1))
     return (start + within).reshape((within.elements,))
 
 
 def _index_dtype(elements: Any) -> DType:
-    """The index type for this many elements."""
+    """Return the index type for this many elements."""
     return dtypes.int32 if upper_bound(elements) < 1 << 31 else dtypes.int64
 
 
@@ -96,7 +96,7 @@ def _taken(value: UOp, within: UOp) -> UOp:
 
 
 def _by_counting(key: UOp) -> UOp:
-    """rank[i] = how many keys are smaller, or equal and earlier; then element i goes to its rank."""
+    """Sort by counting: rank[i] is how many keys are smaller, or equal and earlier; then element i goes to its rank."""
     rows, n = key.shape
     mine, other, index = key.reshape((rows, n, 1)), key.reshape((rows, 1, n)), counting(n)
     earlier = index.reshape((1, 1, n)) < index.reshape((1, n, 1))
@@ -106,7 +106,7 @@ def _by_counting(key: UOp) -> UOp:
 
 
 def _by_digits(key: UOp, bits: int, order: UOp | None) -> UOp:
-    """A stable radix sort of 32-bit keys, permuted by `order` first (None: as they are)."""
+    """Radix sort 32-bit keys, permuted by `order` first (None: as they are); equal keys keep their order."""
     rows, n = key.shape
     index = counting(n).broadcast((rows, n)) if order is None else order
     if order is not None:
@@ -121,13 +121,13 @@ def _by_digits(key: UOp, bits: int, order: UOp | None) -> UOp:
 
 
 def _by_merging(key: UOp, order: UOp | None) -> UOp:
-    """A merge sort of 32-bit keys, permuted by `order` first: short blocks by counting, then merged WAYS at a time."""
+    """Merge sort 32-bit keys, permuted by `order` first: short blocks by counting, then merged WAYS at a time."""
     rows, n = key.shape
     if order is not None:
         key = _taken(key, order)
     blocks = 1 << (-(-n // SHORT) - 1).bit_length()
     width = min(n // blocks + 1, SHORT)
-    # the padding sorts last; it is cut to what blocks need, by one or more, so that each length has the same nodes
+    # pad with the greatest key to whole blocks, by at least one element, so that all lengths have the same nodes
     key = part(pad_axis(key, 1, 0, blocks + 1, key.dtype.max), 1, 0, blocks * width)
     # key and index share a word, so no two are equal
     packed = (key.cast(dtypes.uint64) << 32) | counting(blocks * width, dtypes.int64).cast(dtypes.uint64)
@@ -159,20 +159,21 @@ def _running(x: UOp) -> UOp:
 
 
 def _totals(running: UOp) -> UOp:
-    """The last of each row's running sums (rows, 1)."""
+    """Return the last of each row's running sums (rows, 1)."""
     rows, n = running.shape
     return running.shrink(((0, rows), (n - 1, n)))
 
 
 def _by_one_bit(packed: UOp, shift: UOp, n: int) -> UOp:
-    """Each element's new index within its row, elements with a 0 in this bit first."""
+    """Return each element's new index within its row, with elements whose bit is 0 first."""
     one = ((packed >> shift) & 1).ne(0)
     ones = _running(one.cast(dtypes.int32))
     return one.where((n - 1) - _totals(ones) + ones, counting(n) - ones)
 
 
 def _by_two_bits(packed: UOp, shift: UOp, n: int) -> UOp:
-    """The same for a digit of two bits: the running counts of 0, 1 and 2 are three fields of one integer."""
+    """Return each element's new index for a digit of two bits; the running counts of 0, 1 and 2 are three fields of one
+    integer."""
     digit = ((packed >> shift) & 3).cast(dtypes.int64)
     field = digit * _FIELD
     counts = _running(digit.eq(3).where(0, const(1, dtypes.int64) << field))
@@ -191,10 +192,11 @@ def _by_two_bits(packed: UOp, shift: UOp, n: int) -> UOp:
 
 # -- the first k of many -------------------------------------------------------------------------------------
 def few_largest_of(key: UOp, k: int) -> UOp:
-    """The indices of each row's k largest 32-bit keys, the largest first (rows, k), int32: one pass over the row each.
+    """Return the indices of each row's k largest 32-bit keys, the largest first (rows, k), int32: one pass over the row
+    each.
 
-    Key and index share a word, larger for an earlier index: each pass finds the largest below that of the last.
-    """
+    Key and index share a word, which is larger for an earlier index: each pass finds the largest word below that of the
+    last pass."""
     rows, n = key.shape
     last = (1 << 32) - 1
     packed = (key.cast(dtypes.uint64) << 32) | (last - counting(n, dtypes.int64)).cast(dtypes.uint64)
@@ -205,11 +207,11 @@ def few_largest_of(key: UOp, k: int) -> UOp:
 
 
 def kth_largest_of(key: UOp, k: Any) -> UOp:
-    """The k-th largest key of each row (rows, 1); k is a number, or one for each row (rows, 1).
+    """Return the k-th largest key of each row (rows, 1); k is a number, or one for each row (rows, 1).
 
-    It is found bit by bit, from the top: a bit belongs to it if at least k keys reach the value with that bit set. (A
-    GPU finds two at once.) So it takes as many passes over a row as a key has bits; a sort moves every element.
-    """
+    The key is found bit by bit, from the top: a bit belongs to it if at least k keys reach the value with that bit set.
+    (A GPU finds two bits at once.) So it takes as many passes over a row as a key has bits, whereas a sort moves every
+    element."""
     rows, n = key.shape
     key, word = key.contiguous(), key.dtype
     limit = full((rows, 1), 0, word)
@@ -220,16 +222,16 @@ def kth_largest_of(key: UOp, k: Any) -> UOp:
 
 
 def largest_of(key: UOp, k: int) -> UOp:
-    """The indices of each row's k largest keys, in ascending order of index (rows, k), int32.
+    """Return the indices of each row's k largest keys, in ascending order of index (rows, k), int32.
 
-    Keys above the k-th largest, and the first of those equal to it, are taken: running counts say where each is.
-    """
+    All keys above the k-th largest are taken, and the first of those equal to it; running counts give their
+    positions."""
     rows, n = key.shape
     key = key.contiguous()
     limit = kth_largest_of(key, k)
     above, level = limit < key, key.eq(limit)
     left = k - above.cast(dtypes.int32).sum((1,)).contiguous()      # how many of the equal ones are taken
-    # both running counts share an integer: those above in its high half
+    # both running counts share an integer: the count of keys above is its high half
     half, count = (16, dtypes.int32) if upper_bound(n) < 1 << 15 else (32, dtypes.int64)
     counts = _running((above.cast(count) << half) | level.cast(count))
 
@@ -240,15 +242,15 @@ def largest_of(key: UOp, k: int) -> UOp:
 
 
 def _by_one_count(key: UOp, limit: UOp, bit: UOp, k: Any) -> UOp:
-    """The limit with a bit, if at least k keys of the row reach it so."""
+    """Return the limit with a bit added, if at least k keys of the row reach that."""
     tried = (limit | bit).contiguous()
     reach = (key < tried).logical_not().cast(dtypes.int32).sum((1,))
     return (reach < k).where(limit, tried)
 
 
 def _by_three_counts(key: UOp, limit: UOp, bit: UOp, k: Any) -> UOp:
-    """The limit with a bit, the next, both or none: as large as at least k keys of the row reach. How many reach each
-    is counted in a field of one number."""
+    """Return the limit with a bit, the next bit, both or none added: the largest that at least k keys of the row reach.
+    The keys that reach each are counted in fields of one number."""
     digit = full(limit.shape, 0, key.dtype)
     reach = [(key < limit + bit * times).logical_not().cast(dtypes.int64) for times in (1, 2, 3)]
     counts = (reach[0] | (reach[1] << _FIELD) | (reach[2] << 2 * _FIELD)).sum((1,))

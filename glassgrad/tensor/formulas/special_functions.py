@@ -1,4 +1,6 @@
-"""Special functions on nodes: the inverse of erf, the logarithm of gamma, its derivative. In: float UOps. Out: UOps."""
+"""Compute special functions on nodes: the inverse of erf, the logarithm of gamma, its derivative. In: float UOps. Out:
+UOps.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def erfinv(x: UOp) -> UOp:
     y = (w < 5.0).where(near, far) * x
     for _ in range(2 if x.dtype is dtypes.float64 else 1):
         step = (erf(y) - x) * (math.sqrt(math.pi) / 2) * exp(y * y)
-        y = (w < 10.0).where(y - step, y)        # close to 1 the difference has no digits left to give
+        y = (w < 10.0).where(y - step, y)        # close to 1 the difference has no correct digits
     return x.abs().eq(1.0).where(x * math.inf, (x.abs() > 1.0).where(math.nan, y))
 
 
@@ -49,7 +51,7 @@ def lgamma(x: UOp) -> UOp:
         total = total + c / (z + float(k))
     t = z + 7.5
     value = log(t) * (z + 0.5) - t + log(total) + 0.5 * math.log(2 * math.pi)
-    turn = x - x.trunc()  # sin(pi x) from the fraction, exactly 0 at integers
+    turn = x - x.trunc()  # sin(pi x) is computed from the fraction, and exactly 0 at integers
     reflected = math.log(math.pi) - log((turn * math.pi).sin().abs()) - value
     value = below.where(reflected, value)
     value = (x.eq(1.0) | x.eq(2.0)).where(0.0, value)
@@ -101,11 +103,12 @@ def hypot(x: UOp, y: UOp) -> UOp:
     most = maximum(x.abs(), y.abs()).detach()
     scale = ((most > 0) & (most < math.inf)).where(most, 1)
     size = (square(x / scale) + square(y / scale)).sqrt() * scale
-    return (is_infinite(x) | is_infinite(y)).where(math.inf, size)     # whatever the other is, NaN too
+    return (is_infinite(x) | is_infinite(y)).where(math.inf, size)     # even if the other is NaN
 
 
 def finite(x: UOp, nan: float, above: float | None, below: float | None) -> UOp:
-    """x with NaN and the infinities replaced, the latter by the greatest and least numbers unless others are given."""
+    """x with NaN and the infinities replaced; infinities become the greatest and least numbers of the type, unless
+    others are given."""
     most = greatest(x.dtype)
     x = is_nan(x).where(nan, x)
     x = x.eq(math.inf).where(most if above is None else above, x)
@@ -113,7 +116,7 @@ def finite(x: UOp, nan: float, above: float | None, below: float | None) -> UOp:
 
 
 def skipping_nan(extreme: Callable[[UOp, UOp], UOp], x: UOp, y: UOp) -> UOp:
-    """The larger or smaller of each pair; where one is NaN, the other."""
+    """The larger or smaller of each pair; if one is NaN, the other."""
     if x.dtype.kind != "f":
         return extreme(x, y)
     return is_nan(x).where(y, is_nan(y).where(x, extreme(x, y)))
@@ -126,7 +129,7 @@ def logcumsumexp(x: UOp, axis: int) -> UOp:
     if not x.shape or 0 in x.shape:
         return x
     step, n = 1, x.shape[axis]
-    while step < n:      # after it, each element holds the last 2 * step sums
+    while step < n:      # after each pass, an element holds the sum of the last 2 * step elements
         before = pad_axis(part(x, axis, 0, n - step), axis, step, 0, -math.inf)
         x, step = logaddexp(x, before).contiguous(), step * 2
     return x
@@ -145,8 +148,9 @@ _ROW = 256            # numbers whose steps are one task: they stay in the cache
 
 
 def greatest_divisor(x: UOp, y: UOp) -> UOp:
-    """The greatest common divisor of integers, by Stein: halving and subtracting, which vectors do, where division has
-    none. Unsigned, because the least number of a signed type has no absolute value in it."""
+    """The greatest common divisor of integers, by Stein's algorithm: halving and subtracting, which vector instructions
+    can do, instead of division. The type is unsigned, because the absolute value of the least signed integer does not
+    fit its type."""
     dtype, shape = x.dtype, x.shape
     x, y = (flatten(absolute(n).cast(WORDS[dtype.itemsize])) for n in (x, y))
     bits = x | y
@@ -160,7 +164,8 @@ def greatest_divisor(x: UOp, y: UOp) -> UOp:
 
 
 def _halved(number: UOp, states: list[UOp]) -> tuple[list[UOp], list[UOp]]:
-    """A step takes a bit of x or of y, until x is 0: y is an odd multiple of the unit, x any multiple."""
+    """Halve x or, if x is odd, the difference of x and y, until x is 0; y stays an odd multiple of the unit, x any
+    multiple."""
     x, y, unit = states
     is_odd, less = (x & unit).ne(0), x.minimum(y)
     return [is_odd.where(x.maximum(y) - less, x) >> 1, is_odd.where(less, y), unit], []

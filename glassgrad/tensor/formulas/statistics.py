@@ -1,6 +1,7 @@
-"""Statistics of nodes: the most frequent value, histograms, areas, covariances, medians, quantiles. In, out: UOps.
+"""Compute statistics of nodes: the most frequent value, histograms, areas, covariances, medians, quantiles. In, out:
+UOps.
 
-Among ranks, NaN counts as greater than every number. Does not know tensors.
+In ranks, NaN counts as greater than every number. Does not know tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from glassgrad.tensor.formulas import (add, all_true, along, any_true, arg_extre
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.special_functions import differences
 
-FEW_SHARES = 4             # up to so many quantiles are found one by one; for more, rows are sorted
+FEW_SHARES = 4             # up to this many quantiles are found one by one; for more, rows are sorted
 
 
 def mode(x: UOp, axis: int) -> tuple[UOp, UOp]:
@@ -35,7 +36,7 @@ def mode(x: UOp, axis: int) -> tuple[UOp, UOp]:
 
 
 def histogram(x: UOp, bins: int, low: float, high: float) -> UOp:
-    """How many values of a vector fall into each of `bins` equal parts from low to high."""
+    """Return how many values of a vector fall into each of `bins` equal parts from low to high."""
     x = as_float(x)
     bin_of = floor((x - low) * (bins / (high - low)))
     inside = x.ge(low) & x.le(high)
@@ -66,7 +67,7 @@ def covariance(x: UOp, correction: int = 1) -> UOp:
 
 
 def correlation(x: UOp) -> UOp:
-    """The covariance of variables over both deviations."""
+    """The covariance of variables divided by both standard deviations."""
     found = covariance(x)
     if not found.shape:
         return found / found
@@ -76,8 +77,8 @@ def correlation(x: UOp) -> UOp:
 
 # -- of ranks ------------------------------------------------------------------------------------------
 def median(x: UOp, axis: int, skip_nan: bool) -> tuple[UOp, UOp]:
-    """The lower of the middle values along an axis, which stays with size 1, and its index. If there is a NaN, the
-    median is the first one, unless `skip_nan` leaves them out."""
+    """The lower of the middle values along an axis, which stays with size 1, and its index. If there is a NaN, it is
+    the first NaN, unless `skip_nan` leaves them out."""
     n = x.shape[axis]
     rank: Any = (n - 1) // 2
     if x.dtype.kind == "f":
@@ -109,7 +110,7 @@ def quantile(x: UOp, shares: UOp, axis: int | None, keepdim: bool, interpolation
     else:
         both = cat([ranked(rows, 1, part(ranks, 1, i, i + 1))[0] for i in range(2 * count)], 1)
     below, above = part(both, 1, 0, count), part(both, 1, count, 2 * count)
-    found = below if low is high else lerp(below, above, at - low)         # infinity less itself is no number
+    found = below if low is high else lerp(below, above, at - low)         # inf - inf would be NaN
     found = (all_true if skip_nan else any_true)(nan, 1, keepdim=True).where(math.nan, found)
     others = () if whole else x.shape[:axis] + x.shape[axis + 1:]
     kept = (1,) * rank if whole else x.shape[:axis] + (1,) + x.shape[axis + 1:]
@@ -117,8 +118,8 @@ def quantile(x: UOp, shares: UOp, axis: int | None, keepdim: bool, interpolation
 
 
 def search_sorted(rows: UOp, values: UOp, right: bool) -> UOp:
-    """Where each value would go into a sorted vector, or each row of values into its own row: before equal ones, or
-    after them (`right`). NaN comes after all numbers, as in `sort`."""
+    """Return where each value would be inserted into a sorted vector, or each row of values into its own row: before
+    equal values, or after them (`right`). NaN comes after all numbers, as in `sort`."""
     def goes_before(at: UOp) -> UOp:
         before = at_most(at, values) if right else less(at, values)
         if values.dtype.kind != "f":

@@ -1,13 +1,13 @@
-"""A kernel of your own, in C or CUDA, as an operation. In: its source, and a backward. Out: a function of tensors.
+"""Make an operation of a kernel in C or CUDA. In: its source, and a backward function. Out: a function of tensors.
 
     double_it = c_kernel('''void double_it(float *out, const float *x, long long n) {
         for (long long i = 0; i < n; i++) out[i] = 2 * x[i];
     }''', "double_it", backward=lambda g, y, x: g * 2)
 
-The function gets a pointer to the result, then the arguments in order (a tensor: a pointer to its elements row by row;
-a number: as it is declared), then the number of the result's elements. Tensors must have the declared types. It is
-compiled when first used, by the system's C compiler, and runs at once: the compiler cannot see into it, so nothing is
-fused with it. Inside a jitted function it is launched again by each replay.
+The C function gets a pointer to the result, then the arguments in order (for a tensor a pointer to its elements row by
+row, for a number the value in its declared type), then the number of the result's elements. Tensors must have the
+declared types. The source is compiled by the system's C compiler when it is first used. A call runs at once: our
+compiler cannot see into it, so nothing is fused with it. Inside a jitted function each replay launches it again.
 
 On the device CUDA the source is CUDA, and the function is a kernel. It is launched with a thread for each element of
 the result, in blocks of 256; the last block may have idle threads:
@@ -53,8 +53,8 @@ def c_kernel(source: str, name: str, backward: Callable[..., Any] | None = None,
              shape: Shape | Callable[..., Shape] | None = None,
              dtype: DType | str | None = None) -> Callable[..., TensorBase]:
     """A function of tensors that runs C source. The result has the first tensor's shape, unless `shape` (or a function
-    of the arguments) says otherwise, and the type that the function declares, or `dtype`.
-    `backward(gradient, result, *tensors)` gives the gradients; without it, asking for one is an error.
+    of the arguments) says otherwise, and the type that the function declares, or `dtype`. `backward(gradient, result,
+    *tensors)` returns the gradients; without it, asking for one is an error.
 
     >>> add_one = c_kernel('''void add_one(float *out, const float *x, long long n) {
     ...     for (long long i = 0; i < n; i++) out[i] = x[i] + 1;
@@ -101,7 +101,7 @@ def c_kernel(source: str, name: str, backward: Callable[..., Any] | None = None,
 
 
 def launch_on(tensors: Sequence[TensorBase], call: UserCall, results: Sequence[tuple[Any, DType]]) -> list[UOp]:
-    """Compute the tensors, and call a function with the addresses of its results, then of the tensors."""
+    """Compute the tensors, and call a function with the addresses of its results, followed by those of the tensors."""
     device = tensors[0].device
     nodes = running.realize([t.uop.contiguous() for t in tensors], device)
     return run_call(call, results, [running.value_of(node, device) for node in nodes], device)
@@ -109,7 +109,7 @@ def launch_on(tensors: Sequence[TensorBase], call: UserCall, results: Sequence[t
 
 @dataclass(frozen=True)
 class _NoGradient:
-    """The backward of a kernel that was given none."""
+    """The backward function of a kernel that was given none."""
     name: str
 
     def __call__(self, *_: UOp) -> Any:
@@ -120,13 +120,13 @@ class _NoGradient:
 
 
 def without_gradient(value: UOp, name: str, tensors: Sequence[TensorBase]) -> UOp:
-    """A value whose gradient is an error, where a gradient of its inputs is asked for."""
+    """Return a value for which asking for a gradient of its inputs is an error."""
     inputs = tuple(t.uop for t in tensors if t.dtype.kind == "f")
     return own_gradient(value, inputs, _NoGradient(name)) if inputs and value.dtype.kind == "f" else value
 
 
 def _function(source: str, name: str, device_name: str, numbers: tuple[bool, ...]) -> Callable[..., Any]:
-    """The compiled source, to be called with ctypes values: the result, the arguments, the number of elements."""
+    """Compile the source; return a function of ctypes values: the result, the arguments, the number of elements."""
     device = Device[device_name]
     if device.memory.on_host:
         return load(source, name)
@@ -152,7 +152,7 @@ def _gpu_function(device: GpuDevice, source: str, name: str, numbers: tuple[bool
 
 @functools.lru_cache(maxsize=256)
 def load(source: str, name: str) -> Callable[..., Any]:
-    """Compile to a shared library and take the function from it."""
+    """Compile source to a shared library and load a function from it."""
     command = find_compiler()
     with tempfile.TemporaryDirectory() as folder:
         library = os.path.join(folder, "kernel.so")

@@ -1,7 +1,8 @@
-"""The parameters that a C function declares. In: source text. Out: `Parameter`s, and arguments checked against them.
+"""Read the parameters that a C function declares. In: source text. Out: `Parameter`s, and arguments checked against
+them.
 
-Only the line that declares the function is read. A type that is not in the table (a typedef of the user's, void) is
-left unchecked.
+Only the line that declares the function is read. A type that is not in the table (a typedef of the user's, void) is not
+checked.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ _TYPE_WORDS = {word for name in _DTYPES for word in name.split()} | {"void"}
 
 class Parameter(NamedTuple):
     """One parameter of a C function."""
-    text: str                      # as it is declared
-    dtype: DType | None            # None: not in the table
+    text: str                      # its declaration
+    dtype: DType | None            # None if its type is not in the table
     is_pointer: bool
 
 
 def parameters_of(source: str, name: str) -> list[Parameter] | None:
-    """The parameters of a function; None if the source has no such function, or is not understood.
+    """Return the parameters of a function; None if the source has no such function, or it is not understood.
 
     >>> [(p.dtype, p.is_pointer) for p in parameters_of("void f(float *out, const int32_t *x, long long n) {}", "f")]
     [(dtypes.float32, True), (dtypes.int32, True), (dtypes.int64, False)]
@@ -59,7 +60,7 @@ def _parameter(text: str) -> Parameter:
 
 
 def check_kinds(name: str, args: Sequence[Any]) -> None:
-    """All arguments are tensors or numbers."""
+    """Raise if an argument is neither a tensor nor a number."""
     for value in args:
         if not isinstance(value, (TensorBase, bool, int, float)):
             raise InputError("a C kernel takes tensors and numbers",
@@ -69,7 +70,8 @@ def check_kinds(name: str, args: Sequence[Any]) -> None:
 
 
 def check_arguments(name: str, parameters: Sequence[Parameter], args: Sequence[Any]) -> None:
-    """The function declares a result, these arguments, and a number of elements; tensors are of the declared types."""
+    """Raise unless the function declares a result, these arguments and a number of elements, and tensors have the
+    declared types."""
     if len(parameters) != len(args) + 2:
         raise InputError(f"the C kernel {name} declares other arguments than it is given",
                          given=f"{len(args)} for ({', '.join(p.text for p in parameters)})",
@@ -93,7 +95,7 @@ def check_arguments(name: str, parameters: Sequence[Parameter], args: Sequence[A
 
 
 def check_result(name: str, parameter: Parameter, dtype: DType) -> None:
-    """The result is of the declared type."""
+    """Raise unless the result has the declared type."""
     declared = parameter.dtype
     if declared is not None and declared is not dtype:
         raise DTypeError(f"the C kernel {name} writes another type than its result has",
@@ -103,7 +105,7 @@ def check_result(name: str, parameter: Parameter, dtype: DType) -> None:
 
 
 def number_for(name: str, parameter: Parameter | None, value: Any) -> Any:
-    """A number as C takes it: in the declared type; else an int as long long and a float as double."""
+    """Return a number as a ctypes value: of the declared type, else an int as long long and a float as double."""
     default = dtypes.float64 if isinstance(value, float) else dtypes.int64
     declared = default if parameter is None or parameter.dtype not in _NUMBERS else parameter.dtype
     if isinstance(value, float) and declared.kind != "f":

@@ -1,4 +1,4 @@
-"""Kernels described on placeholders, as tinygrad's `custom_kernel` has them. In: a function. Out: tensors it changed.
+"""Build kernels that a function describes on placeholders (tinygrad's `custom_kernel`). In: a function. Out: tensors.
 
     def add_one(out, x):
         i = loop(x.numel())
@@ -36,12 +36,12 @@ from glassgrad.tensor.kernels.c_kernel import launch_on, load as load_c, without
 from glassgrad.tensor.tensor_base import TensorBase
 
 _OF_FLOATS = (o.DIV, o.RECIP, o.SQRT, o.EXP2, o.LOG2, o.SIN)
-_names = itertools.count(1)            # of loops
+_names = itertools.count(1)            # numbers that loops are named by
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
 class Value(Operators["Value"]):
-    """A number inside the kernel: an expression over counters and elements, and the steps that come before it."""
+    """A number inside the kernel: an expression of counters and elements, and the steps that come before it."""
 
     def __init__(self, node: UOp, steps: tuple[Statement, ...] = ()):
         self.node, self.steps = node, steps
@@ -57,7 +57,7 @@ class Value(Operators["Value"]):
         return Value(const(value, kind))
 
     def alu(self, op: o.Op, *others: Any) -> Value:
-        """An op on values, in the type that holds them all; floats of 16 bits are computed in float32."""
+        """Apply an op to values, in the type that holds them all; 16-bit floats are computed in float32."""
         values = [self, *others]
         kind = functools.reduce(promote, [value.dtype for value in values])
         if op in _OF_FLOATS and not kind.is_float or kind.is_float and kind.bits < 32:
@@ -76,7 +76,7 @@ class Value(Operators["Value"]):
     def reciprocal(self) -> Value: return self.recip()
 
     def where(self, yes: Any, no: Any) -> Value:
-        """One of two values, by this truth value."""
+        """Choose one of two values by this boolean."""
         first = yes if isinstance(yes, Value) else no._wrap(yes) if isinstance(no, Value) else Value(const(float(yes)))
         other = first._wrap(no)
         kind = promote(first.dtype, other.dtype)
@@ -84,11 +84,11 @@ class Value(Operators["Value"]):
         return Value(node, _merged(self.steps, first.steps, other.steps))
 
     def cast(self, dtype: DType) -> Value:
-        """The value in another type."""
+        """Return the value in another type."""
         return Value(self.node.cast(dtype), self.steps)
 
     def load(self) -> Value:
-        """The value itself."""
+        """Return the value itself."""
         return self
 
 
@@ -104,7 +104,7 @@ class Element(Value):
         self.memory, self.position = memory, position
 
     def store(self, value: Any) -> Program:
-        """The program so far, then a write of this element."""
+        """Return the program so far, followed by a write of this element."""
         return self.set(value)
 
     def set(self, value: Any, end: Any = ()) -> Memory:
@@ -130,15 +130,15 @@ class Program:
         self.steps = steps
 
     def end(self, *loops: Value) -> Program:
-        """The program inside loops, the first outermost."""
+        """Put the program inside loops, the first of them outermost."""
         return Program(_closed(self.steps, loops))
 
     def sink(self, *others: Any, arg: Any = None) -> Program:
-        """The finished kernel. (`arg` is tinygrad's; a name and a schedule change nothing here.)"""
+        """Return the finished kernel. (`arg` is tinygrad's; a name and a schedule have no effect here.)"""
         return group(self, *others)
 
     def simplify(self) -> Program:
-        """The same: the compiler simplifies."""
+        """Return the same program: the compiler simplifies."""
         return self
 
 
@@ -152,15 +152,15 @@ class Memory(Program):
         self.ndim, self.size = len(shape), math.prod(shape)
 
     def numel(self) -> int:
-        """How many elements."""
+        """Return the number of elements."""
         return self.size
 
     def after(self, *_: Any) -> Memory:
-        """The same memory. (tinygrad orders reads by this; here a read comes after every earlier `set`.)"""
+        """Return the same memory. (tinygrad orders reads by this; here a read comes after every earlier `set`.)"""
         return self
 
     def reshape(self, *shape: Any) -> Memory:
-        """The elements under another shape."""
+        """Return the elements under another shape."""
         sizes = list(shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
         if -1 in sizes:
             sizes[sizes.index(-1)] = self.size // -math.prod(sizes)
@@ -170,11 +170,11 @@ class Memory(Program):
         return Memory(self.node, tuple(sizes), self.steps, self.offset)
 
     def flatten(self) -> Memory:
-        """The elements as a vector."""
+        """Return the elements as a vector."""
         return self.reshape(-1)
 
     def __getitem__(self, index: Any) -> Any:
-        """An element; with fewer indices than axes, the memory of a row."""
+        """Return an element; with fewer indices than axes, the memory of a row."""
         indices = [i for i in (index if isinstance(index, tuple) else (index,)) if i != slice(None)]
         if len(indices) > self.ndim:
             raise InputError("too many indices", given=f"{len(indices)} for shape {self.shape}",
@@ -188,24 +188,24 @@ class Memory(Program):
 
 
 def loop(count: int, *_: Any, **__: Any) -> Value:
-    """A loop over 0 .. count - 1. (An axis' number and type are tinygrad's, and change nothing.)"""
+    """Start a loop over 0 .. count - 1. (The number and type of an axis are tinygrad's, and have no effect.)"""
     return Value(counter(f"i{next(_names)}", int(count)))
 
 
 def group(*programs: Any) -> Program:
-    """Programs one after another."""
+    """Run programs one after another."""
     return Program(_merged(*[p.steps for p in programs]))
 
 
 def register(shape: Sequence[int], dtype: DType, slot: int = 0, **_: Any) -> Memory:
-    """A private array of the kernel."""
+    """Allocate a private array of the kernel."""
     return Memory(local(f"own{slot}_{math.prod(shape)}_{dtype.name}", dtype, math.prod(shape)), tuple(shape))
 
 
 # -- running ---------------------------------------------------------------------------------------------------------
 def run_kernel(tensors: Sequence[TensorBase], describe: Callable[..., Any],
                grad_fxn: Callable[..., Any] | None) -> list[TensorBase]:
-    """Every tensor as the kernel left it."""
+    """Run the kernel; return every tensor as the kernel left it."""
     device = tensors[0].device
     if not Device[device].memory.on_host:
         raise DeviceError("a kernel of your own runs on the processor", given=f"a tensor on {device}",
@@ -225,7 +225,7 @@ def run_kernel(tensors: Sequence[TensorBase], describe: Callable[..., Any],
 
     def launch(addresses: Sequence[int]) -> None:
         used = list(addresses[len(written):])
-        for address, number in zip(addresses, written):       # what is not written stays as it was
+        for address, number in zip(addresses, written):       # elements that are not written keep their values
             ctypes.memmove(address, used[number], params[number].size * params[number].dtype.itemsize)
             used[number] = address
         function(*map(ctypes.c_void_p, used), *[ctypes.create_string_buffer(nbytes) for nbytes in own])
@@ -244,7 +244,8 @@ def run_kernel(tensors: Sequence[TensorBase], describe: Callable[..., Any],
 
 
 def _statements(steps: Sequence[Statement], names: dict[UOp, UOp], inside: frozenset[UOp]) -> list[Statement]:
-    """The steps, with loops named by their order: the same kernel is the same text. `inside` are the loops around."""
+    """Return the steps with loops named by their order, so that the same kernel has the same text. `inside` are the
+    loops around them."""
     out: list[Statement] = []
     for step in steps:
         if isinstance(step, For):

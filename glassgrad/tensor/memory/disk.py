@@ -1,12 +1,12 @@
-"""Tensors whose memory is a file: `device="disk:/path"`. In: nodes. Out: nodes over the file, or away from it.
+"""Keep tensors in files: `device="disk:/path"`. In: nodes. Out: nodes over the file, or copied from it.
 
     Tensor.empty(1000, device="disk:/tmp/numbers")      # the file's first 4000 bytes; it is made, or made longer
     x.to("disk:/tmp/numbers")                           # written there, at once
     y[10:20].assign(z)                                  # so is this
     y[10:20].to("CPU")                                  # read from there, at once; `numpy` and `tolist` do the same
 
-The file is mapped, so only what is touched is read. Others may write to it, so nothing that was read is cached, and
-inside a jitted function nothing is read or written.
+The file is mapped, so only what is touched is read. Others may write to it, so values that were read are not
+remembered, and inside a jitted function nothing is read or written.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["no_place", "on_disk", "opened", "reread_in_place", "stored", "write"
 
 
 def opened(device: str, shape: Shape, dtype: DType) -> UOp:
-    """The first bytes of a file as a BUFFER; the file is created, or extended, as needed."""
+    """Return the first bytes of a file as a BUFFER; the file is created, or extended, as needed."""
     path, buffer = device[len(PREFIX):], Buffer.from_host(None, 0, shape, dtype, device)
     if buffer.nbytes:
         buffer.owner, buffer.address = exported(_map(path, buffer.nbytes))
-    return running.shared(UOp(o.BUFFER, dtype, (), buffer))
+    return running.as_foreign(UOp(o.BUFFER, dtype, (), buffer))
 
 
 def _map(path: str, nbytes: int) -> Any:
@@ -49,7 +49,7 @@ def _map(path: str, nbytes: int) -> Any:
 
 
 def stored(node: UOp, computed_on: str, place: str) -> UOp:
-    """A value written to the start of a file."""
+    """Write a value to the start of a file; return its node there."""
     data = running.bytes_of(node, computed_on)
     target = opened(place, node.shape, node.dtype)
     write(target, data)
@@ -57,25 +57,25 @@ def stored(node: UOp, computed_on: str, place: str) -> UOp:
 
 
 def reread_in_place(node: UOp, dtype: DType) -> UOp:
-    """The bits of a part of a file as another type; over the file itself if the part is contiguous."""
+    """Return the bits of a part of a file as another type: over the file itself if the part is contiguous."""
     other = reread(node, dtype)
     views: tuple[View, ...] = node.st.views if node.base.op is o.BUFFER else ()
     if len(views) != 1 or views[0].mask is not None or views[0].strides != View.of(node.shape).strides:
         return other
     buffer: Buffer = node.base.arg
     address = buffer.address + views[0].offset * node.dtype.itemsize
-    return running.shared(running.over_memory(buffer, address, other.shape, dtype, buffer.device))
+    return running.as_foreign(running.over_memory(buffer, address, other.shape, dtype, buffer.device))
 
 
 def no_place(node: UOp) -> DeviceError:
-    """The error for elements of a tensor on a disk that are no view of the file."""
+    """Return the error for elements of a tensor on a disk that are not a view of the file."""
     return DeviceError("this part of a file cannot be written to", given=f"elements of shape {node.shape}",
                        expected="a slice, a transpose or a reshape of a tensor on a disk",
                        fix="assign to a slice of the tensor itself, or assign the whole of it")
 
 
 def write(node: UOp, data: Any) -> None:
-    """Bytes, in the order of a view's elements, written to their positions in the file."""
+    """Write bytes, in the order of a view's elements, to their positions in the file."""
     refuse_reading(f"the file of {node.device}")
     if not node.size:
         return

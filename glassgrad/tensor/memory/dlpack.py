@@ -1,9 +1,8 @@
-"""DLPack, the C structure through which array libraries share memory. In: memory, or a capsule. Out: the other.
+"""Share memory with other array libraries through DLPack, a C structure. In: memory, or a capsule. Out: the other.
 
-A capsule holds a managed tensor; the library that takes it renames the capsule and calls the deleter when done. There
-are two layouts: version 1 says of itself whether the memory may be written and whether it is a copy, the older one does
-not.
-Does not know tensors.
+A capsule holds a managed tensor. The library that takes the capsule renames it, and calls its deleter when done. There
+are two layouts: version 1 has flags that say whether the memory may be written and whether it is a copy, the older one
+has not. Does not know tensors.
 """
 
 from __future__ import annotations
@@ -47,23 +46,23 @@ class _Versioned(ctypes.Structure):
 
 CPU = 1
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
-# the code and the bits of each type that DLPack has
+# the code and the number of bits of each type that DLPack has
 _TYPES = {dtype: (4 if dtype is dtypes.bfloat16 else _CODES[dtype.kind], 8 * dtype.itemsize) for dtype in ALL
           if dtype.kind != "f" or dtype.bits > 8}
 _READ_ONLY, _COPIED = 1, 2                       # bits of `flags`
 _MAJOR = 1                                       # layouts of a later major version cannot be read
-# functions of capsules' addresses: one that is being freed must not be held as an object
+# functions that take the address of a capsule: a capsule that is being freed must not be held as an object
 _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
     ("PyCapsule_New", ctypes.pythonapi))
 _is_capsule, _set_name = (ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)((name, ctypes.pythonapi))
                           for name in ("PyCapsule_IsValid", "PyCapsule_SetName"))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi))
-# a capsule keeps the pointer to its name: these live as long as the module
+# the names of capsules, which hold pointers to them, so they must live as long as the module
 _NAME, _USED = ctypes.c_char_p(b"dltensor"), ctypes.c_char_p(b"used_dltensor")
 _NAME_1, _USED_1 = ctypes.c_char_p(b"dltensor_versioned"), ctypes.c_char_p(b"used_dltensor_versioned")
 
-_given: dict[int, Any] = {}      # what we exported, by the address of its structure, until it is given back
+_given: dict[int, Any] = {}      # {address of a structure that we exported: what it keeps alive}, until it is deleted
 
 
 @_Deleter
@@ -73,24 +72,24 @@ def _taken_back(managed: int) -> None:
 
 @_Deleter
 def _capsule_dropped(capsule: int) -> None:
-    """A capsule that was not taken is freed, and what it holds with it."""
-    for name in (_NAME, _NAME_1) if _given else ():        # None, once the interpreter has cleared this module
+    """Free a capsule that was not taken, with what it keeps alive."""
+    for name in (_NAME, _NAME_1) if _given else ():        # `_given` is None once the interpreter cleared this module
         if _is_capsule(capsule, name):
             _given.pop(_pointer(capsule, name), None)
 
 
 @atexit.register
 def _keep_for_ever() -> None:
-    """When the interpreter ends, other libraries may free their arrays after the callbacks above are gone. So what they
-    still hold is never freed, and they are told to call nothing."""
+    """Leave what other libraries still hold allocated when the interpreter ends, and tell them to call nothing: they
+    may free their arrays after the callbacks above are gone."""
     for managed, *_ in _given.values():
         managed.deleter = _Deleter()
     ctypes.pythonapi.Py_IncRef(ctypes.py_object((_given, _capsule_dropped)))
 
 
-# -- giving --------------------------------------------------------------------------------------------------
+# -- exporting -----------------------------------------------------------------------------------------------
 def give(memory: Any, shape: tuple[int, ...], dtype: DType, versioned: bool, copied: bool, keep: Any) -> Any:
-    """A capsule over writable row-major memory (a ctypes array); `keep` lives until its taker is done."""
+    """Make a capsule over writable row-major memory (a ctypes array); `keep` lives until its taker is done."""
     if dtype not in _TYPES:
         raise DTypeError("DLPack has no such type", given=dtype.name, expected="a wider float",
                          fix="cast it: x.half()")
@@ -107,9 +106,9 @@ def give(memory: Any, shape: tuple[int, ...], dtype: DType, versioned: bool, cop
                         ctypes.cast(_capsule_dropped, ctypes.c_void_p))
 
 
-# -- taking --------------------------------------------------------------------------------------------------
+# -- importing -----------------------------------------------------------------------------------------------
 class Foreign(NamedTuple):
-    """Another library's memory: `owner` keeps it alive, `steps` are strides in elements."""
+    """Memory of another library: `owner` keeps it alive, `steps` are its strides in elements."""
     owner: Any
     address: int
     shape: tuple[int, ...]
@@ -119,7 +118,7 @@ class Foreign(NamedTuple):
 
 
 def take(source: Any) -> Foreign:
-    """The memory that an object with `__dlpack__`, or a capsule, offers."""
+    """Return the memory that an object with `__dlpack__`, or a capsule, offers."""
     capsule = _asked(source) if hasattr(source, "__dlpack__") and not isinstance(source, type) else source
     versioned = bool(_is_capsule(id(capsule), _NAME_1))
     if not versioned and not _is_capsule(id(capsule), _NAME):
@@ -129,7 +128,7 @@ def take(source: Any) -> Foreign:
     managed: Any = (_Versioned if versioned else _Managed).from_address(address)
     _set_name(id(capsule), _USED_1 if versioned else _USED)
     deleter = ctypes.cast(managed.deleter, ctypes.c_void_p).value        # `managed.deleter` itself would hold `managed`
-    if deleter:                                      # given back when the last buffer over it goes
+    if deleter:                                      # called when the last buffer over the memory is gone
         weakref.finalize(managed, _Deleter(deleter), address).atexit = False
     if versioned and managed.major > _MAJOR:
         raise InputError("this DLPack capsule is of a later version", given=f"version {managed.major}.{managed.minor}",
@@ -145,7 +144,7 @@ def take(source: Any) -> Foreign:
 
 
 def _asked(source: Any) -> Any:
-    """A capsule from a library that has version 1, or only the older layout."""
+    """Ask a library for a capsule of version 1, or of the older layout if it has only that."""
     try:
         try:
             return source.__dlpack__(max_version=(_MAJOR, 0))
@@ -158,7 +157,7 @@ def _asked(source: Any) -> Any:
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides, in elements, of a value stored row by row."""
+    """Return the strides, in elements, of a value that is stored row by row."""
     return tuple(math.prod(shape[i + 1:]) for i in range(len(shape)))
 
 

@@ -1,7 +1,8 @@
-"""Tensors and other libraries: NumPy, DLPack both ways, PyTorch, foreign memory, notebooks. In, out: tensors.
+"""Exchange tensors with other libraries: NumPy, DLPack in both directions, PyTorch, foreign memory, notebooks. In, out:
+tensors.
 
-Devices that share the host's memory share it with other libraries too; others copy to the host first. PyTorch is used
-where it is there already, never imported for its own sake.
+Devices that share the host's memory share it with other libraries too; values of other devices are first copied to the
+host. PyTorch is used only if the program has imported it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from glassgrad.tensor.memory import dlpack
 from glassgrad.tensor.memory.python_values import TORCH_TYPES, HostValue
 from glassgrad.tensor.tensor_base import Self, TensorBase
 
-# NumPy's binary functions, and the methods for them of a left operand and of a right one
+# {NumPy's binary function: (method of the left operand, method of the right operand)}
 _OPERATORS = {name: (f"__{sign}__", f"__r{sign}__") for name, sign in {
     "add": "add", "subtract": "sub", "multiply": "mul", "divide": "truediv", "floor_divide": "floordiv",
     "remainder": "mod", "power": "pow", "matmul": "matmul", "bitwise_and": "and", "bitwise_or": "or",
@@ -30,7 +31,7 @@ _OPERATORS |= {"equal": ("__eq__", "__eq__"), "not_equal": ("__ne__", "__ne__"),
 
 
 def _as_arrays(value: Any) -> Any:
-    """The arguments of a function of NumPy, with arrays for tensors, inside lists and dicts too."""
+    """Replace tensors by arrays in the arguments of a NumPy function, also inside lists and dicts."""
     if isinstance(value, TensorBase):
         return value.__array__()  # type: ignore[attr-defined]
     if type(value) in (list, tuple):
@@ -39,13 +40,13 @@ def _as_arrays(value: Any) -> Any:
 
 
 class InteropMixin(TensorBase):
-    """Other libraries."""
+    """Methods that exchange values with other libraries."""
     __slots__ = ()
 
     # -- NumPy -----------------------------------------------------------------------------------------------
     def numpy(self) -> Any:
         """The values as a NumPy array of your own: writing to it changes no tensor. bfloat16 and fp8, which NumPy does
-        not have, come as float32.
+        not have, become float32.
 
         >>> Tensor([[1, 2], [3, 4]]).numpy()
         array([[1, 2],
@@ -56,12 +57,12 @@ class InteropMixin(TensorBase):
 
     @property
     def _in_numpy(self) -> bool:
-        """Whether NumPy has this type."""
+        """Return whether NumPy has this type."""
         return self.dtype.format == "e" or self.dtype.kind != "f" or self.dtype.bits >= 32
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """The values for NumPy: `numpy.asarray(x)` shows the memory of what is computed, read-only; `numpy.array(x)`
-        copies."""
+        """Return the values for NumPy: `numpy.asarray(x)` shows the memory of the computed values, read-only;
+        `numpy.array(x)` copies them."""
         shared = not copy and self.uop.op is o.BUFFER and self._in_numpy and Device[self.device].memory.on_host
         array = running.array_of(self.uop, self.device, shown=True) if shared else self.numpy()
         if dtype is not None and array.dtype != dtype:
@@ -71,8 +72,8 @@ class InteropMixin(TensorBase):
         return array
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:  # type: ignore[override]
-        """NumPy's functions of elements: a lazy tensor where there is such a method, else what NumPy makes of the
-        values; written into `out` where one is given, as in `array += x`."""
+        """Apply one of NumPy's elementwise functions: by the tensor's method, lazily, if there is one, else by NumPy on
+        the values. The result is written into `out` if that is given, as in `array += x`."""
         name = ufunc.__name__
         if method == "__call__" and not options:
             of_one = getattr(self, "round" if name == "rint" else name, None) if len(inputs) == 1 else None
@@ -89,12 +90,12 @@ class InteropMixin(TensorBase):
         return getattr(ufunc, method)(*_as_arrays(inputs), **_as_arrays(options))
 
     def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
-        """NumPy's other functions see arrays and return arrays."""
+        """Apply one of NumPy's other functions to arrays of the values; it returns arrays."""
         return function(*_as_arrays(inputs), **_as_arrays(options))
 
     # -- DLPack ----------------------------------------------------------------------------------------------
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Where DLPack will find the values: the host's memory."""
+        """Tell DLPack where the values are: in the host's memory."""
         return (dlpack.CPU, 0)
 
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None,
@@ -118,7 +119,8 @@ class InteropMixin(TensorBase):
 
     @classmethod
     def from_dlpack(cls, source: Any, device: str | None = None) -> Self:
-        """Another library's array, its memory shared where it can be: an object with `__dlpack__`, or a capsule.
+        """Another library's array as a tensor, with its memory shared if possible: an object with `__dlpack__`, or a
+        capsule.
 
         >>> import numpy
         >>> Tensor.from_dlpack(numpy.array([1.0, 2.0])).tolist()
@@ -131,14 +133,14 @@ class InteropMixin(TensorBase):
     @classmethod
     def _foreign(cls, owner: Any, address: int, shape: tuple[int, ...], steps: tuple[int, ...], dtype: DType,
                  device: str | None, read_only: bool = False) -> Self:
-        """Memory of another owner, as a leaf; copied if it is not row-major, not aligned or read-only, or if the device
-        has separate memory."""
+        """Make a leaf over memory of another owner. It is copied if it is not row-major, not aligned or read-only, or
+        if the device has separate memory."""
         place = running.canonical_device(device) or running.default_device()
         dense = all(n == 1 or s == plain for n, s, plain in zip(shape, steps, dlpack.row_major(shape)))
         if dense and not read_only and address % dtype.itemsize == 0 and 0 not in shape \
                 and Device[place].memory.on_host:
-            return cls._leaf(running.shared(running.over_memory(owner, address, shape, dtype, place)), device, None)
-        import numpy  # a library that has strided arrays has most likely loaded it
+            return cls._leaf(running.as_foreign(running.over_memory(owner, address, shape, dtype, place)), device, None)
+        import numpy  # a library with strided arrays has most likely loaded it already
         size = dtype.itemsize
         low = sum((n - 1) * s for n, s in zip(shape, steps) if s < 0) if 0 not in shape else 0
         high = sum((n - 1) * s for n, s in zip(shape, steps) if s > 0) if 0 not in shape else -1
@@ -149,8 +151,8 @@ class InteropMixin(TensorBase):
     @classmethod
     def from_blob(cls, ptr: int, shape: tuple[int, ...], dtype: DType | str | None = None, device: str | None = None,
                   owner: Any = None) -> Self:
-        """Memory at an address, row by row, shared and not copied: it must outlive the tensor, unless `owner` is what
-        holds it, which is then kept.
+        """The memory at an address, row by row, shared and not copied. It must outlive the tensor, unless `owner`,
+        which the tensor keeps alive, holds it.
 
         >>> import ctypes
         >>> numbers = (ctypes.c_float * 3)(1, 2, 3)
@@ -168,7 +170,7 @@ class InteropMixin(TensorBase):
     # -- PyTorch ---------------------------------------------------------------------------------------------
     @classmethod
     def from_torch(cls, tensor: Any, device: str | None = None) -> Self:
-        """A torch.Tensor's values, shared where they are row by row in the host's memory.
+        """A torch.Tensor's values, shared if they are stored row by row in the host's memory.
 
         >>> import torch
         >>> Tensor.from_torch(torch.tensor([1, 2])).tolist()
@@ -187,21 +189,21 @@ class InteropMixin(TensorBase):
         [1.0, 2.0]
         """
         torch = import_module("torch")
-        if self.dtype.kind == "f" and self.dtype.bits == 8:             # DLPack does not have these
+        if self.dtype.kind == "f" and self.dtype.bits == 8:             # types that DLPack does not have
             name = next(name for name, dtype in TORCH_TYPES.items() if dtype is self.dtype)
             return self.bitcast(dtypes.uint8).torch().view(getattr(torch, name))
         return torch.from_dlpack(self).clone()
 
     # -- notebooks -------------------------------------------------------------------------------------------
     def _repr_html_(self) -> str:
-        """A table for a notebook: matrices of up to 12 rows and columns, others as text.
+        """Return a table for a notebook: matrices of up to 12 rows and columns, others as text.
 
         >>> Tensor([[1, 2]])._repr_html_()[:7]
         '<table>'
         """
         facts = f"shape {tuple(self.shape)}, {self.dtype.name}, {self.device}"
         if self.ndim not in (1, 2) or max(self.shape) > 12 or 0 in self.shape:
-            from html import escape  # a table of all names of letters, which only notebooks need
+            from html import escape  # imported here: it loads a table of all character names, for notebooks only
             return f"<pre>{escape(repr(self))}</pre><small>{facts}</small>"
         rows = self.numpy().reshape(-1, self.shape[-1]).tolist()
         spell = "{:.6g}".format if self.dtype.kind == "f" else str

@@ -1,7 +1,7 @@
-"""Python values to bytes and back. In: numbers, nested lists, bytes, arrays. Out: `HostValue`; and lists again.
+"""Convert Python values to bytes and back. In: numbers, nested lists, bytes, arrays. Out: `HostValue`; and lists again.
 
-NumPy is not needed and not imported: arrays are recognized by what they offer, and NumPy is then already loaded.
-Integers become int32 (int64 when one of them does not fit), fractions float32, truth values bool.
+NumPy is neither needed nor imported: arrays are recognized by their attributes, and NumPy is then loaded already.
+Integers become int32 (int64 if one of them does not fit), floats float32, booleans bool.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class HostValue(NamedTuple):
 
 
 def read_value(value: Any, dtype: DType | None = None) -> HostValue:
-    """The argument of Tensor(...) as bytes; in the wanted `dtype`, where bytes can be written in it.
+    """Read the argument of Tensor(...) as bytes, in the wanted `dtype` if bytes can be written in it.
 
     >>> read_value([[1, 2], [3, 4]]).shape, read_value([1, 2.5]).dtype
     ((2, 2), dtypes.float32)
@@ -68,7 +68,8 @@ def read_value(value: Any, dtype: DType | None = None) -> HostValue:
 
 
 def read_array(value: Any, dtype: DType | None = None) -> HostValue:
-    """A NumPy array (or what becomes one) in row-major order: its own memory, or a copy if it is in another order."""
+    """Read a NumPy array (or what becomes one) in row-major order: its own memory, or a copy if it is in another
+    order."""
     import numpy  # deferred: a program that has an array has loaded it already
     found = numpy.asarray(value)
     if dtype is not None and dtype in _CODES and found.dtype.kind in "biuf":
@@ -83,7 +84,7 @@ def read_array(value: Any, dtype: DType | None = None) -> HostValue:
 
 
 def is_torch(value: Any) -> bool:
-    """Whether this is a tensor of PyTorch's; False if PyTorch is not loaded.
+    """Return whether this is a torch.Tensor; False if PyTorch is not loaded.
 
     >>> is_torch([1.0])
     False
@@ -93,7 +94,7 @@ def is_torch(value: Any) -> bool:
 
 
 def _read_torch(value: Any) -> HostValue:
-    """A tensor of PyTorch's in row-major order: as bytes, because NumPy lacks some of its types."""
+    """Read a torch.Tensor in row-major order: as bytes, because NumPy lacks some of its types."""
     torch, name = sys.modules["torch"], str(value.dtype).removeprefix("torch.")
     dtype = TORCH_TYPES.get(name)
     if dtype is None or value.layout is not torch.strided or value.device.type == "meta":
@@ -105,12 +106,12 @@ def _read_torch(value: Any) -> HostValue:
 
 
 def numpy_dtype(dtype: Any) -> DType | None:
-    """The DType of a NumPy dtype, or None."""
+    """Return the DType of a NumPy dtype, or None."""
     return _BY_FORMAT.get(dtype.char)
 
 
 def true_indices_by_axis(mask: memoryview, shape: Sequence[int]) -> list[Any]:
-    """The indices of the true elements of a mask, one array per axis; by NumPy if it is loaded, which is faster.
+    """Return the indices of the true elements of a mask, one array per axis; by NumPy if it is loaded, which is faster.
 
     >>> [axis.tolist() for axis in true_indices_by_axis(memoryview(bytes([0, 1, 1, 1])), (2, 2))]
     [[0, 1, 1], [1, 0, 1]]
@@ -127,7 +128,7 @@ def true_indices_by_axis(mask: memoryview, shape: Sequence[int]) -> list[Any]:
 
 
 def nest(flat: list[Any], shape: tuple[int, ...]) -> Any:
-    """A flat list as nested lists.
+    """Turn a flat list into nested lists.
 
     >>> nest([1, 2, 3, 4, 5, 6], (2, 3))
     [[1, 2, 3], [4, 5, 6]]
@@ -190,14 +191,14 @@ def _pack(flat: list[Any], shape: tuple[int, ...], dtype: DType | None) -> HostV
             dtype = dtypes.bool
     if dtype is dtypes.bool:
         return HostValue(bytes(bytearray(1 if x else 0 for x in flat)), shape, dtype)
-    if dtype not in _CODES:   # the narrow floats: written as float32, cast by the caller
+    if dtype not in _CODES:   # fp8 and bfloat16 are written as float32 and cast by the caller
         dtype = dtypes.float32
     if dtype.kind != "f" and float in kinds:
         flat = [_whole(x, i, shape, dtype) for i, x in enumerate(flat)]
     try:
         return HostValue(array.array(_CODES[dtype], flat), shape, dtype)
     except OverflowError:
-        wrong = next(i for i, x in enumerate(flat) if isinstance(x, int)        # a float always fits into a float
+        wrong = next(i for i, x in enumerate(flat) if isinstance(x, int)        # only integers can be out of range
                      and (abs(x) > sys.float_info.max or not dtype.min <= x <= dtype.max))
         raise InputError(f"a value does not fit into {dtype.name}",
                          given=f"value{_place(wrong, list(shape))} is {flat[wrong]}",
@@ -215,7 +216,7 @@ def _whole(x: Any, position: int, shape: tuple[int, ...], dtype: DType) -> int:
 
 
 def _plain(x: Any, position: int, shape: tuple[int, ...]) -> Any:
-    """One list element that is no plain number: NumPy scalars and one-element tensors give theirs."""
+    """Return a list element that is no plain number as one: NumPy scalars and one-element tensors have a value."""
     if hasattr(x, "item") and getattr(x, "shape", None) in ((), (1,)):
         x = x.item()
     if isinstance(x, (bool, int, float)):

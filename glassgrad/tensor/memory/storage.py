@@ -1,9 +1,10 @@
-"""What a tensor and its views share. In: tensors, nodes. Out: `TensorStorage`, the tensors that show one value.
+"""Keep track of what a tensor and its views share. In: tensors, nodes. Out: `TensorStorage`, the tensors that show one
+value.
 
-A view shows elements of another tensor, and a write through any of them is seen by all of them; docs/design/
-views_and_memory.md says which tensors see a write. Nodes never change, so a write makes a new node for the whole value,
-and every live tensor of the storage gets the node of its part of that. Each holds the movement ops ("steps") that lead
-there; a bitcast is a step too. Does not know how a part is replaced: methods/assignment.py does that.
+A view shows elements of another tensor, and all of them see a write through any one; docs/design/views_and_memory.md
+says which tensors see a write. Nodes never change, so a write makes a new node for the whole value, and every live
+tensor of the storage gets the node of its part of that. Each tensor holds the movement ops ("steps") that lead from the
+whole value to its part; a bitcast is a step too. Does not know how a part is replaced: methods/assignment.py does that.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.view import ShapeTracker, View
 from glassgrad.tensor.formulas.bitcast import reread
 
-Step = tuple[o.Op, Any]        # a movement op (or DETACH) and its argument; BITCAST and the types before and after
-_FEW = 8                                     # members that are listed before dead ones are dropped
+Step = tuple[o.Op, Any]        # (movement op or DETACH, its argument), or (BITCAST, the types before and after)
+_FEW = 8                                     # number of listed members above which dead ones are dropped
 _ONE_TO_ONE = frozenset((o.RESHAPE, o.PERMUTE, o.SHRINK, o.FLIP, o.DETACH))
 
 
@@ -29,23 +30,23 @@ class TensorStorage:
     def __init__(self, node: UOp) -> None:
         self.shape, self.dtype = node.shape, node.dtype
         self.members: list[ref[Any]] = []
-        self.written = False                 # a write made the present value: its tensor is computed before its views
-        self._whole = ref(node)              # the whole present value: the nodes of its views keep it
-        self._kept: UOp | None = None        # the same, if no member's node leads to it any more
+        self.written = False                 # whether a write made the present value, to be computed before its views
+        self._whole = ref(node)              # the node of the whole present value, which the nodes of its views keep
+        self._kept: UOp | None = None        # the same node, if no member's node leads to it any more
 
     def live(self) -> list[Any]:
-        """The members that are alive."""
+        """Return the members that are alive."""
         return [t for t in (m() for m in self.members) if t is not None and t._storage is self]
 
     def add(self, tensor: Any) -> None:
-        """Add a member; dead ones are dropped if there are many."""
+        """Add a member; drop dead ones if there are many."""
         members = self.members
         if len(members) >= _FEW:
             members[:] = [m for m in members if m() is not None]
         members.append(ref(tensor))
 
     def owners(self) -> list[Any]:
-        """The live members that show the whole value."""
+        """Return the live members that show the whole value."""
         return [t for t in self.live() if not t._steps]
 
     def note(self, whole: UOp) -> None:
@@ -53,24 +54,24 @@ class TensorStorage:
         self._whole, self._kept = ref(whole), None
 
     def whole(self) -> UOp | None:
-        """The node of the whole present value; None if the tensor that showed it is gone, and each view was computed
-        into separate memory before that."""
+        """Return the node of the whole present value; None if the tensor that showed it is gone, and each view had been
+        computed into separate memory before."""
         owners = self.owners()
         return owners[0].uop if owners else self._whole()
 
     def keep(self) -> None:
-        """Hold the whole value, before a view gets separate memory, unless a live tensor shows all of it."""
+        """Hold the whole value before a view gets separate memory, unless a live tensor shows all of it."""
         if not self.owners():
             self._kept = self._whole()
 
 
 def storage_of(tensor: Any) -> TensorStorage | None:
-    """The storage that a tensor shares; None for one that was never viewed."""
+    """Return the storage that a tensor shares; None if it was never viewed."""
     return tensor._storage  # type: ignore[no-any-return]
 
 
 def is_shared(tensor: Any) -> bool:
-    """Whether another live tensor shows the same storage."""
+    """Return whether another live tensor shows the same storage."""
     storage = tensor._storage
     if storage is None or len(storage.members) == 1:
         return False
@@ -80,24 +81,25 @@ def is_shared(tensor: Any) -> bool:
 
 
 def is_view(tensor: Any) -> bool:
-    """Whether a tensor is a view (of a part or all) of another live one, so that assigning to it changes both."""
+    """Return whether a tensor is a view (of a part or all) of another live tensor, so that assigning to it changes
+    both."""
     return is_shared(tensor) and (bool(tensor._steps) or tensor._storage.live()[0] is not tensor)
 
 
 def follows(tensor: Any) -> bool:
-    """Whether a tensor is a view whose owner lives: it gets a new node whenever the owner does."""
+    """Return whether a tensor is a view whose owner is alive, so that it gets a new node whenever the owner does."""
     storage = tensor._storage
     return storage is not None and bool(tensor._steps) and bool(storage.owners())
 
 
 def shares_with(tensor: Any, others: Set[int]) -> bool:
-    """Whether a tensor shares its storage with one of `others`, given by id."""
+    """Return whether a tensor shares its storage with one of `others`, given by id."""
     storage = tensor._storage
     return storage is not None and any(id(other) in others for other in storage.live() if other is not tensor)
 
 
 def sharing(tensors: Iterable[Any]) -> list[list[int]]:
-    """The numbers of those tensors that share a storage, for each storage that several of them share."""
+    """Return the groups of tensors that share a storage, each as a list of their numbers."""
     groups: dict[int, list[int]] = {}
     for number, tensor in enumerate(tensors):
         if tensor._storage is not None:
@@ -106,8 +108,8 @@ def sharing(tensors: Iterable[Any]) -> list[list[int]]:
 
 
 def share(view: Any, source: Any, bits: UOp | None = None) -> None:
-    """Add `view`, whose node is movement ops over that of `source`, to the storage of `source`. `bits`, if given, is
-    the node of `source` read as another type, which the movement ops are over."""
+    """Add `view`, whose node is movement ops over that of `source`, to the storage of `source`. If `bits` is given, it
+    is the node of `source` read as another type, and the movement ops are over that."""
     storage = source._storage
     if storage is None:
         storage = source._storage = TensorStorage(source.uop)
@@ -125,7 +127,7 @@ def share(view: Any, source: Any, bits: UOp | None = None) -> None:
 
 
 def renew(view: Any, owner: Any) -> None:
-    """Point a view at the present node of the tensor that it is a view of."""
+    """Give a view its part of the present node of the tensor that it is a view of."""
     owner._storage.note(owner.uop)
     view.uop = applied(view._steps, owner.uop)
 
@@ -136,8 +138,8 @@ def leave(tensor: Any) -> None:
 
 
 def steps_between(below: UOp, node: UOp) -> tuple[Step, ...]:
-    """The movement ops that lead from one node to another."""
-    if node.src and node.src[0] is below:        # nearly always
+    """Return the movement ops that lead from one node to another."""
+    if node.src and node.src[0] is below:        # the common case
         return ((node.op, node.arg),)
     found: list[Step] = []
     while node is not below:
@@ -150,7 +152,7 @@ def steps_between(below: UOp, node: UOp) -> tuple[Step, ...]:
 
 
 def applied(steps: tuple[Step, ...], node: UOp, cuts: bool = True) -> UOp:
-    """The node after these steps; without DETACH steps, if `cuts` is False."""
+    """Return the node after these steps; with `cuts` False, without the DETACH steps."""
     for op, arg in steps:
         if op is o.BITCAST:
             node = reread(node, arg[1])
@@ -160,8 +162,8 @@ def applied(steps: tuple[Step, ...], node: UOp, cuts: bool = True) -> UOp:
 
 
 def refuse_repeated(steps: tuple[Step, ...], numbers: UOp) -> None:
-    """Raise if a view shows an element of its tensor more than once, or padding. `numbers`: each element's linear
-    index, after the steps."""
+    """Raise if a view shows an element of its tensor more than once, or padding. `numbers` is the linear index of each
+    element, after the steps."""
     if 0 in numbers.shape or all(op in _ONE_TO_ONE for op, _ in steps):
         return
     if all(op.kind == o.Kind.MOVEMENT or op is o.DETACH for op, _ in steps) and not numbers.symbolic and all(
@@ -174,7 +176,7 @@ def refuse_repeated(steps: tuple[Step, ...], numbers: UOp) -> None:
 
 
 def _one_to_one(view: View) -> bool:
-    """Whether all elements of a view have different addresses."""
+    """Return whether all elements of a view have different addresses."""
     reach = 0
     for stride, n in sorted((abs(s), n) for s, n in zip(view.strides, view.shape) if n > 1):
         if stride <= reach:

@@ -1,9 +1,9 @@
-"""Operators: + - * / // %, comparisons, bits, and choosing, also by name. In: tensors and numbers. Out: tensors.
+"""Define operators: + - * / // %, comparisons, bits, and choosing, also by name. In: tensors and numbers. Out: tensors.
 
-`x + y` builds one node. How operands of different types and shapes are combined is in formulas/arithmetic.py.
+`x + y` builds one node. formulas/arithmetic.py says how operands of different types and shapes are combined.
 
-Integers divided by 0: the number 0 as a divisor is an error; where a tensor's element is 0, `//` and `%` give 0, as in
-NumPy and on every device (whether there is one is known only when kernels run). Floats give inf and NaN.
+Integers divided by 0: the number 0 as a divisor is an error. Where an element of a tensor is 0, `//` and `%` give 0, as
+in NumPy, on every device (this is known only when kernels run). Floats give inf and NaN.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class ArithmeticMixin(TensorBase):
 
     # -- two operands ----------------------------------------------------------------------------------------
     def _binary(self, op: o.Op, other: Any, swapped: bool = False) -> Self:
-        """One op of this and another operand."""
-        x, place = self.uop, user_place(3)          # it is our caller that the user calls
+        """Apply one op to this and another operand."""
+        x, place = self.uop, user_place(3)          # the user's line called our caller
         if isinstance(other, TensorBase):
             y, device = other.uop, self._device
             if other._device is not device:
@@ -47,7 +47,7 @@ class ArithmeticMixin(TensorBase):
         return self._with(binary(op, y, x, place) if swapped else binary(op, x, y, place))
 
     def _divided(self, formula: Callable[[Any, Any], UOp], other: Any, swapped: bool = False) -> Self:
-        """A quotient or remainder."""
+        """Compute a quotient or remainder."""
         if not swapped and self.uop.dtype.kind != "f" and isinstance(other, numbers.Integral) and other == 0:
             raise DivisionError("integers cannot be divided by 0", given=f"a divisor of 0 for {self.uop.dtype.name}",
                                 expected="a divisor that is not 0",
@@ -103,10 +103,10 @@ class ArithmeticMixin(TensorBase):
     def __ilshift__(self, other: Any) -> Self: return self._rebind(self._binary(o.SHL, other))
     def __irshift__(self, other: Any) -> Self: return self._rebind(self._binary(o.SHR, other))
 
-    __hash__ = object.__hash__   # by identity: == is elementwise
+    __hash__ = object.__hash__   # by identity, because == is elementwise
 
     def ufix(self, x: Any) -> Self:
-        """An operand for this tensor as a tensor: a number (which takes this type), a list, or a tensor.
+        """An operand beside this tensor, as a tensor: a number (which takes this tensor's type), a list, or a tensor.
 
         >>> Tensor([1.5]).ufix(2).dtype
         dtypes.float32
@@ -130,7 +130,7 @@ class ArithmeticMixin(TensorBase):
     negative = neg
 
     def positive(self) -> Self:
-        """The values as they are; `+x`.
+        """The values unchanged; `+x`.
 
         >>> Tensor([-1]).positive().tolist()
         [-1]
@@ -169,7 +169,7 @@ class ArithmeticMixin(TensorBase):
     # -- operators by name -----------------------------------------------------------------------------------
     def _named(self, what: str, operation: o.Op | Callable[..., UOp], other: Any, reverse: bool,
                spelling: dict[str, Any]) -> Self:
-        """An operator by its name."""
+        """Apply an operator under its name."""
         if spelling or other is REQUIRED:
             other, = spelled(what, spelling, other=other)
         if reverse is not False:
@@ -180,7 +180,7 @@ class ArithmeticMixin(TensorBase):
             self._combined(operation, other, reverse)
 
     def _scaled(self, what: str, op: o.Op, other: Any, reverse: bool, alpha: Any, spelling: dict[str, Any]) -> Self:
-        """x + alpha * other, or x - alpha * other."""
+        """Compute x + alpha * other, or x - alpha * other."""
         if type(alpha) is not int or alpha != 1:
             other, = spelled(what, spelling, other=other)
             factor = plain_number(alpha, "as alpha", "a number", "multiply by it: x + alpha * other")
@@ -217,7 +217,7 @@ class ArithmeticMixin(TensorBase):
 
     def div(self, other: Any = REQUIRED, reverse: bool = False, rounding_mode: str | None = None,
             **spelling: Any) -> Self:
-        """The quotient, a float; `rounding_mode` "trunc" or "floor" makes it whole.
+        """The quotient, a float; `rounding_mode` "trunc" or "floor" rounds it to an integer.
 
         >>> Tensor([7, -7]).div(2).tolist(), Tensor([7, -7]).div(2, rounding_mode="floor").tolist()
         ([3.5, -3.5], [3, -4])
@@ -291,7 +291,7 @@ class ArithmeticMixin(TensorBase):
 
     # -- bits ------------------------------------------------------------------------------------------------
     def bitwise_and(self, other: Any = REQUIRED, reverse: bool = False, **spelling: Any) -> Self:
-        """The bits both have; the same as `x & other`.
+        """The bits that both have; the same as `x & other`.
 
         >>> Tensor([6]).bitwise_and(3).tolist()
         [2]
@@ -299,7 +299,7 @@ class ArithmeticMixin(TensorBase):
         return self._named("bitwise_and", o.AND, other, reverse, spelling)
 
     def bitwise_or(self, other: Any = REQUIRED, reverse: bool = False, **spelling: Any) -> Self:
-        """The bits either has; the same as `x | other`.
+        """The bits that at least one has; the same as `x | other`.
 
         >>> Tensor([6]).bitwise_or(3).tolist()
         [7]
@@ -307,7 +307,7 @@ class ArithmeticMixin(TensorBase):
         return self._named("bitwise_or", o.OR, other, reverse, spelling)
 
     def bitwise_xor(self, other: Any = REQUIRED, reverse: bool = False, **spelling: Any) -> Self:
-        """The bits exactly one has; the same as `x ^ other`.
+        """The bits that exactly one has; the same as `x ^ other`.
 
         >>> Tensor([6]).bitwise_xor(3).tolist()
         [5]
@@ -420,7 +420,7 @@ class ArithmeticMixin(TensorBase):
         return self._of_truths(o.XOR, other)
 
     def _of_truths(self, op: o.Op, other: Any) -> Self:
-        """This and another operand as bools."""
+        """Apply an op to this and another operand as bools."""
         x, y = self.uop, as_node(self._operand(other), self.uop)
         return self._with(binary(op, x.cast(_bool), y.cast(_bool)), other)
 

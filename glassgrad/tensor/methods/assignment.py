@@ -1,9 +1,9 @@
-"""Assignment: assign, replace, copy_, and PyTorch's in-place methods with an underscore. In, out: tensors.
+"""Assign to tensors: assign, replace, copy_, and PyTorch's in-place methods with an underscore. In, out: tensors.
 
-A write gives a storage a new value: the tensor and all views of it show it, and nothing that was computed from the old
-one changes. So `x.add_(1)` is `x.assign(x.add(1))` in x's own type, and `x[2:4].assign(y)` is `x[2:4] = y`. `replace`
-gives the tensor another storage instead. `select_scatter` and its kin leave the tensor as it is and return a changed
-copy. Also here: in-place random values.
+A write gives a storage a new value: the tensor and all its views show it, and nothing that was computed from the old
+value changes. So `x.add_(1)` is `x.assign(x.add(1))` in x's own type, and `x[2:4].assign(y)` is `x[2:4] = y`. `replace`
+gives the tensor another storage instead. `select_scatter` and similar methods leave the tensor as it is and return a
+changed copy. In-place random values are here too.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, promote
 from glassgrad.engine.capture import note_replaced
 from glassgrad.engine.in_place import without_history
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.autograd.gradient_leaves import (assigned, distinct_copy, has_another_value, hold, is_held,
-                                                       leaf_shared, own_node)
+from glassgrad.tensor.autograd.gradient_leaves import (assigned, distinct_copy, is_leaf, leaf_shared, note_new_value,
+                                                       own_node, register_leaf)
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.formulas import (add, as_node, ceil, counting, divide, elementary, flatten, in_accumulator, less,
                                        lookup, maximum, mul, replace_part, running as running_total, sub, where)
@@ -29,7 +29,7 @@ from glassgrad.tensor.memory.storage import applied, is_shared, leave, storage_o
 from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_to, broadcasts_to, of_kind,
                                       spelled, working_axis)
 
-# methods that have an in-place form: a tensor and arguments for their examples, and their names
+# names of methods that have an in-place form, by the tensor and the arguments of their examples
 _IN_PLACE = (
     ("Tensor([1.0])", "", """abs absolute acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh
      ceil cos cosh deg2rad detach digamma erf erfc erfinv exp exp2 expm1 fix floor frac lgamma log log10 log1p log2
@@ -99,18 +99,18 @@ class AssignmentMixin(TensorBase):
         return self
 
     def _write(self, new: Self, leaf: bool) -> None:
-        """Give this tensor and its views a new value of its shape and type. A tensor that shows all of its storage is a
-        `leaf` afterwards, if that is wanted; others that were leaves still are."""
+        """Give this tensor and its views a new value of its shape and type. With `leaf`, a tensor that shows all of its
+        storage becomes a leaf; other tensors that were leaves stay leaves."""
         storage = storage_of(self)
         if self._requires_grad is False and self.uop.op is o.DETACH and self.uop.arg in (None, "no_grad"):
-            new = new._with(ended(new.uop))      # through x.data or x.detach(): no gradient passes the change
+            new = new._with(ended(new.uop))      # written through x.data or x.detach(): no gradient passes the change
         if storage is None:
             self._take(new.uop, new, leaf)
             return
         whole = new.uop
         if self._steps:
             before = storage.whole()
-            if before is None:                   # all that can be read of it is what the views show
+            if before is None:                   # only what the views show can still be read of it
                 before = full(storage.shape, 0, storage.dtype)
                 for member in storage.live():
                     before = replace_part(before, member._steps, member.uop, repeated=True)
@@ -121,29 +121,29 @@ class AssignmentMixin(TensorBase):
         storage.note(whole)
 
     def _rebound(self, node: UOp) -> None:
-        """Give this tensor and its views a value that was computed."""
+        """Give this tensor and its views a computed value."""
         self._write(self._with(node), leaf=True)
 
     def _take(self, node: UOp, new: Self, leaf: bool) -> None:
-        earlier, held = self.uop, is_held(self)
+        earlier, held = self.uop, is_leaf(self)
         if node.op is o.DETACH and node.arg == "no_grad":
             node = without_history(node)
         self.uop, self._device = node, new._device
         if leaf or held:
-            # equal values share one node; a leaf shares its node with nothing
+            # equal values share one node, but a leaf must not share its node
             if leaf_shared(node, self):
                 self.uop = distinct_copy(node)
             elif self._requires_grad is not False:
                 self.uop = own_node(node)
-            hold(self)
+            register_leaf(self)
             assigned(self)
         elif node.op is o.BUFFER:
             node.arg.add_reader(ref(self))
-        has_another_value(self, earlier)
+        note_new_value(self, earlier)
 
     def _rebind(self, value: Self, leaf: bool = False) -> Self:
-        """x += y and x[i] = y: as `assign`; but integers may become floats, where x has no views, and a tensor that was
-        computed becomes a `leaf` only if that is wanted."""
+        """Give this tensor and its views the new value of x += y or x[i] = y. Unlike in `assign`, integers may become
+        floats, if x has no views, and a tensor that was computed becomes a leaf only with `leaf`."""
         if value.shape != self.shape:
             raise ShapeError("an operation in place keeps the shape", given=f"{self.shape} would become {value.shape}",
                              expected=f"something that broadcasts to {self.shape}",
@@ -161,7 +161,7 @@ class AssignmentMixin(TensorBase):
         return self
 
     def _in_own_type(self, value: Self) -> Self:
-        """A result cast to this tensor's type, unless that would lose its kind (a float to an integer)."""
+        """Cast a result to this tensor's type, unless that would lose its kind (a float to an integer)."""
         kinds = "b", "iu", "f"
         richer = [next(place for place, kind in enumerate(kinds) if t.dtype.kind in kind) for t in (value, self)]
         return value.cast(self.dtype) if richer[0] <= richer[1] else value
@@ -177,17 +177,17 @@ class AssignmentMixin(TensorBase):
         note_replaced(self)
         leave(self)
         earlier, self.uop, self._device = self.uop, value.uop, value._device
-        hold(self)
-        has_another_value(self, earlier)
+        register_leaf(self)
+        note_new_value(self, earlier)
         return self
 
     def _become(self, view: Self) -> Self:
-        """Show from now on what a view of this tensor shows; the storage stays the same."""
+        """Make this tensor show what a view of it shows; the storage stays the same."""
         earlier, self.uop = self.uop, view.uop
         if self._storage is not None:
             self._steps = view._steps
-        hold(self)
-        has_another_value(self, earlier)
+        register_leaf(self)
+        note_new_value(self, earlier)
         return self
 
     # -- with an underscore ----------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class AssignmentMixin(TensorBase):
         return self.assign(self._with(broadcast_to("copy_", value, self.shape), src))
 
     def fill_(self, value: Any) -> Self:
-        """One value everywhere.
+        """Fill this tensor with one value.
 
         >>> Tensor([1.0, 2.0]).fill_(3).tolist()
         [3.0, 3.0]
@@ -211,7 +211,7 @@ class AssignmentMixin(TensorBase):
         return self.assign(self._with(broadcast_to("fill_", filler, self.shape), value))
 
     def zero_(self) -> Self:
-        """Zeros.
+        """Fill this tensor with zeros.
 
         >>> Tensor([1.0, 2.0]).zero_().tolist()
         [0.0, 0.0]
@@ -220,12 +220,12 @@ class AssignmentMixin(TensorBase):
 
     # -- parts replaced --------------------------------------------------------------------------------------
     def _replaced(self, index: tuple[Any, ...], source: Self) -> Self:
-        copy = self._with(self.uop)                      # no view, which would pass the part on to its tensor
+        copy = self._with(self.uop)                      # not a view: writing to a view would change this tensor
         copy[index] = source                             # type: ignore[index]
         return copy
 
     def select_scatter(self, src: Self, dim: int, index: int) -> Self:
-        """This with one slice of an axis replaced.
+        """This tensor with one slice of an axis replaced.
 
         >>> Tensor([[1, 2], [3, 4]]).select_scatter(Tensor([9, 9]), 0, 1).tolist()
         [[1, 2], [9, 9]]
@@ -234,7 +234,7 @@ class AssignmentMixin(TensorBase):
 
     def slice_scatter(self, src: Self, dim: int = 0, start: int | None = None, end: int | None = None,
                       step: int = 1) -> Self:
-        """This with a range of an axis replaced.
+        """This tensor with a range of an axis replaced.
 
         >>> Tensor([1, 2, 3]).slice_scatter(Tensor([9, 9]), 0, 1).tolist()
         [1, 9, 9]
@@ -243,7 +243,7 @@ class AssignmentMixin(TensorBase):
         return self._replaced((slice(None),) * axis + (slice(start, end, step),), src)
 
     def masked_scatter(self, mask: Self, source: Self) -> Self:
-        """This with the elements where a mask is true replaced by those of `source`, in order.
+        """This tensor with the elements where a mask is true replaced by those of `source`, in order.
 
         >>> Tensor([1, 2, 3]).masked_scatter(Tensor([True, False, True]), Tensor([8, 9])).tolist()
         [8, 2, 9]
@@ -257,11 +257,11 @@ class AssignmentMixin(TensorBase):
         return self._with(where(chosen, values.reshape(self.shape), self.uop), mask, source)
 
     def _assigned(self, value: UOp) -> Self:
-        """This tensor with a new value."""
+        """Give this tensor a new value, and return it."""
         return self.assign(self._with(value))
 
     def _drawn(self, what: str, draw: Callable[..., UOp], formula: Callable[[UOp], UOp], **numbers: Any) -> Self:
-        """New random values: a formula of numbers drawn in this tensor's type."""
+        """Give this tensor new random values: a formula of numbers drawn in its type."""
         arguments(what, **numbers)
         if self.dtype.kind != "f":
             raise InputError("these random numbers are fractions", given=f"{what} of {self.dtype.name}",
@@ -270,7 +270,7 @@ class AssignmentMixin(TensorBase):
 
     # -- random values ---------------------------------------------------------------------------------------
     def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
-        """Numbers of a normal distribution.
+        """Fill this tensor with numbers of a normal distribution.
 
         >>> Tensor.zeros(2).normal_(5, 0).tolist()
         [5.0, 5.0]
@@ -278,7 +278,7 @@ class AssignmentMixin(TensorBase):
         return self._drawn("normal_", standard_normal, lambda x: add(mul(x, std), mean), std=std, mean=mean)
 
     def log_normal_(self, mean: float = 1.0, std: float = 2.0) -> Self:
-        """Numbers whose logarithms are of a normal distribution.
+        """Fill this tensor with numbers whose logarithms have a normal distribution.
 
         >>> Tensor.zeros(2).log_normal_(0, 0).tolist()
         [1.0, 1.0]
@@ -287,7 +287,7 @@ class AssignmentMixin(TensorBase):
                            lambda x: in_accumulator(elementary.exp, add(mul(x, std), mean)), std=std, mean=mean)
 
     def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:
-        """Uniform random numbers from low to high.
+        """Fill this tensor with uniform random numbers from low to high.
 
         >>> Tensor.zeros(2).uniform_(5, 5).tolist()
         [5.0, 5.0]
@@ -295,8 +295,8 @@ class AssignmentMixin(TensorBase):
         return self._drawn("uniform_", uniform, lambda x: add(mul(x, high - low), low), low=low, high=high)
 
     def random_(self, low: int = 0, high: int | None = None) -> Self:
-        """Integers from low up to, not including, high; with one number, from 0 up to it. Without any, those that
-        the type counts exactly.
+        """Fill this tensor with integers from low up to, not including, high; with one number, from 0 up to it; without
+        any, with all integers that the type represents exactly.
 
         >>> Tensor.zeros(3).random_(5, 6).tolist()
         [5.0, 5.0, 5.0]
@@ -314,7 +314,7 @@ class AssignmentMixin(TensorBase):
         return self._assigned(integers(self.shape, low, high).cast(self.dtype))
 
     def bernoulli_(self, p: Any = 0.5) -> Self:
-        """1 with probability p, else 0; p is a number, or a tensor of them.
+        """Fill this tensor with 1 with probability p, else 0; p is a number, or a tensor of numbers.
 
         >>> Tensor.zeros(2).bernoulli_(1.0).tolist()
         [1.0, 1.0]
@@ -323,7 +323,7 @@ class AssignmentMixin(TensorBase):
         return self._assigned(less(drawn, self._operand(p, "as a probability")).cast(self.dtype))
 
     def exponential_(self, lambd: float = 1.0) -> Self:
-        """Numbers of an exponential distribution of rate lambd: waiting times.
+        """Fill this tensor with numbers of an exponential distribution of rate lambd: waiting times.
 
         >>> (Tensor.zeros(100).exponential_() >= 0).all().item()
         True
@@ -331,7 +331,7 @@ class AssignmentMixin(TensorBase):
         return self._drawn("exponential_", waiting_times, lambda x: divide(x, lambd), lambd=lambd)
 
     def geometric_(self, p: float) -> Self:
-        """How many tries until one succeeds, each with probability p.
+        """Fill this tensor with numbers of tries until one succeeds, each with probability p.
 
         >>> Tensor.zeros(2).geometric_(1 - 1e-12).tolist()
         [1.0, 1.0]
@@ -344,7 +344,7 @@ class AssignmentMixin(TensorBase):
         return self._assigned(maximum(ceil(divide(drawn, math.log1p(-p))), 1).cast(self.dtype))
 
     def cauchy_(self, median: float = 0.0, sigma: float = 1.0) -> Self:
-        """Numbers of a Cauchy distribution.
+        """Fill this tensor with numbers of a Cauchy distribution.
 
         >>> Tensor.zeros(2).cauchy_(3.0, 0.0).tolist()
         [3.0, 3.0]
@@ -356,8 +356,8 @@ class AssignmentMixin(TensorBase):
 
     # -- parts -----------------------------------------------------------------------------------------------
     def fill_diagonal_(self, fill_value: float, wrap: bool = False) -> Self:
-        """One value on the diagonal of a matrix, or where all indices are equal; `wrap` begins a tall matrix' diagonal
-        again, a row below its end.
+        """Fill the diagonal of a matrix, or all elements whose indices are equal, with one value. With `wrap`, the
+        diagonal of a tall matrix begins again, a row below its end.
 
         >>> Tensor.zeros(2, 3).fill_diagonal_(5).tolist()
         [[5.0, 0.0, 0.0], [0.0, 5.0, 0.0]]
@@ -368,7 +368,7 @@ class AssignmentMixin(TensorBase):
                              expected="a matrix, or more axes of one size",
                              fix="fill parts of it: x[0].fill_diagonal_(1)")
         columns = self.shape[-1]
-        apart = sum(columns ** axis for axis in range(self.ndim))     # from one element of the diagonal to the next
+        apart = sum(columns ** axis for axis in range(self.ndim))     # distance between elements of the diagonal
         end = columns * columns if self.ndim == 2 and not wrap else self.numel()
         number = counting(self.numel())
         chosen = ((number % apart).eq(0) & (number < end)).reshape(self.shape)
@@ -377,8 +377,8 @@ class AssignmentMixin(TensorBase):
 
 
 def in_place_methods(cls: Any) -> Iterator[tuple[str, Any]]:
-    """The methods with an underscore of a class, by name, each made from the method without it: same signature, and
-    a result that becomes the tensor's own value."""
+    """Return the methods with an underscore of a class, by name. Each is made from the method without it: it has the
+    same signature, and its result becomes the tensor's own value."""
     for before, example, names in _IN_PLACE:
         for name in names.split():
             yield f"{name}_", _with_underscore(getattr(cls, name), cls, name, before, example)
@@ -388,7 +388,7 @@ def _with_underscore(original: Any, cls: Any, name: str, before: str, example: s
     is_view = name in _VIEWS
 
     def in_place(self: Any, *args: Any, **kwargs: Any) -> Any:
-        value = getattr(self, name)(*args, **kwargs)         # a subclass may have its own
+        value = getattr(self, name)(*args, **kwargs)         # looked up here: a subclass may override the method
         return self._become(value) if is_view else self.assign(self._in_own_type(value))
 
     in_place.__name__, in_place.__qualname__ = f"{name}_", f"{cls.__name__}.{name}_"

@@ -1,7 +1,7 @@
-"""Casts by their short names, and predicates. In: a tensor. Out: its values in another type, or a plain answer.
+"""Define casts by their short names, and predicates. In: a tensor. Out: its values in another type, or a plain answer.
 
-The casts have a separate class because they are called float, int, bool and type, which would hide Python's own names
-in the annotations of other methods.
+The casts have a class of their own because they are called float, int, bool and type, which would hide Python's own
+names in the annotations of other methods.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class CastMixin(TensorBase):
 
 
 class PredicatesMixin(TensorBase):
-    """Plain answers about a tensor. There are no complex numbers, so every value is real and its own conjugate; and no
-    memory layout but row by row."""
+    """Plain answers about a tensor. There are no complex numbers, so every value is real and its own conjugate, and the
+    only memory layout is row by row."""
     __slots__ = ()
 
     def is_complex(self) -> bool:
@@ -150,7 +150,7 @@ class PredicatesMixin(TensorBase):
         return bool(running.number_in(self.uop.reshape(()).cast(dtypes.bool), self.device))
 
     def is_same_size(self, other: Self) -> bool:
-        """Whether both have one shape.
+        """Whether both have the same shape.
 
         >>> Tensor([1, 2]).is_same_size(Tensor([3, 4]))
         True
@@ -200,7 +200,7 @@ class PredicatesMixin(TensorBase):
         """
         return self.device in ("CPU", "CLANG", "PYTHON")
 
-    # -- as if they were complex -----------------------------------------------------------------------------
+    # -- operations on complex numbers -----------------------------------------------------------------------
     @property
     def mH(self) -> Self:
         """Matrices with rows and columns exchanged; `mT`, for real numbers.

@@ -1,6 +1,6 @@
-"""New tensors: zeros, ones, ranges, grids, triangles. In: shapes and numbers. Out: tensors; most need no memory.
+"""Create tensors: zeros, ones, ranges, grids, triangles. In: shapes and numbers. Out: tensors; most need no memory.
 
-Each one is a separate leaf with a separate gradient, even when two hold the same constant.
+Each of them is a separate leaf with a separate gradient, even if two hold the same constant.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, com
 
 
 class CreationMixin(TensorBase):
-    """New tensors."""
+    """Methods that create tensors."""
     __slots__ = ()
 
     @classmethod
@@ -33,7 +33,7 @@ class CreationMixin(TensorBase):
     @classmethod
     def full(cls, shape: int | Sequence[int], fill_value: Any, dtype: DType | str | None = None,
              device: str | None = None, requires_grad: bool | None = None, buffer: bool = True) -> Self:
-        """One value everywhere. (`buffer` is tinygrad's; a constant has no memory here until it needs some.)
+        """A tensor filled with one value. (`buffer` is tinygrad's; a constant has no memory here until it needs some.)
 
         >>> Tensor.full((2, 2), 7).tolist()
         [[7, 7], [7, 7]]
@@ -47,7 +47,7 @@ class CreationMixin(TensorBase):
     @classmethod
     def zeros(cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None,
               requires_grad: bool | None = None) -> Self:
-        """Zeros.
+        """A tensor of zeros.
 
         >>> Tensor.zeros(2, 3).tolist()
         [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
@@ -57,7 +57,7 @@ class CreationMixin(TensorBase):
     @classmethod
     def ones(cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None,
              requires_grad: bool | None = None) -> Self:
-        """Ones.
+        """A tensor of ones.
 
         >>> Tensor.ones(3).tolist()
         [1.0, 1.0, 1.0]
@@ -67,8 +67,8 @@ class CreationMixin(TensorBase):
     @classmethod
     def empty(cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None,
               requires_grad: bool | None = None) -> Self:
-        """A tensor whose values do not matter yet (they are zeros: nothing is read before it is written). On a
-        device "disk:/path" they are what the file holds.
+        """A tensor whose values do not matter yet (they are zeros: nothing is read before it is written). On a device
+        "disk:/path" they are the content of the file.
 
         >>> Tensor.empty(2).shape
         (2,)
@@ -93,7 +93,7 @@ class CreationMixin(TensorBase):
 
     def full_like(self, fill_value: Any, dtype: DType | str | None = None, device: str | None = None,
                   buffer: bool = True, **kwargs: Any) -> Self:
-        """One value everywhere, in the shape and dtype of this tensor.
+        """A tensor filled with one value, in the shape and dtype of this tensor.
 
         >>> Tensor([1, 2]).full_like(7).tolist()
         [7, 7]
@@ -101,7 +101,7 @@ class CreationMixin(TensorBase):
         return self._filled(fill_value, {**kwargs, "dtype": dtype, "device": device})
 
     def _filled(self, fill_value: Any, given: dict[str, Any]) -> Self:
-        """One value everywhere, in the shape of this tensor."""
+        """Make a tensor of this shape, filled with one value."""
         kind, device, grad = options(given, self.dtype, self.uop.device or self._device)
         return self.full(self.shape, fill_value, kind, device, grad)
 
@@ -122,7 +122,7 @@ class CreationMixin(TensorBase):
         return self._filled(1, kwargs)
 
     def const_like(self, value: Any = REQUIRED, dtype: Any = None, **spelling: Any) -> Self:
-        """One value in this tensor's shape; `full_like`.
+        """A tensor filled with one value, in this tensor's shape; `full_like`.
 
         >>> Tensor([1, 2]).const_like(7).tolist()
         [7, 7]
@@ -139,7 +139,7 @@ class CreationMixin(TensorBase):
         return self._filled(0, {"dtype": dtype, "device": device, **kwargs})
 
     def new_full(self, size: int | Sequence[int], fill_value: float, **kwargs: Any) -> Self:
-        """One value everywhere, in this tensor's type and on its device.
+        """A tensor filled with one value, in this tensor's type and on its device.
 
         >>> Tensor([1.5]).new_full((2,), 3).tolist()
         [3.0, 3.0]
@@ -163,7 +163,7 @@ class CreationMixin(TensorBase):
         return self.new_full(shape_from(size, "new_ones"), 1, **kwargs)
 
     def new_empty(self, *size: Any, **kwargs: Any) -> Self:
-        """Values that do not matter yet (zeros), in this tensor's type and on its device.
+        """A tensor whose values do not matter yet (zeros), in this tensor's type and on its device.
 
         >>> Tensor([1]).new_empty(2).shape
         (2,)
@@ -234,7 +234,7 @@ class CreationMixin(TensorBase):
             return cls.full((1,), start, kind, device, requires_grad)
         place = counting(steps, dtypes.int32)
         step = (stop - start) / max(steps - 1, 1)
-        # each half counts from its own end, so both ends are exact
+        # each half is computed from its own end, so that both ends are exact
         up = place.cast(wide) * step + float(start)
         down = (place - (steps - 1)).cast(wide) * step + float(stop)
         return cls._made((place < steps // 2).where(up, down).cast(kind), device, requires_grad)
@@ -313,8 +313,8 @@ class CreationMixin(TensorBase):
         return cls._made_of(indices, dtype=dtypes.int32)
 
     def one_hot(self, num_classes: int = -1) -> Self:
-        """A new last axis with 1 at the index that each value names and 0 elsewhere; -1 counts up to the largest value.
-        A value outside gives zeros; SANITIZE=1 reports it.
+        """A new last axis with 1 at the index that each value names and 0 elsewhere; with -1 classes, the largest value
+        decides their number. A value out of range gives zeros; SANITIZE=1 reports it.
 
         >>> Tensor([1, 0]).one_hot(3).tolist()
         [[0, 1, 0], [1, 0, 0]]
@@ -335,8 +335,8 @@ class CreationMixin(TensorBase):
     # -- from memory -----------------------------------------------------------------------------------------
     @classmethod
     def from_numpy(cls, array: Any, device: str | None = None, requires_grad: bool | None = None) -> Self:
-        """A NumPy array's own memory as a tensor: later writes to the array are seen. Arrays that a device cannot share
-        (not row-major, or on a device with separate memory) are copied.
+        """A tensor over a NumPy array's own memory, which sees later writes to the array. Arrays that a device cannot
+        share (not row-major, or on a device with separate memory) are copied.
 
         >>> import numpy
         >>> Tensor.from_numpy(numpy.array([1.0, 2.0], "float32")).tolist()
@@ -346,12 +346,12 @@ class CreationMixin(TensorBase):
             raise InputError("from_numpy shares the memory of an array", given=f"{type(array).__name__}",
                              expected="a NumPy array", fix="for other values write Tensor(value)")
         place = running.canonical_device(device) or running.default_device()
-        shared = running.share(array, place)
+        shared = running.over_array(array, place)
         return cls._leaf(shared if shared is not None else running.store(read_array(array), place), None, requires_grad)
 
 
 def _triangle_indices(what: str, row: Any, col: Any, offset: Any, chosen: Callable[[int], bool]) -> list[list[int]]:
-    """The row and column indices of the elements that `chosen` accepts by their distance from a diagonal."""
+    """Return the row and column indices of the elements that `chosen` accepts by their distance from a diagonal."""
     rows, columns, offset = arguments(what, row=row, col=col, offset=offset)
     if rows * columns > 1 << 28:
         raise InputError(f"{what} lists its indices one by one", given=f"{rows} x {columns}",
@@ -367,7 +367,7 @@ def _refuse_overflow(value: Any, kind: DType) -> None:
 
 
 def _symbolic_range(start: Any, stop: Any, step: Any, kind: DType) -> UOp:
-    """arange between symbolic ends."""
+    """Return arange between symbolic ends."""
     if step != 1 or isinstance(start, float) or isinstance(stop, float) or not start <= stop:
         raise InputError("a symbolic range goes up in steps of 1", given=f"arange({start}, {stop}, {step})",
                          expected="integers with start <= stop, and step 1", fix="multiply the range afterwards")

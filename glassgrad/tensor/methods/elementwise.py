@@ -1,6 +1,6 @@
-"""Functions of one number, element by element: powers, exponentials, logarithms, rounding. In, out: tensors.
+"""Define functions of one number, element by element: powers, exponentials, logarithms, rounding. In, out: tensors.
 
-Integers become float32 where the result is no integer. How they are computed is in formulas/.
+Integers become float32 if the result is not an integer. The formulas are in formulas/.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ElementwiseMixin(TensorBase):
         """
         made = self._view(self.uop.detach())
         made._requires_grad = False
-        if (value := value_in_memory(self.uop)) is not None:         # the expression need not live longer
+        if (value := value_in_memory(self.uop)) is not None:         # then the expression is not kept alive
             made.uop = value.reshape(self.shape).detach()
         return made
 
@@ -138,7 +138,8 @@ class ElementwiseMixin(TensorBase):
     def pow(self, exponent: Any = REQUIRED, reverse: bool = False, **spelling: Any) -> Self:
         """Each value to a power; the same as `x ** exponent`.
 
-        Floats are right to one last place, and exact where the result is representable, if the device has float64.
+        Floats are accurate to one unit in the last place, and exact where the result is representable, if the device
+        has float64.
 
         >>> Tensor([2, 3]).pow(2).tolist(), Tensor([4.0, 9.0]).pow(0.5).tolist(), (2 ** Tensor([1.0, 3.0])).tolist()
         ([4, 9], [2.0, 3.0], [2.0, 8.0])
@@ -196,7 +197,7 @@ class ElementwiseMixin(TensorBase):
 
     # -- signs and limits ------------------------------------------------------------------------------------
     def sign(self) -> Self:
-        """-1, 0 or 1; of NaN 0, as in PyTorch.
+        """-1, 0 or 1; 0 for NaN, as in PyTorch.
 
         >>> Tensor([-3.0, 0.0, 5.0]).sign().tolist()
         [-1.0, 0.0, 1.0]
@@ -240,7 +241,7 @@ class ElementwiseMixin(TensorBase):
     clip = clamp
 
     def clamp_min(self, min: Any) -> Self:
-        """At least `min`.
+        """The values, but at least `min`.
 
         >>> Tensor([1, 5]).clamp_min(3).tolist()
         [3, 5]
@@ -248,7 +249,7 @@ class ElementwiseMixin(TensorBase):
         return self.clamp(min)
 
     def clamp_max(self, max: Any) -> Self:
-        """At most `max`.
+        """The values, but at most `max`.
 
         >>> Tensor([1, 5]).clamp_max(3).tolist()
         [1, 3]
@@ -256,7 +257,7 @@ class ElementwiseMixin(TensorBase):
         return self.clamp(None, max)
 
     def lerp(self, end: Operand, weight: Operand) -> Self:
-        """Linear interpolation from this (weight 0) to `end` (weight 1).
+        """Linear interpolation from this tensor (weight 0) to `end` (weight 1).
 
         >>> Tensor([0.0, 10.0]).lerp(Tensor([10.0, 20.0]), 0.5).tolist()
         [5.0, 15.0]
@@ -303,7 +304,8 @@ class ElementwiseMixin(TensorBase):
         return computed(self, arithmetic.is_close, "isclose", other=other, rtol=rtol, atol=atol, equal_nan=equal_nan)
 
     def allclose(self, other: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
-        """Whether all of |x - other| <= atol + rtol |other|: one truth value, a tensor (`bool()` reads it).
+        """Whether |x - other| <= atol + rtol |other| holds for all elements: one boolean, as a tensor (`bool()` reads
+        it).
 
         >>> bool(Tensor([1.0, 2.0]).allclose(Tensor([1.0, 2.0])))
         True

@@ -1,7 +1,7 @@
-"""Random tensors, draws by weight, and hashes. In: shapes, limits or weights. Out: tensors.
+"""Create random tensors, draw by weight, and hash. In: shapes, limits or weights. Out: tensors.
 
-Their numbers are fixed now, by the seed and the number of draws before, though they are computed later (see
-formulas/random_numbers.py).
+The numbers are fixed when a tensor is made, by the seed and the number of draws before, although they are computed
+later (see formulas/random_numbers.py).
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class RandomMixin(TensorBase):
     @classmethod
     def randint(cls, *shape: Any, low: int = 0, high: int = 10, device: str | None = None,
                 dtype: DType | str | None = None, requires_grad: bool | None = None) -> Self:
-        """Integers from low up to, not including, high; also in PyTorch's order: low, high and a tuple of sizes.
+        """Integers from low up to, not including, high; also in PyTorch's order of arguments: low, high and a tuple of
+        sizes.
 
         >>> set(Tensor.randint(100, low=3, high=5).tolist()) <= {3, 4}
         True
@@ -78,7 +79,7 @@ class RandomMixin(TensorBase):
     @classmethod
     def uniform(cls, *shape: Any, low: float = 0.0, high: float = 1.0, device: str | None = None,
                 dtype: DType | str | None = None, requires_grad: bool | None = None) -> Self:
-        """Uniform random numbers in [low, high); in an integer dtype truncated.
+        """Uniform random numbers in [low, high); truncated in an integer dtype.
 
         >>> 5 <= Tensor.uniform(3, low=5, high=6).min().item() < 6
         True
@@ -121,10 +122,10 @@ class RandomMixin(TensorBase):
         kind, device, _ = options({"dtype": dtype, **kwargs}, self.dtype, self.uop.device or self._device)
         return self._leaf(standard_normal(self.shape, _float(kind)), device, requires_grad)
 
-    # -- weights to start from -------------------------------------------------------------------------------
+    # -- initial weights -------------------------------------------------------------------------------------
     @classmethod
     def scaled_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
-        """Uniform random numbers in (-1, 1) divided by the square root of their count.
+        """Uniform random numbers in (-1, 1), divided by the square root of how many there are.
 
         >>> Tensor.scaled_uniform(2, 3).shape
         (2, 3)
@@ -182,7 +183,7 @@ class RandomMixin(TensorBase):
         return cls._leaf(order_of(keys, 53).reshape((n,)).cast(kind), device, kwargs.get("requires_grad"))
 
     def multinomial(self, num_samples: int = 1, replacement: bool = False, **spelling: Any) -> Self:
-        """Indices drawn with these weights (each row of a matrix on its own); without replacement none comes twice.
+        """Indices drawn with these weights (for a matrix, row by row); without replacement, each index at most once.
 
         >>> Tensor([0.0, 1.0, 0.0]).multinomial(3, replacement=True).tolist()
         [1, 1, 1]
@@ -232,8 +233,8 @@ class RandomMixin(TensorBase):
 
     # -- hashes ----------------------------------------------------------------------------------------------
     def threefry(self, seed: Self) -> Self:
-        """Threefry-2x32 with 20 rounds (Salmon et al., 2011): each uint64 counter as 64 scrambled bits; the seed's two
-        halves are the key. (Random tensors here are Philox; this is for reproducing what others drew.)
+        """Threefry-2x32 with 20 rounds (Salmon et al., 2011): each uint64 counter becomes 64 scrambled bits; the two
+        halves of the seed are the key. (Random tensors here use Philox; this method reproduces what others drew.)
 
         >>> hex(Tensor([0], dtype=dtypes.uint64).threefry(Tensor([0], dtype=dtypes.uint64)).item())
         '0x99ba4efe6b200159'
@@ -247,7 +248,7 @@ class RandomMixin(TensorBase):
 
     def keccak(self, cfg: str | tuple[int, int] = "sha3_256") -> Self:
         """The SHA-3 hash (FIPS 202) of the bytes along the last axis: sha3_224, 256, 384, 512, shake_128 or shake_256;
-        or (rate in bytes, domain byte), which gives (200 - rate) / 2 bytes.
+        or (rate in bytes, domain byte), for a hash of (200 - rate) / 2 bytes.
 
         >>> bytes(Tensor(b"abc").keccak().tolist()).hex()[:8]
         '3a985da7'
@@ -272,7 +273,7 @@ class RandomMixin(TensorBase):
 
 
 def _fan_in(sizes: tuple[int, ...]) -> int:
-    """How many values feed one output of a weight of shape (outputs, ...)."""
+    """Return how many values feed one output of a weight of shape (outputs, ...)."""
     return max(1, math.prod(sizes[1:]))
 
 

@@ -1,8 +1,9 @@
-"""Many values to one: sums, products, extremes, running sums, counts in bins, covariances, areas. In, out: tensors.
+"""Reduce many values to one: sums, products, extremes, running sums, counts in bins, covariances, areas. In, out:
+tensors.
 
-Sums and products of integers and bools, running ones too, are int64; those of uint64 are uint64, as int64 does not hold
-them. `dtype` chooses another type: int32 is faster where it holds the result. Floats narrower than 32 bits are summed
-in float32 and rounded at the end.
+Sums and products of integers and bools, also running ones, are int64; those of uint64 are uint64, because int64 does
+not hold them. `dtype` chooses another type: int32 is faster if it holds the result. Floats narrower than 32 bits are
+summed in float32 and rounded at the end.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from glassgrad.tensor.methods import (REQUIRED, Axis, Found, Self, TensorBase, a
 
 
 class ReductionsMixin(TensorBase):
-    """Many values to one."""
+    """Methods that reduce many values to one."""
     __slots__ = ()
 
     def _sum_dtype(self, dtype: DType) -> DType:
-        """The type that sums and products of elements of this type have. A subclass may say another."""
+        """Return the type of sums and products of elements of this type. A subclass may use another."""
         return dtype if dtype.kind == "f" or dtype is dtypes.uint64 else dtypes.int64
 
     # -- sums ------------------------------------------------------------------------------------------------
@@ -64,7 +65,7 @@ class ReductionsMixin(TensorBase):
 
     def mean(self, axis: Axis = None, keepdim: bool = False, *, dtype: DType | str | None = None,
              **spelling: Any) -> Self:
-        """The average; of integers a float32, of no numbers NaN; of the values in another type, if one is given.
+        """The average: a float32 for integers, NaN for no values; with `dtype`, of the values cast to that type.
 
         >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).mean(axis=0).tolist()
         [2.0, 3.0]
@@ -112,14 +113,14 @@ class ReductionsMixin(TensorBase):
 
     def _deviation(self, formula: Callable[..., UOp], what: str, axis: Axis, keepdim: bool, correction: int,
                 unbiased: bool | None, spelling: dict[str, Any]) -> Self:
-        """A variance or a standard deviation."""
+        """Compute a variance or a standard deviation."""
         axis, keepdim, correction = arguments(what, spelling, axis=axis, keepdim=keepdim, correction=correction)
         if unbiased is not None:
             correction = int(of_kind("bool", what, unbiased=unbiased))
         return self._with(formula(self.uop, axis, keepdim, correction))
 
     def logsumexp(self, axis: Axis = None, keepdim: bool = False, **spelling: Any) -> Self:
-        """ln of the sum of e^x, without overflow; of nothing it is -inf.
+        """ln of the sum of e^x, without overflow; -inf for no values.
 
         >>> Tensor([1000.0, 1000.0]).logsumexp().item() - 1000 > 0.69
         True
@@ -128,7 +129,7 @@ class ReductionsMixin(TensorBase):
 
     # -- skipping NaN ----------------------------------------------------------------------------------------
     def nansum(self, axis: Axis = None, keepdim: bool = False, **spelling: Any) -> Self:
-        """The sum of all that is not NaN.
+        """The sum of all values that are not NaN.
 
         >>> Tensor([1.0, float("nan"), 2.0]).nansum().item()
         3.0
@@ -137,7 +138,7 @@ class ReductionsMixin(TensorBase):
         return self._with(reductions.nan_sum(self.uop.cast(self._sum_dtype(self.dtype)), axis, keepdim))
 
     def nanmean(self, axis: Axis = None, keepdim: bool = False, **spelling: Any) -> Self:
-        """The mean of all that is not NaN.
+        """The mean of all values that are not NaN.
 
         >>> Tensor([1.0, float("nan"), 2.0]).nanmean().item()
         1.5
@@ -146,7 +147,7 @@ class ReductionsMixin(TensorBase):
 
     # -- extremes --------------------------------------------------------------------------------------------
     def amax(self, dim: Axis = None, keepdim: bool = False, **spelling: Any) -> Self:
-        """The largest value; NaN if there is one. Of equal ones each gets its share of the gradient.
+        """The largest value; NaN if there is one. Equal largest values share the gradient.
 
         >>> Tensor([[1, 5], [7, 2]]).amax(1).tolist()
         [5, 7]
@@ -154,7 +155,7 @@ class ReductionsMixin(TensorBase):
         return computed(self, reductions.largest, "amax", spelling, dim=dim, keepdim=keepdim)
 
     def amin(self, dim: Axis = None, keepdim: bool = False, **spelling: Any) -> Self:
-        """The smallest value; NaN if there is one. Of equal ones each gets its share of the gradient.
+        """The smallest value; NaN if there is one. Equal smallest values share the gradient.
 
         >>> Tensor([[1, 5], [7, 2]]).amin(1).tolist()
         [1, 2]
@@ -162,7 +163,7 @@ class ReductionsMixin(TensorBase):
         return computed(self, reductions.smallest, "amin", spelling, dim=dim, keepdim=keepdim)
 
     def aminmax(self, dim: Axis = None, keepdim: bool = False, **spelling: Any) -> tuple[Self, Self]:
-        """The smallest and the largest.
+        """The smallest and the largest value.
 
         >>> [t.item() for t in Tensor([3, 1, 2]).aminmax()]
         [1, 3]
@@ -171,7 +172,7 @@ class ReductionsMixin(TensorBase):
         return self._with(smallest(self.uop, dim, keepdim)), self._with(largest(self.uop, dim, keepdim))
 
     def argmax(self, axis: int | None = None, keepdim: bool = False, **spelling: Any) -> Self:
-        """The index of the largest value, the first of equals; without an axis, in the flattened tensor.
+        """The index of the largest value, the first of equal ones; without an axis, in the flattened tensor.
 
         >>> Tensor([[1, 5], [7, 2]]).argmax(axis=1).tolist(), Tensor([[1, 5], [7, 2]]).argmax().item()
         ([1, 0], 2)
@@ -179,7 +180,7 @@ class ReductionsMixin(TensorBase):
         return computed(self, partial(reductions.arg_extreme, o.AMAX), "argmax", spelling, axis=axis, keepdim=keepdim)
 
     def argmin(self, axis: int | None = None, keepdim: bool = False, **spelling: Any) -> Self:
-        """The index of the smallest value, the first of equals; without an axis, in the flattened tensor.
+        """The index of the smallest value, the first of equal ones; without an axis, in the flattened tensor.
 
         >>> Tensor([[1, 5], [7, 2]]).argmin(axis=1).tolist()
         [0, 1]
@@ -204,7 +205,7 @@ class ReductionsMixin(TensorBase):
         return computed(self, reductions.all_true, "all", spelling, axis=axis, keepdim=keepdim)
 
     def count_nonzero(self, axis: Axis = None, **spelling: Any) -> Self:
-        """How many values differ from zero.
+        """The number of values that differ from zero.
 
         >>> Tensor([0, 3, 5]).count_nonzero().item()
         2
@@ -213,7 +214,7 @@ class ReductionsMixin(TensorBase):
 
     # -- running ---------------------------------------------------------------------------------------------
     def cumsum(self, axis: int = 0, *, dtype: DType | str | None = None, **spelling: Any) -> Self:
-        """The sum of each value and those before it, in the type of `sum`, or in the one given.
+        """The sum of each value and all before it, in the type of `sum`, or in the given type.
 
         >>> Tensor([1, 2, 3]).cumsum().tolist()
         [1, 3, 6]
@@ -221,7 +222,7 @@ class ReductionsMixin(TensorBase):
         return self._running(o.ADD, "cumsum", axis, dtype, spelling)
 
     def cumprod(self, axis: int = 0, *, dtype: DType | str | None = None, **spelling: Any) -> Self:
-        """The product of each value and those before it, in the type of `sum`, or in the one given.
+        """The product of each value and all before it, in the type of `sum`, or in the given type.
 
         >>> Tensor([1, 2, 3]).cumprod().tolist()
         [1, 2, 6]
@@ -233,7 +234,7 @@ class ReductionsMixin(TensorBase):
         return self._with(reductions.running(op, self.uop, axis, kind or self._sum_dtype(self.dtype)))
 
     def cummax(self, axis: int = 0, **spelling: Any) -> Found:
-        """The largest so far, and its index (of equal ones the latest).
+        """The largest value so far, and its index (of equal values the latest).
 
         >>> [t.tolist() for t in Tensor([1, 3, 2]).cummax()]
         [[1, 3, 3], [0, 1, 1]]
@@ -241,7 +242,7 @@ class ReductionsMixin(TensorBase):
         return self._running_extreme(o.MAX, *arguments("cummax", spelling, axis=axis))
 
     def cummin(self, axis: int = 0, **spelling: Any) -> Found:
-        """The smallest so far, and its index (of equal ones the latest).
+        """The smallest value so far, and its index (of equal values the latest).
 
         >>> [t.tolist() for t in Tensor([3, 1, 2]).cummin()]
         [[3, 1, 1], [0, 1, 1]]
@@ -253,7 +254,8 @@ class ReductionsMixin(TensorBase):
 
     # -- counts and membership -------------------------------------------------------------------------------
     def histc(self, bins: int = 100, min: float = 0, max: float = 0) -> Self:
-        """How many values fall into each of `bins` equal parts from min to max; if both are 0, of the whole range.
+        """The number of values in each of `bins` equal parts of the range from min to max; if both are 0, of the whole
+        range of values.
 
         >>> Tensor([1.0, 2.0, 1.0]).histc(4, 0, 3).tolist()
         [0.0, 2.0, 1.0, 0.0]
@@ -271,7 +273,7 @@ class ReductionsMixin(TensorBase):
         return self._with(statistics.histogram(x, bins, low, high))
 
     def isin(self, test_elements: Any, *, invert: bool = False) -> Self:
-        """Whether each value is among others (or is not, with `invert`).
+        """Whether each value is among others (with `invert`, whether it is not).
 
         >>> Tensor([1, 2, 3]).isin(Tensor([3, 1])).tolist()
         [True, False, True]
@@ -284,7 +286,7 @@ class ReductionsMixin(TensorBase):
 
     # -- areas -----------------------------------------------------------------------------------------------
     def _trapezoids(self, what: str, spelling: dict[str, Any], **own: Any) -> tuple[UOp, int]:
-        """The area under the line between each two adjacent values along an axis, and the axis."""
+        """Compute the area under the line between each two adjacent values along an axis; return it and the axis."""
         x, dx, dim = arguments(what, spelling, **own)
         axis = working_axis(dim, self.ndim, what)
         of_x = x.shape[axis if x.ndim == self.ndim else -1] if x is not None and x.ndim else None
@@ -295,7 +297,7 @@ class ReductionsMixin(TensorBase):
         return statistics.trapezoids(self.uop, positions, dx, axis), axis
 
     def trapezoid(self, x: Self | None = None, *, dx: float = 1.0, dim: int = -1, **spelling: Any) -> Self:
-        """The integral along an axis by straight lines between values, which are dx apart, or at positions x.
+        """The integral along an axis, by straight lines between the values, which are dx apart, or at positions x.
 
         >>> Tensor([1.0, 2.0, 4.0]).trapezoid().item()
         4.5
@@ -306,7 +308,7 @@ class ReductionsMixin(TensorBase):
     trapz = trapezoid
 
     def cumulative_trapezoid(self, x: Self | None = None, *, dx: float = 1.0, dim: int = -1, **spelling: Any) -> Self:
-        """`trapezoid` up to each value but the first.
+        """`trapezoid` up to each value except the first.
 
         >>> Tensor([1.0, 2.0, 4.0]).cumulative_trapezoid().tolist()
         [1.5, 4.5]
@@ -315,7 +317,7 @@ class ReductionsMixin(TensorBase):
         return self._with(running_total(o.ADD, areas, axis, sum_dtype(areas.dtype)), x)
 
     def renorm(self, p: float = REQUIRED, dim: int = REQUIRED, maxnorm: float = REQUIRED, **spelling: Any) -> Self:
-        """Every slice along an axis, scaled to a p-norm of maxnorm where it is above that.
+        """Every slice along an axis, scaled to a p-norm of maxnorm if its norm is larger.
 
         >>> Tensor([[3.0, 4.0], [0.0, 1.0]]).renorm(2, 0, 1.0).numpy().round(4)
         array([[0.6, 0.8],
@@ -335,7 +337,7 @@ class ReductionsMixin(TensorBase):
         return self._with(statistics.covariance(self._variables("cov"), *arguments("cov", correction=correction)))
 
     def corrcoef(self) -> Self:
-        """The correlation of variables (rows): their covariance over both deviations.
+        """The correlation of variables (rows): their covariance divided by both standard deviations.
 
         >>> Tensor([[1.0, 2.0], [2.0, 4.0]]).corrcoef().numpy().round(3).tolist()
         [[1.0, 1.0], [1.0, 1.0]]

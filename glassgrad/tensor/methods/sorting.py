@@ -1,7 +1,8 @@
-"""Order and choice: sort, topk, median, quantile, unique, nonzero. In, out: tensors; indices are int32.
+"""Order and choose elements: sort, topk, median, quantile, unique, nonzero. In, out: tensors; indices are int32.
 
 As in PyTorch, NaN counts as greater than every number and equal values keep their order. How many elements `nonzero`,
-`masked_select` and `unique` find is known only by computing it: they run what they need at once, unless given a `size`.
+`masked_select` and `unique` find is known only after computing it: they compute what they need at once, unless they are
+given a `size`.
 """
 
 from __future__ import annotations
@@ -16,26 +17,27 @@ from glassgrad.tensor.formulas import (arg_extreme, argsort, both, cat, flatten,
                                        minimum, part, ranked, running as running_total, smallest, sort, squeeze, stack,
                                        take, topk, total, true_indices, where)
 from glassgrad.tensor.formulas.statistics import median, mode, quantile, search_sorted
-from glassgrad.tensor.methods import (Found, Self, TensorBase, arguments, broadcast_shape, choice, of_kind,
-                                      plain_number, resolve_axis, share)
+from glassgrad.tensor.methods import (Found, Self, TensorBase, arguments, broadcast_shape, choice, fraction, of_kind,
+                                      plain_number, resolve_axis)
 
 
 class SortingMixin(TensorBase):
-    """Order and choice."""
+    """Methods that order and choose elements."""
     __slots__ = ()
 
     def _row(self, dim: int, what: str) -> tuple[UOp, int]:
-        """This tensor, and an axis of it; a single number is a row of one."""
+        """Return this tensor's node and one of its axes; a single number counts as a row of one."""
         axis = resolve_axis(dim, self.ndim, what)
         return (self.uop, axis) if self.ndim else (self.uop.reshape((1,)), 0)
 
     def _found(self, nodes: Iterable[UOp], axis: int, keepdim: bool) -> Found:
-        """Values and their indices, without the reduced axis; with `keepdim` it stays, unless this is a scalar."""
+        """Return values and their indices without the reduced axis; with `keepdim` it stays, unless this tensor is a
+        scalar."""
         return Found(*(self._with(node if keepdim and self.ndim else squeeze(node, axis)) for node in nodes))
 
     # -- order -----------------------------------------------------------------------------------------------
     def argsort(self, dim: int = -1, descending: bool = False, stable: bool = True, **spelling: Any) -> Self:
-        """The indices that put an axis in order; equal values keep theirs, whatever `stable` says.
+        """The indices that sort an axis; equal values keep their order, whatever `stable` says.
 
         >>> Tensor([3, 1, 2]).argsort().tolist(), Tensor([3, 1, 2]).argsort(descending=True).tolist()
         ([1, 2, 0], [0, 2, 1])
@@ -44,7 +46,7 @@ class SortingMixin(TensorBase):
         return self._with(argsort(self.uop, resolve_axis(dim, self.ndim, "argsort"), descending))
 
     def sort(self, dim: int = -1, descending: bool = False, stable: bool = True, **spelling: Any) -> Found:
-        """An axis in order, and the indices its values came from; equal values keep theirs, whatever `stable` says.
+        """An axis sorted, and the indices its values came from; equal values keep their order, whatever `stable` says.
 
         >>> [t.tolist() for t in Tensor([3, 1, 2]).sort()]
         [[1, 2, 3], [1, 2, 0]]
@@ -53,7 +55,7 @@ class SortingMixin(TensorBase):
         return Found(*map(self._with, sort(self.uop, resolve_axis(dim, self.ndim, "sort"), descending)))
 
     def msort(self) -> Self:
-        """The first axis in order.
+        """The first axis sorted.
 
         >>> Tensor([[2, 1], [1, 2]]).msort().tolist()
         [[1, 1], [2, 2]]
@@ -90,8 +92,8 @@ class SortingMixin(TensorBase):
 
     # -- extremes --------------------------------------------------------------------------------------------
     def max(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None, **spelling: Any) -> Any:
-        """The largest value; NaN if there is one. With PyTorch's keyword `dim` also its index, as in PyTorch; with
-        another tensor, the larger of each pair.
+        """The largest value; NaN if there is one. With PyTorch's keyword `dim` it returns the index too, as in PyTorch;
+        with another tensor, the larger of each pair.
 
         >>> x = Tensor([[1, 5], [7, 2]])
         >>> x.max(axis=1).tolist(), x.max(dim=1).indices.tolist(), x.max(Tensor(4)).tolist()
@@ -100,8 +102,8 @@ class SortingMixin(TensorBase):
         return self._extreme("max", o.AMAX, axis, keepdim, dim, spelling)
 
     def min(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None, **spelling: Any) -> Any:
-        """The smallest value; NaN if there is one. With PyTorch's keyword `dim` also its index, as in PyTorch; with
-        another tensor, the smaller of each pair.
+        """The smallest value; NaN if there is one. With PyTorch's keyword `dim` it returns the index too, as in
+        PyTorch; with another tensor, the smaller of each pair.
 
         >>> x = Tensor([[1, 5], [7, 2]])
         >>> x.min(axis=1).tolist(), x.min(dim=1).indices.tolist(), x.min(Tensor(4)).tolist()
@@ -116,12 +118,12 @@ class SortingMixin(TensorBase):
         if dim is None:
             return self._with((largest if op is o.AMAX else smallest)(self.uop, axis, keepdim))
         x, at = self._row(dim, f"arg{what}")
-        index = arg_extreme(op, x, at, True)     # the gradient goes to it, and to no equal value
+        index = arg_extreme(op, x, at, True)     # the gradient goes to this element, and to no equal one
         return self._found((gather_known(x, at, index), index), at, keepdim)
 
     # -- middles ---------------------------------------------------------------------------------------------
     def median(self, dim: int | None = None, keepdim: bool = False, **spelling: Any) -> Any:
-        """The lower of the middle values; along an axis also its index. NaN if there is one.
+        """The lower of the middle values; along an axis also its index. NaN if there is a NaN.
 
         >>> Tensor([4.0, 1.0, 3.0, 2.0]).median().item()
         2.0
@@ -160,8 +162,8 @@ class SortingMixin(TensorBase):
 
     def quantile(self, q: Any, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear",
                  **spelling: Any) -> Self:
-        """The values below which a share q of an axis lies (q may be several shares: a new first axis). Between two
-        values: "linear", "lower", "higher", "midpoint" or "nearest". NaN if there is one.
+        """The value below which a share q of an axis lies (for several shares, with a new first axis). Between two
+        values: "linear", "lower", "higher", "midpoint" or "nearest". NaN if there is a NaN.
 
         >>> Tensor([1.0, 2.0, 3.0, 4.0]).quantile(0.5).item()
         2.5
@@ -184,7 +186,7 @@ class SortingMixin(TensorBase):
                among=("linear", "lower", "higher", "midpoint", "nearest"))
         for value in q if isinstance(q, (list, tuple)) else (q,):
             if isinstance(value, (int, float)):
-                share("quantile", "quantile needs shares", "write 0.5 for half", q=value)
+                fraction("quantile", "quantile needs shares", "write 0.5 for half", q=value)
         if self.dtype.kind != "f":
             raise InputError("quantile needs floats", given=f"{self.dtype.name} values", expected="a float tensor",
                              fix="cast first: x.float()")
@@ -197,14 +199,15 @@ class SortingMixin(TensorBase):
 
     # -- finding ---------------------------------------------------------------------------------------------
     def _true_indices(self, mask: UOp, size: int | None, what: str) -> UOp:
-        """The indices where a mask is true, counted row by row; how many there are is computed, unless it is given."""
+        """Return the indices where a mask is true, counted row by row; how many there are is computed, unless it is
+        given."""
         if size is None:
             size = int(running.number_in(total(mask.cast(dtypes.int32)), self.device)) if mask.elements else 0
         return true_indices(mask, of_kind("int", what, size=size))
 
     def nonzero(self, size: int | None = None, fill_value: int = 0, as_tuple: bool = False) -> Any:
-        """The indices of all values that are not zero, one row each; with `size`, exactly that many rows, the missing
-        ones `fill_value`, and nothing is computed yet.
+        """The indices of all values that are not zero, one row each; with `size`, exactly that many rows, padded with
+        `fill_value`, and nothing is computed yet.
 
         >>> Tensor([[0, 5], [7, 0]]).nonzero().tolist()
         [[0, 1], [1, 0]]
@@ -230,8 +233,8 @@ class SortingMixin(TensorBase):
         return self.nonzero()  # type: ignore[no-any-return]
 
     def masked_select(self, mask: Self, size: int | None = None, fill_value: Any = 0) -> Self:
-        """The elements where a mask is true, as a vector; with `size`, exactly that many, the missing ones
-        `fill_value`, and nothing is computed yet.
+        """The elements where a mask is true, as a vector; with `size`, exactly that many, padded with `fill_value`, and
+        nothing is computed yet.
 
         >>> Tensor([1, 2, 3]).masked_select(Tensor([True, False, True])).tolist()
         [1, 3]
@@ -246,11 +249,11 @@ class SortingMixin(TensorBase):
         return self._with(found if size is None else where(chosen < 0, fill_value, found), mask)
 
     def _stored(self, node: UOp) -> UOp:
-        """A node, computed now."""
+        """Compute a node now; return its value."""
         return running.realize([node], self.device)[0]
 
     def unique(self, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:
-        """The different values in order; with `return_inverse` also where each element is found among them, with
+        """The different values, sorted; with `return_inverse` also the index of each element's value among them, with
         `return_counts` also how often each occurs.
 
         >>> [t.tolist() for t in Tensor([3, 1, 3]).unique(return_counts=True)]
@@ -261,8 +264,8 @@ class SortingMixin(TensorBase):
         return self._runs(values, order, return_inverse, return_counts)
 
     def unique_consecutive(self, return_inverse: bool = False, return_counts: bool = False) -> Any:
-        """The values without those equal to the one before; with `return_inverse` also where each element went, with
-        `return_counts` also how many became one.
+        """The values without those equal to the one before; with `return_inverse` also the index of each element's
+        value in the result, with `return_counts` also how many equal values became one.
 
         >>> Tensor([1, 1, 2, 1]).unique_consecutive().tolist()
         [1, 2, 1]
@@ -271,8 +274,8 @@ class SortingMixin(TensorBase):
         return self._runs(flatten(self.uop), None, return_inverse, return_counts)
 
     def _runs(self, x: UOp, order: UOp | None, with_inverse: bool, with_counts: bool) -> Any:
-        """The value of each run of equal ones in a vector, which may be this tensor's elements in another order; to
-        which run each element belongs; how long each is."""
+        """Return the value of each run of equal values in a vector, which may be this tensor's elements in another
+        order; the run that each element belongs to; and the length of each run."""
         count = x.shape[0]
         first = full((min(count, 1),), True, dtypes.bool)
         changes = self._stored(cat([first, part(x, 0, 1, count).ne(part(x, 0, 0, count - 1))]) if count > 1 else first)
@@ -308,8 +311,8 @@ class SortingMixin(TensorBase):
         return self._with(UOp(o.SCATTER, value.dtype, (base, x, value), Scatter("add")), weights)
 
     def searchsorted(self, values: Any, right: bool = False) -> Self:
-        """Where each value would go into this vector, which is in order: before equal ones, or after (`right`). With
-        more axes, each row of values looks into its own row.
+        """Where each value would be inserted into this sorted vector: before equal values, or after them (`right`).
+        With more axes, each row of values is compared with its own row.
 
         >>> Tensor([1, 3, 5]).searchsorted(Tensor([3, 4])).tolist(), Tensor([1, 3]).searchsorted(3, right=True).item()
         ([1, 2], 2)
@@ -319,8 +322,8 @@ class SortingMixin(TensorBase):
         return self._with(self._search(self.uop, wanted.uop, right), wanted)
 
     def bucketize(self, boundaries: Self, *, right: bool = False) -> Self:
-        """Between which boundaries, which are in order, each value lies: the number of those below it (with `right`
-        also those equal to it).
+        """The index of the interval between sorted boundaries in which each value lies: the number of boundaries below
+        it (with `right` also those equal to it).
 
         >>> Tensor([0, 3, 5]).bucketize(Tensor([1, 3])).tolist()
         [0, 1, 2]

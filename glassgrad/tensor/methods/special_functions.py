@@ -1,6 +1,6 @@
-"""Angles, hyperbolas, special functions, divisors, running logarithms. In, out: tensors.
+"""Define angles, hyperbolic functions, special functions, divisors, running logarithms. In, out: tensors.
 
-Most are one line here; how they are computed, and their derivatives, is in formulas/: elementary, special_functions.
+Most are one line here; their formulas and derivatives are in formulas/: elementary, special_functions.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class SpecialFunctionsMixin(TensorBase):
         return self._combined(lambda x, y: special.hypot(*both(x, y)), other)
 
     def heaviside(self, values: Any) -> Self:
-        """0 below 0, 1 above, and `values` at 0.
+        """0 below 0, 1 above 0, and `values` at 0.
 
         >>> Tensor([-1.0, 0.0, 2.0]).heaviside(Tensor([0.5])).tolist()
         [0.0, 0.5, 1.0]
@@ -98,7 +98,7 @@ class SpecialFunctionsMixin(TensorBase):
         return self._combined(lambda x, at_zero: where(equal(x, 0), at_zero, above), values)
 
     def signbit(self) -> Self:
-        """Whether the sign is a minus; of -0.0 too.
+        """Whether the sign bit is set, also for -0.0.
 
         >>> Tensor([-0.0, 1.0]).signbit().tolist()
         [True, False]
@@ -122,7 +122,8 @@ class SpecialFunctionsMixin(TensorBase):
         return self._with(equal(self.uop, -math.inf))
 
     def nan_to_num(self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Self:
-        """NaN and the infinities replaced: by 0 and the greatest and least numbers, unless others are given.
+        """NaN and the infinities replaced: by 0 and by the greatest and least numbers of the type, unless others are
+        given.
 
         >>> Tensor([float("nan"), 1.0]).nan_to_num().tolist()
         [0.0, 1.0]
@@ -157,7 +158,7 @@ class SpecialFunctionsMixin(TensorBase):
 
     # -- comparing -------------------------------------------------------------------------------------------
     def equal(self, other: Self) -> bool:
-        """Whether shape and all values are the same (reads them).
+        """Whether the shapes and all values are the same (reads the values).
 
         >>> Tensor([1, 2]).equal(Tensor([1, 2]))
         True
@@ -211,7 +212,7 @@ class SpecialFunctionsMixin(TensorBase):
                         tensor1=tensor1, tensor2=tensor2, value=value)
 
     def fmax(self, other: Any) -> Self:
-        """The larger of each pair; where one is NaN, the other.
+        """The larger of each pair; if one is NaN, the other.
 
         >>> Tensor([1.0, float("nan")]).fmax(0).tolist()
         [1.0, 0.0]
@@ -219,7 +220,7 @@ class SpecialFunctionsMixin(TensorBase):
         return self._combined(lambda x, y: special.skipping_nan(arithmetic.maximum, *both(x, y)), other)
 
     def fmin(self, other: Any) -> Self:
-        """The smaller of each pair; where one is NaN, the other.
+        """The smaller of each pair; if one is NaN, the other.
 
         >>> Tensor([1.0, float("nan")]).fmin(3).tolist()
         [1.0, 3.0]
@@ -227,7 +228,7 @@ class SpecialFunctionsMixin(TensorBase):
         return self._combined(lambda x, y: special.skipping_nan(arithmetic.minimum, *both(x, y)), other)
 
     def float_power(self, exponent: Any) -> Self:
-        """x to a power, computed in float64.
+        """Each value to a power, computed in float64.
 
         >>> Tensor([2]).float_power(3).tolist()
         [8.0]
@@ -245,7 +246,7 @@ class SpecialFunctionsMixin(TensorBase):
 
     # -- integers --------------------------------------------------------------------------------------------
     def gcd(self, other: Any) -> Self:
-        """The greatest common divisor of integers, by Stein: enough steps for the widest numbers of the type.
+        """The greatest common divisor of integers.
 
         >>> Tensor([12, 7]).gcd(18).tolist()
         [6, 1]
@@ -264,7 +265,7 @@ class SpecialFunctionsMixin(TensorBase):
         return self._with(arithmetic.absolute(mul(shared, y)), other)
 
     def _integers(self, what: str, other: Any) -> Any:
-        """This and another operand as integers of one type and shape."""
+        """Return this and another operand as integers of one type and shape."""
         x, y = broadcast(self.uop, self._operand(other))
         if x.dtype.kind not in "iu":
             raise DTypeError(f"{what} is of integers", given=f"{x.dtype.name} values", expected="integer tensors",

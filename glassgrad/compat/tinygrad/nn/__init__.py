@@ -1,5 +1,4 @@
-"""tinygrad.nn: glassgrad's layers, which make tensors of tinygrad's class. Below it: optim, state,
-datasets."""
+"""Provide tinygrad.nn: glassgrad's layers, which make tensors of tinygrad's class. Below it: optim, state, datasets."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ ADAPTER = Adapter(Tensor, __name__, synonyms=SYNONYMS)
 
 
 def __getattr__(name: str) -> Any:
-    """A layer of glassgrad's, as a subclass that makes tensors of tinygrad's class."""
+    """Return a layer of glassgrad's, as a subclass that makes tensors of tinygrad's class."""
     if name in ("optim", "state", "datasets"):
         return import_module(f"glassgrad.compat.tinygrad.nn.{name}")
     return ADAPTER.named(name)

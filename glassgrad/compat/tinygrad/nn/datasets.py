@@ -1,4 +1,4 @@
-"""tinygrad.nn.datasets: glassgrad's data sets as tensors of tinygrad's class."""
+"""Provide tinygrad.nn.datasets: glassgrad's data sets as tensors of tinygrad's class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""tinygrad.nn.optim: glassgrad's optimizers, which warn once about a step outside training; tinygrad's Muon."""
+"""Provide tinygrad.nn.optim: glassgrad's optimizers, which warn once about a step outside training; and tinygrad's
+Muon.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ NOTICE = ("glassgrad: optimizer.step() outside training: dropout and batch norm 
 
 
 class StepNotice:
-    """Says once, on standard error, that a step is taken while dropout and batch norm are in evaluation mode."""
+    """Prints once, on standard error, that a step is taken while dropout and batch norm are in evaluation mode."""
     said = False
 
     def schedule_step(self, *args: Any, **kwargs: Any) -> Any:
-        """The step as a graph that is not computed yet."""
+        """Return the step as a graph that is not computed yet."""
         if not Tensor.training and not StepNotice.said:
             StepNotice.said = True
             print(NOTICE, file=sys.stderr)
@@ -35,7 +37,7 @@ class StepNotice:
 
 
 class UnscaledMuon(glassgrad.nn.optim.Muon):
-    """Muon as tinygrad has it: the iteration in float32, a scale of 1, and vectors are columns."""
+    """Muon as in tinygrad: the iteration in float32, a scale of 1, and vectors count as columns."""
 
     def __init__(self, params: Any, lr: Any = 0.001, momentum: float = 0.95, weight_decay: float = 0.1,
                  ns_steps: int = 5, ns_coefficients: Any = (3.4445, -4.775, 2.0315), nesterov: bool = True,
@@ -49,7 +51,7 @@ def _adapted(base: type) -> type:
 
 
 def __getattr__(name: str) -> Any:
-    """An optimizer of glassgrad's, as a subclass that gives the notice."""
+    """Return an optimizer of glassgrad's, as a subclass that prints the notice."""
     found = UnscaledMuon if name == "Muon" else getattr(glassgrad.nn.optim, name)
     is_optimizer = isinstance(found, type) and issubclass(found, Optimizer) and found is not Optimizer
     return _adapted(found) if is_optimizer else found

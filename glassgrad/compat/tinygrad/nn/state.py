@@ -1,4 +1,6 @@
-"""tinygrad.nn.state: model files and state dictionaries as tinygrad loads them. In: files, models. Out: its tensors."""
+"""Provide tinygrad.nn.state: model files and state dictionaries as tinygrad loads them. In: files, models. Out: its
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def tar_extract(t: Any) -> dict[str, TinygradTensor]:
 
 
 def __getattr__(name: str) -> Any:
-    """glassgrad's name; functions that read files return tensors of tinygrad's class."""
+    """Return glassgrad's name; functions that read files return tensors of tinygrad's class."""
     found = getattr(glassgrad.nn.state, name)
     return ADAPTER.function(found) if name in _READERS else found
 

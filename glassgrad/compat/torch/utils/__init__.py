@@ -1,4 +1,4 @@
-"""torch.utils. In: what scripts import from it. Out: data loading, and gradient checkpointing."""
+"""Provide torch.utils. In: what scripts import from it. Out: data loading, and gradient checkpointing."""
 
 from __future__ import annotations
 

@@ -4,14 +4,14 @@
     pipe      carries the pickle without those bytes, where they are in the block and, of a new block, the descriptor
     parent    unpickles: each array is copied out of the block, into the memory of the tensor that is made of it
 
-Each worker has a ring of blocks, as many as it may be batches ahead, and uses them in turn. It is asked for a batch
-only when the last batch in the same block was copied out: no message says that a block is free, and nothing that the
-user keeps is overwritten. A block that is too small is replaced by a larger one.
+Each worker has a ring of blocks, as many as the number of batches it may be ahead, and uses them in turn. A batch is
+requested from it only when the last batch in the same block was copied out. So no message has to say that a block is
+free, and nothing that the user keeps is overwritten. A block that is too small is replaced by a larger one.
 
-Blocks come from `memfd_create`. They have no name, so nothing is left behind however the processes end, and they need
-no /dev/shm, which is small in containers. (`multiprocessing.shared_memory` has names, and one more process that removes
-them.) Where there is no `memfd_create`, which only Linux has, all bytes go through the pipe; where it fails, a warning
-says so.
+Blocks come from `memfd_create`. They have no name, so nothing is left behind however the processes end, and they do not
+need /dev/shm, which is small in containers. (`multiprocessing.shared_memory` has names, and one more process that
+removes them.) On systems other than Linux, which lack `memfd_create`, all bytes go through the pipe; so they do where
+it fails, with a warning.
 
 Copies of each byte of an example: into the batch (`np.stack`) and from there into the block, both in the worker; in the
 parent from the block into the tensor or, for a GPU, into the pinned memory from which the GPU copies.
@@ -43,12 +43,13 @@ ALIGNMENT = 64                  # bytes
 
 
 class HostValues(NamedTuple):
-    """A tensor's values in host memory: an array, or a list of numbers. The parent receives a tensor in its place."""
+    """A tensor's values in host memory: an array, or a list of numbers. The parent process receives a tensor
+    instead."""
     values: Any
     dtype: DType | None = None
 
     def tensor(self) -> Tensor:
-        """A tensor of these values, in memory of its own."""
+        """Return a tensor of these values, in memory of its own."""
         if isinstance(self.values, list):
             return tensor(self.values, dtype=self.dtype)
         return TorchTensor._made_of(self.values, dtype=self.dtype, requires_grad=False)
@@ -61,7 +62,7 @@ class SentBatch(NamedTuple):
     new_block: int                      # the size of a new block, whose descriptor follows; 0: there is none
 
 
-# -- descriptors: `send_handle` of Python 3.14 waits for an answer in the pipe, where a worker's next lists arrive -----
+# -- descriptors (`send_handle` of Python 3.14 waits for an answer in the pipe, where a worker's next lists arrive) ----
 def send_descriptor(pipe: Connection, descriptor: int) -> None:
     """Send a copy of a file's descriptor to the process at the other end."""
     with socket.fromfd(pipe.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
@@ -87,7 +88,8 @@ class BatchSender:
         self.shares_memory = hasattr(os, "memfd_create")
 
     def send(self, batch: Any) -> None:
-        """Send a batch. The parent has received all before it but as many as there are blocks, less one."""
+        """Send a batch. The parent must have received all earlier batches except as many as there are blocks,
+        less one."""
         text, large = _pickled(batch, self.shares_memory)
         parts = list(_laid_out(buffer.nbytes for buffer in large))
         needed, descriptor = parts[-1][1] if parts else 0, None
@@ -109,10 +111,10 @@ class BatchSender:
         self.turn = (self.turn + 1) % len(self.blocks)
 
     def _replace_block(self, size: int) -> int:
-        """Make a new block where the next batch goes; return its descriptor."""
+        """Make a new block for the next batch; return its descriptor."""
         descriptor = os.memfd_create("DataLoader")
         try:
-            os.posix_fallocate(descriptor, 0, size)     # memory that is short is an error here, not a signal later
+            os.posix_fallocate(descriptor, 0, size)     # if memory is short, raises here instead of a signal later
             self.blocks[self.turn] = mmap.mmap(descriptor, size)
         except OSError:
             os.close(descriptor)
@@ -121,7 +123,7 @@ class BatchSender:
 
 
 def _laid_out(sizes: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Where each of some arrays begins and ends, one after another, aligned."""
+    """Return where each of some arrays begins and ends, one after another, aligned."""
     begin = 0
     for size in sizes:
         yield begin, begin + size
@@ -136,7 +138,8 @@ class _LargeBuffers:
         self.described: pickle.PickleBuffer | None = None
 
     def stays_in_pickle(self, buffer: pickle.PickleBuffer) -> bool:
-        """Called with each buffer. Other objects' buffers stay: they might not copy what they are rebuilt from."""
+        """Decide for each buffer whether it stays in the pickle. Buffers of objects that are not arrays do, because
+        what is rebuilt from them might not copy them."""
         if buffer is not self.described or buffer.raw().nbytes < self.smallest:
             return True
         self.found.append(buffer.raw())
@@ -151,7 +154,7 @@ class _BatchPickler(ForkingPickler):
         self.large = large
 
     def reducer_override(self, value: Any) -> Any:
-        """The function and arguments that rebuild a value."""
+        """Return the function and arguments that rebuild a value."""
         if isinstance(value, Tensor):
             value = HostValues(value.detach().numpy(), value.dtype)
         if isinstance(value, HostValues):
@@ -167,12 +170,12 @@ class _BatchPickler(ForkingPickler):
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is an array of bytes that can be copied."""
+    """Return whether a value is an array of bytes that can be copied."""
     return type(value) is np.ndarray and not value.dtype.hasobject and value.dtype.itemsize > 0
 
 
 def _pickled(batch: Any, shares_memory: bool) -> tuple[bytes, list[memoryview]]:
-    """A batch as a pickle, and the bytes that are not in it."""
+    """Return a batch as a pickle, and the bytes that are not in it."""
     file, large = io.BytesIO(), _LargeBuffers(SMALLEST_SHARED if shares_memory else math.inf)
     _BatchPickler(file, large).dump(batch)
     return file.getvalue(), large.found
@@ -180,14 +183,14 @@ def _pickled(batch: Any, shares_memory: bool) -> tuple[bytes, list[memoryview]]:
 
 # -- in the parent -----------------------------------------------------------------------------------------------------
 class ReceivedBlocks:
-    """The blocks of a `BatchSender` in the parent, which makes batches of what it sends."""
+    """The blocks of a `BatchSender` in the parent process, which makes batches of what it sends."""
 
     def __init__(self, blocks: int):
         self.turn = 0
         self.blocks: list[mmap.mmap | bytes] = [b""] * blocks
 
     def batch(self, sent: SentBatch, descriptor: int | None) -> Any:
-        """The batch; its block may be overwritten afterwards."""
+        """Return the batch; its block may be overwritten afterwards."""
         if descriptor is not None:
             self.blocks[self.turn] = mmap.mmap(descriptor, sent.new_block, access=mmap.ACCESS_READ)
             os.close(descriptor)

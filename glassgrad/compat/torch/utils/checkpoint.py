@@ -1,4 +1,5 @@
-"""torch.utils.checkpoint. In: a function of tensors. Out: its value; backward recomputes intermediate values."""
+"""Provide torch.utils.checkpoint. In: a function of tensors. Out: its value; backward recomputes intermediate values.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""torch.utils.data: data sets, samplers, DataLoader. In: examples by index. Out: batches of tensors.
+"""Provide torch.utils.data: data sets, samplers, DataLoader. In: examples by index. Out: batches of tensors.
 
-A batch of a `TensorDataset`, an array or a tensor is gathered by one index, and so is a `Subset` of one. Other data
-sets give one example at a time; with `num_workers` other processes collect them (`workers.py`), ahead of their use, and
-send them through shared memory (`batch_transport.py`). An `IterableDataset` is read by the process itself.
-`pin_memory` and `persistent_workers` are taken and change nothing: every copy to a GPU goes through pinned memory and
-runs beside kernels, asked for or not, and workers start anew for each epoch.
+A batch of a `TensorDataset`, an array or a tensor is gathered by one index, and so is a batch of a `Subset` of one.
+Other data sets return one example at a time; with `num_workers`, other processes collect them (`workers.py`) before
+they are needed, and send them through shared memory (`batch_transport.py`). An `IterableDataset` is read by the process
+itself. `pin_memory` and `persistent_workers` are accepted and have no effect: every copy to a GPU goes through pinned
+memory and runs beside kernels in any case, and workers start anew for each epoch.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Subset(Dataset):
 
 
 def random_split(dataset: Any, lengths: Sequence[float], generator: Generator | None = None) -> list[Subset]:
-    """The examples, in random order, in parts of these lengths or of these fractions.
+    """The examples in random order, split into parts of these lengths or fractions.
 
     >>> [len(part) for part in random_split(range(10), [0.75, 0.25])]
     [8, 2]
@@ -126,7 +126,7 @@ def random_split(dataset: Any, lengths: Sequence[float], generator: Generator | 
 
 
 def _shuffled(n: int, generator: Generator | None) -> list[int]:
-    """The numbers below n in random order."""
+    """Return the numbers below n in random order."""
     found: list[int] = randperm(n, generator=generator).tolist()
     return found
 
@@ -197,7 +197,7 @@ class BatchSampler(Sampler):
 
 # -- batches -----------------------------------------------------------------------------------------------------------
 def _in_batches(items: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
-    """Lists of `size` items; the last one may be shorter, or is dropped."""
+    """Yield lists of `size` items; the last one may be shorter, or is dropped."""
     left = iter(items)
     while batch := list(islice(left, size)):
         if len(batch) == size or not drop_last:
@@ -215,7 +215,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 
 def _collated(batch: Sequence[Any]) -> Any:
-    """Examples as a batch, with arrays and numbers as `HostValues`, which need no device."""
+    """Return examples as a batch, with arrays and numbers as `HostValues`, which need no device."""
     first = batch[0]
     if isinstance(first, Tensor):
         return Tensor.stack(*batch)
@@ -244,12 +244,13 @@ def _same_for_all(batch: Sequence[Any], measure: Callable[[Any], Any], what: str
 
 
 def _collect(dataset: Any, collate: Callable[[list[Any]], Any] | None, indices: Sequence[Any]) -> Any:
-    """A collated batch, as a worker process sends it: with `HostValues` for tensors."""
+    """Return a collated batch, as a worker process sends it: with `HostValues` for tensors."""
     return (collate or _collated)([dataset[index] for index in indices])
 
 
 def _gathering(dataset: Any) -> Callable[[Sequence[Any]], Any] | None:
-    """A function that takes a whole batch from a data set by one index; None where only single examples can be had."""
+    """Return a function that takes a whole batch from a data set by one index; None if the set only has single
+    examples."""
     if type(dataset) is TensorDataset:
         parts = [_rows(t) for t in dataset.tensors]
         return lambda indices: [rows(indices) for rows in parts]
@@ -261,7 +262,8 @@ def _gathering(dataset: Any) -> Callable[[Sequence[Any]], Any] | None:
 
 
 def _rows(values: Any) -> Callable[[Sequence[Any]], Tensor]:
-    """A function that gathers rows of a tensor or an array: by NumPy if they are on the host and keep their type."""
+    """Return a function that gathers rows of a tensor or an array: by NumPy if they are on the host and keep their
+    type."""
     on_device = isinstance(values, Tensor) and values.device != "CPU"
     held = values.detach() if isinstance(values, Tensor) else TorchTensor._made_of(values[:0])
     array = None if on_device else held.numpy() if isinstance(values, Tensor) else values

@@ -35,7 +35,7 @@ class WorkerError(GlassgradError, RuntimeError):
 
 
 class WorkerOptions(NamedTuple):
-    """How many workers, and what `DataLoader` was told about them."""
+    """The number of workers, and other options of `DataLoader`."""
     workers: int
     prefetch: int
     timeout: float              # seconds to wait for a batch; 0: for ever
@@ -45,12 +45,12 @@ class WorkerOptions(NamedTuple):
 
 
 class _Failure(NamedTuple):
-    """An exception in a worker: its class where that can be pickled, and its traceback as text."""
+    """An exception in a worker: its class if that can be pickled, and its traceback as text."""
     kind: type[BaseException]
     text: str
 
     def error(self, worker: int) -> BaseException:
-        """The exception to raise here: of the same class, if that can be constructed from a message."""
+        """Return the exception to raise here: of the same class, if that can be constructed from a message."""
         message = f"in DataLoader worker {worker}, whose traceback was:\n\n{self.text}"
         try:
             return self.kind(message)
@@ -119,7 +119,7 @@ class _Worker:
         theirs.close()
 
     def take(self) -> Any:
-        """The next batch of this worker."""
+        """Return the next batch of this worker."""
         ready = wait([self.pipe, self.process.sentinel], self.options.timeout or None)
         if not ready:
             raise WorkerError("a batch took too long", given=f"nothing from worker {self.number} after "
@@ -142,7 +142,7 @@ class _Worker:
 
 
 def batches_from_workers(collect: Collect, batches: Iterable[Sequence[Any]], options: WorkerOptions) -> Iterator[Any]:
-    """The results of `collect` for each list of indices, computed by worker processes, in order."""
+    """Yield the results of `collect` for each list of indices, computed by worker processes, in order."""
     workers: list[_Worker] = []
     waiting: deque[_Worker] = deque()                   # in the order of their batches
     lists = iter(batches)

@@ -1,6 +1,8 @@
-"""Adam, AdamW, Adamax, NAdam, RAdam and LAMB: step sizes from the history of gradients. In, out: see `optimizer`.
+"""Define Adam, AdamW, Adamax, NAdam, RAdam and LAMB: step sizes from the history of gradients. In, out: see
+`optimizer`.
 
-1 - beta^t is computed as -expm1(t ln beta): in float32 the subtraction would lose four digits at the first steps.
+1 - beta^t is computed as -expm1(t ln beta), because in float32 the subtraction would lose four digits at the first
+steps.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from glassgrad.tensor.tensor import Tensor
 Betas = tuple[float, float]
 
 
-# functions of the pair of betas in the formulas, computed in float64 before rounding to float32
+# functions of the two betas that the formulas use, computed in float64 and rounded to float32
 def _beta1(betas: Betas) -> float: return betas[0]
 def _beta2(betas: Betas) -> float: return betas[1]
 def _rest1(betas: Betas) -> float: return 1 - betas[0]
@@ -28,7 +30,7 @@ def _longest(betas: Betas) -> float: return 2 / (1 - betas[1]) - 1
 
 
 def _pair(b1: Any, b2: float, betas: Betas | None) -> Betas:
-    """Both betas, from b1 and b2 as tinygrad names them, or from a pair as PyTorch does."""
+    """Return both betas, from b1 and b2 as in tinygrad, or from a pair as in PyTorch."""
     if isinstance(b1, (tuple, list)) and b2 not in (0.999, 0.0):       # PyTorch's order: after the pair comes eps
         raise InputError("betas came as a pair, and something more behind it", given=f"{tuple(b1)}, {b2}",
                          expected="the other settings by name", fix=f"write eps={b2}")
@@ -41,7 +43,7 @@ def _pair(b1: Any, b2: float, betas: Betas | None) -> Betas:
 
 
 class _Moments(Optimizer):
-    """Running means of the gradient (m) and of its square (v), corrected for having started at 0."""
+    """Running means of the gradient (m) and of its square (v), corrected for starting at 0."""
     keeps = {"t": "step", "m": "exp_avg", "v": "exp_avg_sq"}
 
     def check(self, group: Group) -> None:
@@ -50,7 +52,7 @@ class _Moments(Optimizer):
 
     @property
     def b1_t(self) -> Tensor:
-        """beta1^t of the first parameter: a tensor of one element, as tinygrad keeps it.
+        """beta1^t of the first parameter, as a tensor of one element (tinygrad's name).
 
         >>> Adam([Tensor([1.0])]).b1_t.tolist()
         [1.0]
@@ -59,7 +61,7 @@ class _Moments(Optimizer):
 
     @property
     def b2_t(self) -> Tensor:
-        """beta2^t of the first parameter, as `b1_t`."""
+        """beta2^t of the first parameter, like `b1_t`."""
         return self._power(_log2)
 
     def _power(self, logarithm: Callable[[Betas], float]) -> Tensor:
@@ -67,7 +69,7 @@ class _Moments(Optimizer):
         return (self.kept("t", group.indices[0], group) * group.number("betas", logarithm)).exp().reshape(1)
 
     def moments(self, i: int, gradient: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """m and v after this gradient, and the corrections 1 - beta1^t and 1 - beta2^t."""
+        """Return m and v after this gradient, and the corrections 1 - beta1^t and 1 - beta2^t."""
         t, m, v = self.counted(i, group), self.kept("m", i, group), self.kept("v", i, group)
         number = lambda of: group.number("betas", of)
         m.assign((m * number(_beta1) + gradient * number(_rest1)).cast(m.dtype))
@@ -153,8 +155,8 @@ class Adamax(_Moments):
 
 
 class NAdam(_Moments):
-    """Adam, Nesterov's way: p -= lr ((1 - c) g / (1 - C) + c' m / (1 - C c')) / (sqrt(v') + eps), where c = b1 (1 -
-    0.96^(t momentum_decay) / 2), c' is that of the next step, and C the product of all c so far (Dozat, 2016).
+    """Adam with Nesterov momentum: p -= lr ((1 - c) g / (1 - C) + c' m / (1 - C c')) / (sqrt(v') + eps), where c = b1
+    (1 - 0.96^(t momentum_decay) / 2), c' is the c of the next step, and C the product of all c so far (Dozat, 2016).
 
     >>> x = Tensor([1.0, 2.0])
     >>> optimizer = NAdam([x], lr=0.5)
@@ -186,9 +188,9 @@ class NAdam(_Moments):
 
 
 class RAdam(_Moments):
-    """Adam that divides only by a reliable v: p -= lr m' r / (sqrt(v') + eps) where rho > 5, else p -= lr m'. rho
-    = R - 2 t b2^t / (1 - b2^t) says how many gradients v is the mean of, R = 2 / (1 - b2) - 1 how many it will be, and
-    r^2 = (rho - 4) (rho - 2) R / ((R - 4) (R - 2) rho) (Liu et al., 2019).
+    """Adam that divides by v only when v is reliable: p -= lr m' r / (sqrt(v') + eps) where rho > 5, else p -= lr m'.
+    rho = R - 2 t b2^t / (1 - b2^t) is the effective number of gradients that v is the mean of, R = 2 / (1 - b2) - 1 its
+    limit, and r^2 = (rho - 4) (rho - 2) R / ((R - 4) (R - 2) rho) (Liu et al., 2019).
 
     >>> x = Tensor([1.0, 2.0])
     >>> optimizer = RAdam([x], lr=0.5)
@@ -209,7 +211,7 @@ class RAdam(_Moments):
         return value - (group.number("lr") / correction1) * m * step
 
     def _rectified(self, i: int, group: Group) -> tuple[Tensor, Tensor]:
-        """Whether rho > 5, and r. In float64: rho is a small difference of numbers near 2,000."""
+        """Return whether rho > 5, and r; in float64, because rho is a small difference of numbers near 2,000."""
         t = self.kept("t", i, group)
         key = "rectified", t.uop, id(group)
         if key not in self.shared:
@@ -221,8 +223,8 @@ class RAdam(_Moments):
 
 
 class LAMB(_Moments):
-    """Adam's direction r = m' / (sqrt(v') + eps) + weight_decay p, with a step of lr |p| / |r| for each parameter
-    (You et al., 2019; lr where a length is 0). `adam` leaves the lengths out.
+    """Adam's direction r = m' / (sqrt(v') + eps) + weight_decay p, with a step of lr |p| / |r| for each parameter (You
+    et al., 2019; lr where a length is 0). With `adam`, the step is lr.
 
     >>> x = Tensor([3.0, 4.0])
     >>> optimizer = LAMB([x], lr=0.1)

@@ -1,5 +1,6 @@
-"""Adagrad, Adadelta, RMSprop and Adafactor: the gradient over the root of a mean of its squares. In, out: see
-`optimizer`."""
+"""Define Adagrad, Adadelta, RMSprop and Adafactor: the gradient divided by the root of a mean of its squares. In, out:
+see `optimizer`.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ class Adadelta(Optimizer):
 
     def check(self, group: Group) -> None:
         super().check(group)
-        checks.share("Adadelta", "rho is a share of what was there before", "write rho=0.9, for example",
+        checks.fraction("Adadelta", "rho is a share of what was there before", "write rho=0.9, for example",
                      rho=group["rho"])
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
@@ -110,9 +111,10 @@ class RMSprop(Optimizer):
 
 
 class Adafactor(Optimizer):
-    """p -= a u / max(1, rms(u) / d), with u = g / sqrt(v) and a = max(eps[1], rms(p)) min(lr, 1 / sqrt(t))
-    (Shazeer and Stern, 2018). v runs towards g^2 by t^beta2_decay a step; of a matrix only the means of its rows and
-    columns are kept, and v = row column / mean(row). eps[0] is that of the parameter's type if it is None.
+    """p -= a u / max(1, rms(u) / d), with u = g / sqrt(v) and a = max(eps[1], rms(p)) min(lr, 1 / sqrt(t)) (Shazeer and
+    Stern, 2018). v moves towards g^2 by the fraction t^beta2_decay in each step. For a matrix only the means of its
+    rows and columns are stored, and v = row column / mean(row). If eps[0] is None, it is the epsilon of the parameter's
+    type.
 
     >>> x = Tensor([[3.0, 4.0]])
     >>> optimizer = Adafactor([x], lr=0.5)
@@ -138,7 +140,7 @@ class Adafactor(Optimizer):
                              fix="leave them at their defaults")
 
     def shape(self, attribute: str, p: Tensor) -> tuple[int, ...]:
-        """The parameter's shape, with size 1 along axes that the kept tensor is a mean over."""
+        """Return the parameter's shape, with size 1 along the axes that the stored tensor is a mean over."""
         if attribute == "row":
             return (*p.shape[:-1], 1)
         return (*p.shape[:-2], 1, p.shape[-1]) if attribute == "column" else p.shape

@@ -1,7 +1,8 @@
-"""L-BFGS: quasi-Newton steps, with the inverse Hessian from the last gradients. In: a closure. Out: see `optimizer`.
+"""Define L-BFGS: quasi-Newton steps, with the inverse Hessian estimated from the last gradients. In: a closure. Out:
+see `optimizer`.
 
-All parameters are one vector here. The history is realized; a step reads scalars back to decide what comes next, so it
-runs many graphs and cannot be captured by a jit.
+All parameters are treated as one vector. The history is realized. A step reads scalars back to decide how to continue,
+so it runs many graphs and cannot be captured by a jit.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from glassgrad.base.errors import InputError
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.nn.optim.algorithms.line_search import Point, strong_wolfe
 from glassgrad.nn.optim.optimizer import Group, Optimizer, Parameters
-from glassgrad.tensor.autograd.gradient_leaves import take_started
+from glassgrad.tensor.autograd.gradient_leaves import take_losses
 from glassgrad.tensor.tensor import Tensor
 
-LEAST_CURVATURE = 1e-10         # pairs with less are skipped: the Hessian's estimate must stay positive definite
+LEAST_CURVATURE = 1e-10         # pairs with less are skipped, because the estimated Hessian must be positive definite
 
 
 class LBFGS(Optimizer):
-    """p += t d with d = -H g, where H is made of the last `history_size` changes of p and g (Liu and Nocedal, 1989).
-    `step(closure)` does up to `max_iter` such steps; the closure clears the gradients, computes the loss, calls
+    """p += t d with d = -H g, where H is estimated from the last `history_size` changes of p and g (Liu and Nocedal,
+    1989). `step(closure)` does up to `max_iter` such steps; the closure clears the gradients, computes the loss, calls
     `backward` and returns the loss. t is lr, or what `line_search_fn="strong_wolfe"` finds.
 
     >>> x = Tensor([3.0, -2.0])
@@ -45,7 +46,7 @@ class LBFGS(Optimizer):
                                   "history_size": history_size, "line_search_fn": line_search_fn}, False)
         self.n_iter = self.func_evals = 0
         self.t = self.prev_loss = 0.0
-        self.stored = 0                                                     # number of used entries of the following
+        self.stored = 0                                                     # number of used entries in the next lists
         self.old_dirs: list[Tensor | None] = [None] * history_size          # changes of the gradient
         self.old_stps: list[Tensor | None] = [None] * history_size          # changes of the parameters
         self.ro: list[Tensor | None] = [None] * history_size                # 1 / their dot product
@@ -60,11 +61,11 @@ class LBFGS(Optimizer):
                              given=f"{len(self.param_groups) + 1} groups, history_size={group['history_size']}, "
                                    f"line_search_fn={group['line_search_fn']!r}",
                              expected='1 group, history_size from 1, None or "strong_wolfe"',
-                             fix="hand in all parameters as one list")
+                             fix="pass all parameters as one list")
 
     # -- a step ----------------------------------------------------------------------------------------------------
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Call the closure and move the parameters, up to `max_iter` times. Returns the first loss."""
+        """Call the closure and move the parameters, up to `max_iter` times. Return the first loss."""
         if closure is None:
             raise InputError("LBFGS evaluates the loss several times a step", given="step()",
                              expected="a function that clears the gradients, calls backward and returns the loss",
@@ -111,8 +112,8 @@ class LBFGS(Optimizer):
                          fix="write optimizer.step(closure), outside of a jit")
 
     def _direction(self, gradient: Tensor) -> Tensor:
-        """-H g by the two-loop recursion, which needs only dot products. Each iteration is a graph of one structure,
-        however long the history is."""
+        """Return -H g by the two-loop recursion, which needs only dot products. Each iteration is a graph of the same
+        structure, however long the history is."""
         if self.d is None or self.prev_flat_grad is None:
             self.d, self.H_diag = (-gradient).realize(), self._scalar(1.0).reshape(())
             return self.d
@@ -140,7 +141,7 @@ class LBFGS(Optimizer):
 
     # -- all parameters as one vector ------------------------------------------------------------------------------
     def _scalar(self, number: float) -> Tensor:
-        """A number as a tensor, not a constant, so that all values share kernels."""
+        """Return a number as a tensor, not as a constant, so that all values share kernels."""
         p = self.params[0]
         return Tensor([number], dtype=p.dtype.accumulator, device=p.device, requires_grad=False)
 
@@ -148,7 +149,7 @@ class LBFGS(Optimizer):
         parts = [(p.zeros_like() if p.grad is None else p.grad).detach().cast(p.dtype.accumulator).flatten()
                  for p in self.params]
         gradient = parts[0].cat(*parts[1:])
-        take_started()
+        take_losses()
         gradient.requires_grad = False
         gradient.realize(*([loss] if isinstance(loss, Tensor) else []), *pending.take())
         return float(loss.item() if isinstance(loss, Tensor) else loss), gradient
@@ -167,7 +168,7 @@ class LBFGS(Optimizer):
 
     # -- saving ----------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """History and settings, laid out as PyTorch does: all under the first parameter."""
+        """Return history and settings in PyTorch's layout: all under the first parameter."""
         held: dict[str, Any] = {name: getattr(self, name) for name in self.numbers}
         if self.d is not None:
             held |= {"d": self.d, "H_diag": self.H_diag, "prev_flat_grad": self.prev_flat_grad}

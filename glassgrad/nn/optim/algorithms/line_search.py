@@ -1,8 +1,9 @@
-"""Line search along a direction. In: a function of the step size, with its slope. Out: a point on it.
+"""Search along a direction for a step size. In: the loss as a function of the step size, with its slope. Out: a point
+on it.
 
-The strong Wolfe conditions: the loss has fallen enough for the step size, and the slope is much flatter than at the
-start. First the step size grows until such a point is bracketed, then the bracket shrinks; both by the minimum of the
-cubic through the ends (Nocedal and Wright, Numerical Optimization, 3.5 and 3.6).
+The point must meet the strong Wolfe conditions: the loss has fallen enough for the step size, and the slope is much
+flatter than at the start. First the step size grows until such a point is bracketed, then the bracket shrinks; both use
+the minimum of the cubic through the ends (Nocedal and Wright, Numerical Optimization, 3.5 and 3.6).
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ class Point(NamedTuple):
 
 def strong_wolfe(evaluate: Callable[[float], Point], start: Point, first: float, most: int, size: float,
                  tolerance: float = 1e-9) -> tuple[Point, int]:
-    """A point for which the conditions hold, or the best after `most` more than the first; and how many were evaluated.
-    `size` is the largest element of the direction: the search ends when the bracket times it is below `tolerance`."""
+    """Return a point that meets the conditions, or the best point after `most` evaluations besides the first; and the
+    number of evaluations. `size` is the largest element of the direction: the search ends when the bracket times `size`
+    is below `tolerance`."""
     def too_high(point: Point) -> bool: return point.loss > start.loss + FALLEN * point.at * start.slope
     def is_flat(point: Point) -> bool: return abs(point.slope) <= -FLAT * start.slope
 
@@ -48,7 +50,7 @@ def strong_wolfe(evaluate: Callable[[float], Point], start: Point, first: float,
         left, right = sorted(point.at for point in bracket)
         at, margin = _lowest(bracket[0], bracket[1], left, right), 0.1 * (right - left)
         near = min(right - at, at - left) < margin
-        if near and (stuck or not left < at < right):       # twice near an end, or on it: move inward
+        if near and (stuck or not left < at < right):       # a second time near an end, or beyond it: move inward
             at = right - margin if abs(at - right) < abs(at - left) else left + margin
             stuck = False
         else:
@@ -71,7 +73,8 @@ def _ordered(bracket: list[Point]) -> tuple[int, int]:
 
 
 def _lowest(a: Point, b: Point, least: float, most: float) -> float:
-    """The minimum of the cubic through two points and slopes, clamped to the limits; their middle if it has none."""
+    """Return the minimum of the cubic through two points with their slopes, clamped to the limits; their midpoint if it
+    has none."""
     a, b = (a, b) if a.at <= b.at else (b, a)
     if a.at == b.at:
         return (least + most) / 2

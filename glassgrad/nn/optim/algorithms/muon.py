@@ -1,4 +1,4 @@
-"""Muon: steps along an orthogonalized momentum. In, out: see `optimizer`; its parameters have 2 axes or more."""
+"""Define Muon: steps along an orthogonalized momentum. In, out: see `optimizer`; its parameters have 2 axes or more."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from glassgrad.tensor.formulas.linalg.factorizations import newton_schulz
 from glassgrad.tensor.tensor import Tensor
 
 Coefficients = tuple[float, float, float]
-# steepest at 0 (Jordan, 2024): singular values end within 0.7 to 1.2
+# chosen for a steep slope at 0 (Jordan, 2024): singular values end between 0.7 and 1.2
 COEFFICIENTS: Coefficients = (3.4445, -4.775, 2.0315)
 
 
 def orthogonal(matrix: Tensor, steps: int = 5, coefficients: Coefficients = COEFFICIENTS, eps: float = 1e-7,
                dtype: DType = dtypes.bfloat16) -> Tensor:
-    """A matrix with the same directions and singular values near 1, by the iteration of `Tensor.newton_schulz`.
-    Matrices between products are rounded to `dtype`, sums are float32.
+    """Return a matrix with the same singular vectors and singular values near 1, by the iteration of
+    `Tensor.newton_schulz`. Matrices between products are rounded to `dtype`, sums are float32.
 
     >>> orthogonal(Tensor([[2.0, 0.0], [0.0, 1.0]])).numpy().round(1)
     array([[0.7, 0. ],

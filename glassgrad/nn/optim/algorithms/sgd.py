@@ -1,4 +1,4 @@
-"""SGD, LARS, ASGD and Rprop: steps along the gradient, or its sign. In, out: see `optimizer`."""
+"""Define SGD, LARS, ASGD and Rprop: steps along the gradient, or its sign. In, out: see `optimizer`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SGD(Optimizer):
         return value - self.momentum_step(i, gradient, group.number("lr"), group)
 
     def momentum_step(self, i: int, gradient: Tensor, rate: Any, group: Group) -> Tensor:
-        """The step to subtract from a parameter: the rate times its gradient with momentum."""
+        """Return the step to subtract from a parameter: the rate times its gradient with momentum."""
         if group["classic"]:
             gradient = gradient * rate
         if group["momentum"]:
@@ -59,8 +59,8 @@ class SGD(Optimizer):
 
 
 class LARS(SGD):
-    """SGD where each parameter's rate is lr tcoef |p| / (|g| + weight_decay |p|) (You et al., 2017; 1 where a
-    length is 0).
+    """SGD in which each parameter's rate is lr tcoef |p| / (|g| + weight_decay |p|) (You et al., 2017; 1 where a length
+    is 0).
 
     >>> x = Tensor([3.0, 4.0])
     >>> optimizer = LARS([x], lr=1.0, tcoef=0.1, weight_decay=0.0)
@@ -118,7 +118,7 @@ class ASGD(Optimizer):
         lr, lambd = group.number("lr"), group["lambd"]
         t, eta, mu, ax = (self.kept(name, i, group) for name in ("t", "eta", "mu", "ax"))
         value, gradient = self.decayed(value, gradient, group)
-        rate = (t == 0).where(lr, eta)                    # the first step: a schedule may have changed lr before it
+        rate = (t == 0).where(lr, eta)                    # a schedule may have changed lr before the first step
         value = value * (1.0 - lambd * rate) - gradient * rate
         ax.assign((mu == 1).where(value, ax + (value - ax) * mu).cast(ax.dtype))
         t = self.counted(i, group)

@@ -1,5 +1,5 @@
-"""Learning rates along curves: a cosine, cosines with restarts, one cycle or many; and one that falls on a plateau.
-In, out: see `lr_schedules`.
+"""Change learning rates along curves: a cosine, cosines with restarts, one cycle or many; and one that falls on a
+plateau. In, out: see `lr_schedules`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CosineAnnealingLR(LRScheduler):
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """Down along a cosine, again and again: T_0 epochs the first time, T_mult times as many each next time.
+    """Down along a cosine, again and again: T_0 epochs the first time, T_mult times as many each time after.
 
     >>> from glassgrad.nn.optim import SGD
     >>> schedule = CosineAnnealingWarmRestarts(SGD([Tensor([1.0])], lr=1.0), T_0=2, T_mult=2)
@@ -64,9 +64,10 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
 
 class OneCycleLR(LRScheduler):
-    """Up to max_lr and down again, once, over `total_steps`, as momentum goes the other way (Smith and Topin, 2017).
+    """Up to max_lr and down again, once, over `total_steps`, while momentum moves the other way (Smith and Topin,
+    2017).
 
-    It starts at max_lr / div_factor and ends at that / final_div_factor. Call `step()` after every batch.
+    It starts at max_lr / div_factor and ends at that rate / final_div_factor. Call `step()` after every batch.
 
     >>> from glassgrad.nn.optim import SGD
     >>> schedule = OneCycleLR(SGD([Tensor([1.0])]), max_lr=1.0, total_steps=5, pct_start=0.4, div_factor=4,
@@ -119,10 +120,10 @@ class OneCycleLR(LRScheduler):
 
 
 class CyclicLR(LRScheduler):
-    """Between base_lr and max_lr, up and down again and again, as momentum goes the other way (Smith, 2015).
+    """Between base_lr and max_lr, up and down again and again, while momentum moves the other way (Smith, 2015).
 
-    `mode="triangular2"` halves the height each cycle, "exp_range" scales it by gamma^step, and `scale_fn` by what it
-    says of the cycle or the step (`scale_mode`). Call `step()` after every batch.
+    `mode="triangular2"` halves the height in each cycle, "exp_range" scales it by gamma^step, and `scale_fn` is a
+    function of the cycle or the step (`scale_mode`) that scales it. Call `step()` after every batch.
 
     >>> from glassgrad.nn.optim import SGD
     >>> optimizer = SGD([Tensor([1.0])], momentum=0.9)
@@ -205,7 +206,7 @@ class ReduceLROnPlateau(LRScheduler):
         """End an epoch with this metric, a number or a tensor of one element."""
         if metrics is None:
             raise InputError("ReduceLROnPlateau watches a measure", given="step()", expected="step(loss)",
-                             fix="hand in the loss")
+                             fix="pass the loss")
         current = float(metrics)
         self.last_epoch += 1
         better = self._is_better(current)

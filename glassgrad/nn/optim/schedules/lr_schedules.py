@@ -1,7 +1,7 @@
-"""Learning rates that change with time. In: an optimizer and `step()`. Out: new learning rates in its groups.
+"""Change learning rates with time. In: an optimizer and `step()`. Out: new learning rates in its groups.
 
-A schedule gives the next rate from the present one, so several can work on one optimizer, as in PyTorch, and one can
-continue another (`last_epoch` says after which epoch). Rates are tensors that are inputs of a step, not constants:
+A schedule computes the next rate from the present one, so several can work on one optimizer, as in PyTorch, and one can
+continue another (`last_epoch` says after which epoch). Rates are tensors that are inputs of a step, not constants, so
 changing them compiles nothing. Call `step()` outside of jitted functions.
 """
 
@@ -18,7 +18,7 @@ from glassgrad.nn.optim.optimizer import Optimizer
 
 
 def rates_of_groups(optimizer: Optimizer, rate: float | Sequence[float]) -> list[float]:
-    """A rate for each parameter group, from one number for all or a list of one each."""
+    """Return a rate for each parameter group, from one number for all or a list of one each."""
     count = len(optimizer.param_groups)
     rates = list(map(float, rate)) if isinstance(rate, Sequence) else [float(rate)] * count
     if len(rates) != count:
@@ -29,8 +29,7 @@ def rates_of_groups(optimizer: Optimizer, rate: float | Sequence[float]) -> list
 
 
 class LRScheduler:
-    """The base of schedules: a subclass gives `rate(now, base, epoch)`, the rate that follows `now` when `epoch`
-    begins.
+    """The base of schedules. A subclass defines `rate(now, base, epoch)`: the rate after `now`, when `epoch` begins.
 
     >>> from glassgrad.nn.optim import SGD
     >>> class Halving(LRScheduler):
@@ -46,7 +45,7 @@ class LRScheduler:
         if given and first == "optimizer" and not isinstance(given[0], Optimizer):
             raise InputError("a schedule needs an optimizer", given=f"{given[0]!r} of type {type(given[0]).__name__}",
                              expected="an optimizer of nn.optim", fix=f"write {cls.__name__}(optimizer, ...)")
-        if args or kwargs:                          # without them: a copy or a pickle makes an empty object first
+        if args or kwargs:                          # copy and pickle call this without arguments first
             check_call(cls, signature_of(cls.__init__), "nn.optim.lr_scheduler", args, kwargs)
         return super().__new__(cls)
 
@@ -63,11 +62,11 @@ class LRScheduler:
                                  expected='"initial_lr" in every group of parameters',
                                  fix="load the optimizer's state first: optimizer.load_state_dict(saved)")
         self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
-        if last_epoch == -1:                         # else the optimizer has the rate of that epoch already
+        if last_epoch == -1:                         # otherwise the optimizer already has the rate of that epoch
             self._begin(self.get_last_lr(), 0)
 
     def rate(self, now: float, base: float, epoch: float) -> float:
-        """The learning rate at the start of an epoch, from the one before and the one the optimizer was made with."""
+        """Return the learning rate at the start of an epoch, from the rate before and the optimizer's initial rate."""
         raise NotImplementedError(f"{type(self).__name__} has no rate")
 
     def step(self) -> None:
@@ -76,16 +75,16 @@ class LRScheduler:
         self._begin(self.get_last_lr(), self.last_epoch)
 
     def restart(self) -> None:
-        """Begin again with epoch 0 at the first learning rates."""
+        """Begin again with epoch 0 and the first learning rates."""
         self.last_epoch = 0
         self._begin(self.base_lrs, 0)
 
     def get_last_lr(self) -> list[float]:
-        """The learning rate of each group."""
+        """Return the learning rate of each group."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def preview(self, epochs: int) -> list[float]:
-        """The first group's rates of this and the following epochs; changes nothing."""
+        """Return the first group's rates of this and the following epochs; change nothing."""
         groups = self.optimizer.param_groups
         saved, settings = copy.deepcopy(self.state_dict()), [dict(group) for group in groups]
         rates = self.get_last_lr()[:1]
@@ -107,11 +106,11 @@ class LRScheduler:
                 group["lr"] = rate
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the schedule, as plain numbers."""
+        """Return the state of the schedule, as plain numbers."""
         return {k: v for k, v in vars(self).items() if k not in ("optimizer", "functions")}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave; the rates themselves are the optimizer's."""
+        """Restore what `state_dict` returned; the rates themselves are the optimizer's."""
         vars(self).update(saved)
 
 

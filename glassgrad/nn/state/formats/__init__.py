@@ -1,1 +1,1 @@
-"""Readers of model files, one module per format. In: untrusted bytes. Out: tensors, or a FormatError."""
+"""Read model files, with one module per format. In: untrusted bytes. Out: tensors, or a FormatError."""

@@ -1,8 +1,7 @@
-"""A file's bytes, mapped. In: a path, an open file, bytes, or a tensor of bytes. Out: `Source`, whose parts become
-tensors.
+"""Map a file's bytes. In: a path, an open file, bytes, or a tensor of bytes. Out: `Source`, whose parts become tensors.
 
-The file is memory-mapped, not read: a tensor made here is a view of the mapping (tensor/memory/file_mapping.py has the
-consequences). `MemoryIO` and `TensorIO` present bytes in memory, or in a tensor, as a file to parsers.
+The file is memory-mapped, not read: a tensor made here is a view of the mapping (for the consequences see
+tensor/memory/file_mapping.py). `MemoryIO` and `TensorIO` present bytes in memory, or in a tensor, as a file to parsers.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ MOST_AXES = 64          # the limit of NumPy and PyTorch
 
 
 def is_size(n: Any, bits: int = 60) -> bool:
-    """Whether a value can be a number of elements or bytes: an integer from 0, of at most the given number of bits."""
+    """Return whether a value can be a number of elements or bytes: a non-negative integer of at most the given number
+    of bits."""
     return type(n) is int and 0 <= n < 1 << bits
 
 
@@ -52,22 +52,22 @@ class Source:
         self.data = memoryview(memory)
 
     def wrong(self, what: str, given: str, expected: str, fix: str = "") -> FormatError:
-        """The error that says what is wrong with this file."""
+        """Return an error that says what is wrong with this file."""
         return FormatError(f"{self.name}: {what}", given=given, expected=expected,
                            fix=fix or "fetch or write the file again; it may be damaged or not whole")
 
     def part(self, offset: int, count: int) -> memoryview:
-        """`count` bytes from `offset` on; FormatError if the file is shorter."""
+        """Return `count` bytes from `offset` on; raise FormatError if the file is shorter."""
         if not 0 <= offset <= offset + count <= self.size:
             raise self.wrong("the file ends too early", given=f"{self.size:,} bytes",
                              expected=f"{count:,} bytes from byte {offset:,} on")
         return self.data[offset:offset + count]
 
     def tensor(self, offset: int, shape: tuple[int, ...], dtype: DType, device: str | None = None) -> Tensor:
-        """The row-major values at `offset`: a view of the file's mapping where the device can read it."""
+        """Return the row-major values at `offset`: a view of the file's mapping if the device can read it."""
         if len(shape) > MOST_AXES:
             raise self.wrong("a tensor has too many axes", given=f"{len(shape)} axes", expected=f"at most {MOST_AXES}")
-        if math.prod(n or 1 for n in shape) * dtype.itemsize >= 1 << 63:      # even if another axis is empty
+        if math.prod(n or 1 for n in shape) * dtype.itemsize >= 1 << 63:      # refused even if another axis is empty
             raise self.wrong("a tensor's axes are too long", given=f"shape {shape}"[:80],
                              expected="axes that memory could hold")
         nbytes = math.prod(shape) * dtype.itemsize
@@ -75,7 +75,7 @@ class Source:
         place = running.canonical_device(device) or running.default_device()
         mapped = place if Device[place].memory.on_host else "CPU"
         address = self._address + offset
-        if nbytes and address % dtype.itemsize:       # unaligned: not readable in place on all processors
+        if nbytes and address % dtype.itemsize:       # unaligned values cannot be read in place on all processors
             node = running.store(HostValue(part, shape, dtype), mapped)
         else:
             node = running.over_memory(self, address, shape, dtype, mapped)
@@ -83,10 +83,10 @@ class Source:
 
 
 def _memory_of(given: Readable) -> tuple[str, Any]:
-    """A name to use in messages, and writable memory."""
+    """Return a name to use in messages, and writable memory."""
     if isinstance(given, (bytes, bytearray, memoryview)):
         return "these bytes", bytearray(given)
-    if not isinstance(given, (str, os.PathLike, Tensor)):           # an open file: from its position on
+    if not isinstance(given, (str, os.PathLike, Tensor)):           # an open file is read from its position on
         content: Any = given.read()
         if not isinstance(content, (bytes, bytearray)):
             raise InputError("a model is read from a file of bytes", given="a file that is opened as text",
@@ -114,7 +114,7 @@ class MemoryIO(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer as far as the bytes reach; returns how many were copied."""
+        """Fill a buffer as far as the bytes reach; return how many were copied."""
         part = self._bytes[self._position:self._position + len(buffer)]
         buffer[:len(part)] = part
         self._position += len(part)

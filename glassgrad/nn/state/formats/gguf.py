@@ -1,8 +1,8 @@
-"""The GGUF format of llama.cpp. In: a file. Out: its metadata and its tensors.
+"""Read the GGUF format of llama.cpp. In: a file. Out: its metadata and its tensors.
 
-A file is a header (magic, version, counts), metadata (name, type, value), descriptions of tensors (name, sizes with
-the fastest axis first, type, offset), and, aligned, the tensors. Every count is checked against the remaining bytes
-before anything is allocated.
+A file is a header (magic, version, counts), metadata (name, type, value), descriptions of tensors (name, sizes with the
+fastest axis first, type, offset), and, aligned, the tensors. Every count is compared with the remaining bytes before
+anything is allocated.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Reader:
             raise self.wrong("a text is not UTF-8", given=repr(bytes(data[:40])), expected="UTF-8") from None
 
     def count(self, code: str, least: int) -> int:
-        """A count of items of at least `least` bytes each, which must fit into the rest of the file."""
+        """Read a count of items of at least `least` bytes each, which must fit into the rest of the file."""
         found: int = self.number(code)
         if found * least > self.source.size - self.position:
             raise self.wrong("it announces more than it holds", given=f"{found:,} things of {least} bytes or more",
@@ -71,7 +71,7 @@ class _Reader:
         return self.source.wrong(what, given=f"{given}, before byte {self.position:,}", expected=expected, fix=fix)
 
     def value(self, kind: int, depth: int = 0) -> Any:
-        """A value of metadata."""
+        """Read a value of metadata."""
         if kind == STRING:
             return self.text()
         if kind == ARRAY:
@@ -101,7 +101,7 @@ class _Reader:
 
 
 def read_gguf(source: Source, device: str | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Metadata and tensors by name; quantised tensors are arithmetic on the file's bytes."""
+    """Return metadata and tensors by name; quantised tensors are arithmetic on the file's bytes."""
     reader = _Reader(source)
     if source.size < 24 or bytes(reader.take(4)) != b"GGUF":
         raise source.wrong("not a GGUF file", given=f"{source.size:,} bytes that begin with {bytes(source.data[:4])!r}",

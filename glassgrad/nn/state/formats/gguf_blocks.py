@@ -44,17 +44,17 @@ def fields(data: Tensor, bits: int, count: int) -> Tensor:
 
 
 def _signed(data: Tensor, zero: int) -> Tensor:
-    """Small unsigned numbers minus their zero point, as float32."""
+    """Subtract the zero point from small unsigned numbers, as float32."""
     return (data.cast(dtypes.int32) - zero).cast(dtypes.float32)
 
 
 def _looked_up(data: Tensor, table: list[int]) -> Tensor:
-    """4-bit indices looked up in a table, as float32."""
+    """Look up 4-bit indices in a table, as float32."""
     return Tensor(table, dtype=dtypes.float32, device=data.device)[data.cast(dtypes.int32)]
 
 
 def spread(scales: Tensor, weights: Tensor) -> Tensor:
-    """Each scale times its part of the block: (n, parts), (n, weights) -> (n, parts, weights / parts)"""
+    """Multiply each scale by its part of the block: (n, parts), (n, weights) -> (n, parts, weights / parts)."""
     return scales.unsqueeze(-1) * weights.cast(dtypes.float32).reshape(len(weights), scales.shape[1], -1)
 
 

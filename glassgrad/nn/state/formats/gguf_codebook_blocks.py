@@ -1,9 +1,9 @@
 """Dequantise GGUF blocks with codebooks of eight or four weights per entry. In, out: as in gguf_blocks.py.
 
-A point of a codebook has 8 weights of 3 levels, or 4 of 8. Read as digits, lowest first, the levels of a point are a
-number; a codebook is a set of such numbers in ascending order, stored as a bit set, deflated, as base-85 text. A block
-names points by their index in the book. Signs and scales are stored separately; books with signed levels are shifted by
-an eighth, up or down.
+A point of a codebook has 8 weights of 3 levels, or 4 of 8. The levels of a point, read as digits with the lowest first,
+are a number. A codebook is a set of such numbers in ascending order, stored as a bit set, deflated, as base-85 text. A
+block names points by their index in the book. Signs and scales are stored separately; books with signed levels are
+shifted by an eighth, up or down.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from glassgrad.tensor.tensor import Tensor
 
 
 class Codebook(NamedTuple):
-    """Points of `weights` weights, each one of `levels`; `text` says which points there are."""
+    """The points of a codebook, each with `weights` weights of one of `levels`; `text` encodes which points
+    there are."""
     levels: tuple[int, ...]
     weights: int
     text: str
@@ -43,12 +44,12 @@ def _points(book: Codebook) -> list[list[int]]:
 
 # -- pieces ----------------------------------------------------------------------------------------------------------
 def _as(data: Tensor, dtype: DType) -> Tensor:
-    """Bytes as wider little-endian integers."""
+    """Read bytes as wider little-endian integers."""
     return data.bitcast(dtype).cast(dtypes.int32 if dtype is dtypes.uint16 else dtype)
 
 
 def _indices(low: Tensor, high: Tensor) -> Tensor:
-    """Indices into a book, from their lower 8 bits and the upper ones."""
+    """Return indices into a book, from their lower 8 bits and the upper ones."""
     return low.cast(dtypes.int32) | (high.cast(dtypes.int32) << 8)
 
 
@@ -58,7 +59,7 @@ def _signs(bits: Tensor) -> Tensor:
 
 
 def _even_signs(seven: Tensor) -> Tensor:
-    """`_signs` of 7 bits each; the eighth is their parity, so that the number of set bits is even."""
+    """Return `_signs` of 7 bits each; the eighth bit is their parity, so that the number of set bits is even."""
     seven = seven.cast(dtypes.uint8)
     folded = seven ^ (seven >> 4)
     folded = folded ^ (folded >> 2)
@@ -70,7 +71,7 @@ def _scaled(d: Tensor, scales: Tensor, weights: Tensor) -> Tensor:
 
 
 def _midpoints(scales: Tensor, step: float) -> Tensor:
-    """The values of 4-bit scales: the middle of each step."""
+    """Return the values of 4-bit scales: the middle of each step."""
     return (scales.cast(dtypes.float32) + 0.5) * step
 
 

@@ -1,8 +1,9 @@
-"""The globals in NumPy's pickles. In: names of globals and their arguments. Out: arrays as tensors, scalars as numbers.
+"""Resolve the globals in NumPy's pickles. In: names of globals and their arguments. Out: arrays as tensors, scalars as
+numbers.
 
 Checkpoints hold a loss or a step that NumPy computed, and sometimes an array. A type is made from a short string (`f8`)
-and then given its byte order by BUILD; an array is made empty and then given its shape, type and bytes, except with
-protocol 5, which makes it at once.
+and then given its byte order by BUILD. An array is made empty and then given its shape, type and bytes by BUILD, except
+with protocol 5, which makes it at once.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TYPES = {f"{d.kind}{d.itemsize}": d for d in NUMPY_TYPES}       # "f4": float32
 
 
 class _Type(Unfinished):
-    """numpy.dtype("f8"); its state is a tuple of a version and the byte order, and more that plain types do not use."""
+    """numpy.dtype("f8"). Its state is a tuple of a version, the byte order, and more that plain types do not use."""
     __slots__ = ("dtype",)
 
     def __init__(self, dtype: DType):
@@ -62,7 +63,7 @@ def _array(reader: PickleReader, data: Any, kind: Any, shape: Any, columns_first
     return made.permute(tuple(reversed(range(len(shape))))) if columns_first else made
 
 
-# -- what the table names --------------------------------------------------------------------------------------------
+# -- functions of the table ------------------------------------------------------------------------------------------
 def _type(reader: PickleReader, arguments: tuple[Any, ...]) -> _Type:
     name = arguments[0] if arguments and isinstance(arguments[0], str) else None
     if name not in _TYPES:
@@ -81,7 +82,7 @@ def _scalar(reader: PickleReader, arguments: tuple[Any, ...]) -> bool | int | fl
 
 def _empty(reader: PickleReader, arguments: tuple[Any, ...]) -> _Array:
     reader.pay(PRICE_OF_AN_ARRAY)
-    return _Array([])       # (numpy.ndarray, (0,), b"b"): BUILD brings the content
+    return _Array([])       # (numpy.ndarray, (0,), b"b"): BUILD has the content
 
 
 def _whole(reader: PickleReader, arguments: tuple[Any, ...]) -> Tensor:

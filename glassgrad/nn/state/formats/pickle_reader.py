@@ -1,8 +1,8 @@
 """Read a pickle as data. In: bytes. Out: dicts, lists, numbers, strings, and what functions of a table make.
 
 A pickle is a program for a small stack machine whose dangerous instruction is "call this Python object". Here no name
-is ever looked up in Python: GLOBAL finds its name in the caller's table or the file is refused, and REDUCE can call
-nothing else. Every instruction takes at least one byte and costs part of a budget, so time and memory are bounded.
+is ever looked up in Python: GLOBAL finds its name in the caller's table or the file is refused, and REDUCE cannot call
+anything else. Every instruction takes at least one byte and costs part of a budget, so time and memory are bounded.
 Python's `pickletools` decodes the bytes into instructions and their arguments.
 """
 
@@ -32,7 +32,7 @@ class Maker:
 
 
 class Unfinished:
-    """An object that a Maker made, whose content comes later, by BUILD."""
+    """An object that a Maker made, whose content comes later, with BUILD."""
     __slots__ = ()
 
     def learn(self, reader: PickleReader, state: Any) -> None:
@@ -48,7 +48,7 @@ class _Damaged(Exception):
 
 
 class PickleReader:
-    """One pickle in a file, from `position` on; after `value`, `position` is where it ended.
+    """Reads one pickle in a file, from `position` on; after `value`, `position` is where it ended.
 
     >>> import pickle
     >>> source = Source(pickle.dumps({"a": [1, 2.5, "x", None]}))
@@ -66,7 +66,7 @@ class PickleReader:
         self.memo: dict[int, Any] = {}
 
     def value(self) -> Any:
-        """The value that the pickle describes."""
+        """Return the value that the pickle describes."""
         instructions = pickletools.genops(self)  # type: ignore[arg-type]    # `read` and `readline` are all it needs
         while True:
             start = self.position
@@ -86,7 +86,7 @@ class PickleReader:
                                         expected="instructions that describe data") from None
 
     def pay(self, amount: int) -> None:
-        """Charge work to the budget; refuses the file when that is used up."""
+        """Charge work to the budget; refuse the file when the budget is used up."""
         self.budget -= amount
         if self.budget < 0:
             raise self.source.wrong("the pickle in it is too large", given=f"over {MOST_INSTRUCTIONS:,} instructions",
@@ -135,7 +135,8 @@ class PickleReader:
             target[self.key(key)] = value
 
     def key(self, value: Any) -> Any:
-        """The value, if it may be a key: small and plain, because hashing deeply nested values overflows the stack."""
+        """Return the value if it may be a key: small and plain, because hashing deeply nested values overflows the
+        stack."""
         if isinstance(value, tuple) and len(value) <= 16:
             for item in value:
                 self.expect(not isinstance(item, tuple), "a key is a tuple of tuples")
@@ -174,7 +175,7 @@ class PickleReader:
         self._push(function.make(self, arguments))
 
     def _build(self) -> None:
-        """BUILD: attributes that PyTorch sets on dicts are ignored; an `Unfinished` gets its content."""
+        """BUILD: ignore attributes that PyTorch sets on dicts; give an `Unfinished` its content."""
         state = self._pop()
         if self.stack and isinstance(self.stack[-1], Unfinished):
             self.stack[-1].learn(self, state)
@@ -187,7 +188,7 @@ class PickleReader:
         self._push(self.persistent(self, name))
 
     def damaged(self, why: str) -> Exception:
-        """The exception for a Maker to raise when its arguments are wrong."""
+        """Return the exception for a Maker to raise when its arguments are wrong."""
         return _Damaged(why)
 
     def expect(self, sound: bool, why: str) -> None:
@@ -195,16 +196,16 @@ class PickleReader:
         if not sound:
             raise _Damaged(why)
 
-    # -- bytes, as `pickletools` asks for them -----------------------------------------------------------------------
+    # -- the file interface that `pickletools` reads -----------------------------------------------------------------
     def read(self, count: int) -> bytes:
-        """The next `count` bytes, or as many as there are."""
+        """Return the next `count` bytes, or as many as there are."""
         begin = self.position
         self.position = min(begin + count, self.end)
         return bytes(self.source.data[begin:self.position])
 
     def readline(self) -> bytes:
-        """The bytes up to the next line feed, searched in growing pieces, because most lines are short; b"" if there is
-        none within the limit."""
+        """Return the bytes up to the next line feed; b"" if there is none within the limit. They are searched in
+        growing pieces, because most lines are short."""
         begin, piece = self.position, 128
         while True:
             found = self.read(piece)
@@ -217,7 +218,7 @@ class PickleReader:
 
 # -- instructions ------------------------------------------------------------------------------------------------------
 def _old_text(reader: PickleReader, text: str) -> None:
-    """A Python 2 string, which `pickletools` reads as latin-1: text if it can be, else bytes."""
+    """Return a Python 2 string, which `pickletools` reads as latin-1, as text if possible, else as bytes."""
     data = text.encode("latin-1")
     try:
         reader._push(data.decode("utf-8"))

@@ -1,4 +1,4 @@
-"""The safetensors format. In: named tensors, or a file. Out: a file, or its checked header.
+"""Read and write the safetensors format. In: named tensors, or a file. Out: a file, or its checked header.
 
 A file is 8 bytes that say how long the header is, a JSON header, and the data:
     {"__metadata__": {text: text}, name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
@@ -36,7 +36,7 @@ _CODE_OF = {dtype: code for code, dtype in CODES.items()}
 
 
 class Entry(NamedTuple):
-    """One tensor's offset from the file's first byte, its shape and type."""
+    """One tensor: its offset from the file's first byte, its shape and type."""
     offset: int
     shape: tuple[int, ...]
     dtype: DType
@@ -51,7 +51,7 @@ class Header(NamedTuple):
 
 # -- reading ---------------------------------------------------------------------------------------------------------
 def read_header(source: Source) -> Header:
-    """The header of a safetensors file, every claim in it checked against the file's size."""
+    """Return the header of a safetensors file, with every claim in it checked against the file's size."""
     if source.size < 8:
         raise source.wrong("not a safetensors file", given=f"{source.size} bytes", expected="at least 8 bytes")
     length = int.from_bytes(source.part(0, 8), "little")
@@ -117,7 +117,7 @@ def _entry(source: Source, start: int, name: str, said: Any) -> Entry:
 
 
 def _check_tiling(source: Source, start: int, entries: dict[str, Entry]) -> None:
-    """Check that tensors lie one after another, as the format demands: without gaps or overlap."""
+    """Check that tensors lie one after another, without gaps or overlap, as the format demands."""
     end = start
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].offset, _nbytes(item[1]))):
         if entry.offset != end:
@@ -178,7 +178,7 @@ def write_file(tensors: Mapping[str, Tensor], path: str | os.PathLike[str], meta
 
 
 def _computed(tensors: list[Tensor]) -> list[UOp]:
-    """The tensors realized, in one schedule, so that shared parts are computed once."""
+    """Realize the tensors in one schedule, so that shared parts are computed once."""
     nodes = [tensor.uop.below((o.DETACH, o.RESHAPE)) for tensor in tensors]          # the same bytes
     waiting = [node.contiguous() for node in dict.fromkeys(nodes) if node.base.op is not o.BUFFER]
     if not waiting:
@@ -189,7 +189,7 @@ def _computed(tensors: list[Tensor]) -> list[UOp]:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A new file that atomically replaces `path` once it is written and synced; on failure nothing changes."""
+    """Open a new file that atomically replaces `path` once it is written and synced; on failure nothing changes."""
     target = os.path.realpath(path)                        # follow links, so that they stay links
     if os.path.exists(target) and not os.path.isfile(target):      # never replace a device or a pipe
         raise InputError("only a plain file can be replaced by a new one", given=f"{target}, which is something else",

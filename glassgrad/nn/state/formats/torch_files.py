@@ -38,12 +38,12 @@ class _Record(NamedTuple):
 
 
 def is_torch_zip(source: Source) -> bool:
-    """Whether the file begins as zip archives do."""
+    """Return whether the file begins as zip archives do."""
     return source.size >= 4 and bytes(source.part(0, 4)) == b"PK\x03\x04"
 
 
 def read_torch_zip(source: Source, device: str | None) -> Any:
-    """The object that `torch.save` wrote."""
+    """Return the object that `torch.save` wrote."""
     records = _records(source)
     roots = [name[:-len("data.pkl")] for name in records if name == "data.pkl" or name.endswith("/data.pkl")]
     if len(roots) != 1:
@@ -73,7 +73,7 @@ def read_torch_zip(source: Source, device: str | None) -> Any:
 
 
 def _records(source: Source) -> dict[str, _Record]:
-    """Every record of the archive, with the offset and length of its bytes."""
+    """Return every record of the archive, with the offset and length of its bytes."""
     try:
         with zipfile.ZipFile(io.BufferedReader(MemoryIO(source.data))) as archive:
             listed = archive.infolist()
@@ -104,7 +104,7 @@ def _record(source: Source, info: zipfile.ZipInfo) -> _Record:
         raise source.wrong(f"record {name} is not where it should be",
                            given=f"{signature!r} at byte {info.header_offset:,}", expected="a record's header")
     record = _Record(info.header_offset + _LOCAL.size + name_length + extra_length, info.file_size)
-    source.part(*record)                    # all of it is in the file
+    source.part(*record)                    # raises unless all of it is in the file
     return record
 
 
@@ -112,7 +112,7 @@ MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
 
 def is_torch_legacy(source: Source) -> bool:
-    """Whether the file begins with the magic number, pickled."""
+    """Return whether the file begins with the magic number, pickled."""
     try:
         return bool(PickleReader(source, 0, min(source.size, 64), {}).value() == MAGIC)
     except FormatError:
@@ -120,7 +120,7 @@ def is_torch_legacy(source: Source) -> bool:
 
 
 def read_torch_legacy(source: Source, device: str | None) -> Any:
-    """The object that an old `torch.save` wrote."""
+    """Return the object that an old `torch.save` wrote."""
     position = 0
     facts = []
     for _ in range(3):
@@ -151,7 +151,7 @@ def _note(source: Source, wanted: dict[str, StorageReference], found: StorageRef
 
 def _storages(source: Source, position: int, wanted: dict[str, StorageReference],
               device: str | None) -> dict[str, Storage]:
-    """The storages by key, at their offsets in the file."""
+    """Return the storages by key, at their offsets in the file."""
     reader = PickleReader(source, position, source.size, {})
     keys = reader.value()
     position = reader.position
@@ -166,7 +166,7 @@ def _storages(source: Source, position: int, wanted: dict[str, StorageReference]
         if count != expected.count:
             raise source.wrong(f"storage {key[:40]!r} has another size than its tensors say",
                                given=f"{count:,} elements", expected=f"{expected.count:,} elements")
-        source.part(position + 8, expected.nbytes)              # all of it is in the file
+        source.part(position + 8, expected.nbytes)              # raises unless all of it is in the file
         storages[key] = Storage(source, position + 8, expected.nbytes, device)
         position += 8 + expected.nbytes
     return storages

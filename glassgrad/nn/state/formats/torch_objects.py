@@ -1,4 +1,5 @@
-"""The globals in PyTorch's pickles. In: names of globals and their arguments. Out: tensors that are views of storages.
+"""Resolve the globals in PyTorch's pickles. In: names of globals and their arguments. Out: tensors that are views of
+storages.
 
 Both of PyTorch's formats pickle a tensor as a call: _rebuild_tensor_v2(storage, offset, size, stride, ...), where the
 storage is a reference (a "persistent id") to bytes elsewhere in the file.
@@ -20,7 +21,7 @@ PRICE_OF_A_TENSOR = 50      # cost of making its nodes, in instructions of a pic
 
 
 class StorageKind:
-    """A storage class, by the type of its elements; None if untyped: the tensor has the type."""
+    """A storage class, by the type of its elements; None if it is untyped, and the tensor has the type."""
     __slots__ = ("dtype",)
 
     def __init__(self, dtype: DType | None):
@@ -40,7 +41,7 @@ class Storage:
         self._flat: dict[DType, Tensor] = {}
 
     def flat(self, dtype: DType) -> Tensor:
-        """All elements as a vector of this type."""
+        """Return all elements as a vector of this type."""
         if dtype not in self._flat:
             self._flat[dtype] = self.source.tensor(self.offset, (self.nbytes // dtype.itemsize,), dtype, self.device)
         return self._flat[dtype]
@@ -61,11 +62,10 @@ class StorageReference:
 
 
 def reference(find: Callable[[StorageReference], Storage | None]) -> Callable[[PickleReader, Any], Any]:
-    """The function that resolves persistent ids: ("storage", kind, key, location, count[, view]).
+    """Return the function that resolves persistent ids: ("storage", kind, key, location, count[, view]).
 
-    `find` returns a storage; or None, while only the references and the pickle's end are needed. Files of PyTorch 0.3
-    name parts of storages by a view: (key, offset, count).
-    """
+    `find` returns a storage, or None while only the references and the pickle's end are needed. Files of PyTorch 0.3
+    name parts of storages by a view: (key, offset, count)."""
     def answer(reader: PickleReader, name: Any) -> StorageReference:
         if not (isinstance(name, tuple) and len(name) in (5, 6) and isinstance(name[0], str) and name[0] == "storage"
                 and isinstance(name[1], StorageKind) and isinstance(name[2], (str, int)) and is_size(name[4])):
@@ -97,7 +97,7 @@ def _rebuild_parameter(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
 
 def _view(reader: PickleReader, elements: StorageReference, dtype: DType | None, offset: Any, size: Any,
           stride: Any) -> Any:
-    """A strided view of a storage."""
+    """Return a strided view of a storage."""
     if not (isinstance(size, tuple) and isinstance(stride, tuple) and len(size) == len(stride) <= MOST_AXES
             and all(is_size(n) for n in (offset, *size, *stride))):
         raise reader.damaged("a tensor's offset, size and stride make no sense")
@@ -128,7 +128,7 @@ def _view(reader: PickleReader, elements: StorageReference, dtype: DType | None,
 
 
 def _flat_indices(flat: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-    """The flat index of each element of a strided view, for views that are not dense."""
+    """Return the flat index of each element of a strided view that is not dense."""
     places = Tensor.full((1,) * len(size), offset, device=flat.device, dtype=dtypes.int64)
     for axis, (n, step) in enumerate(zip(size, stride)):
         row = Tensor.arange(n, device=flat.device, dtype=dtypes.int64) * step
@@ -139,7 +139,7 @@ def _flat_indices(flat: Tensor, offset: int, size: tuple[int, ...], stride: tupl
 # -- plain Python objects --------------------------------------------------------------------------------------------
 def _container(what: str, kind: type | tuple[type, ...], make: Callable[[PickleReader, Any], Any]) \
         -> Callable[[PickleReader, tuple[Any, ...]], Any]:
-    """A Maker of a container from (items[, its maximum length]); each item costs budget."""
+    """Return a Maker of a container from (items[, its maximum length]); each item costs budget."""
     def maker(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
         items = arguments[0] if arguments else ()
         reader.expect(not arguments or isinstance(items, kind), f"a {what} is described wrongly")
@@ -161,21 +161,21 @@ def _complex(reader: PickleReader, arguments: tuple[Any, ...]) -> complex:
 
 
 def _byte_array(reader: PickleReader, arguments: tuple[Any, ...]) -> bytearray:
-    """A bytearray from bytes; or, before protocol 5, from a string and "latin-1"."""
+    """Return a bytearray from bytes; or, before protocol 5, from a string and "latin-1"."""
     data = arguments[0] if arguments else b""
     reader.pay(len(data) if isinstance(data, (str, bytes)) else 0)
     return bytearray(data if isinstance(data, bytes) else _encode(reader, arguments))
 
 
 def _device(reader: PickleReader, arguments: tuple[Any, ...]) -> str:
-    """torch.device("cuda", 0) as the text "cuda:0"."""
+    """Return torch.device("cuda", 0) as the text "cuda:0"."""
     reader.expect(1 <= len(arguments) <= 2 and isinstance(arguments[0], str), "a torch.device is described wrongly")
     reader.pay(len(arguments[0]))
     return ":".join(str(reader.key(part)) for part in arguments)
 
 
 def _encode(reader: PickleReader, arguments: tuple[Any, ...]) -> bytes:
-    """Bytes as protocol 2 writes them: a latin-1 string."""
+    """Return bytes that protocol 2 writes as a latin-1 string."""
     if len(arguments) != 2 or arguments[1] not in ("latin1", "latin-1") or not isinstance(arguments[0], str):
         raise reader.damaged("bytes are described wrongly")
     reader.pay(len(arguments[0]))

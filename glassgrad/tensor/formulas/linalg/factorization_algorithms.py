@@ -1,8 +1,9 @@
-"""Algorithms that factor matrices, on nodes. In: stacks of matrices (batch, m, n). Out: their factors.
+"""Factor matrices, on nodes. In: stacks of matrices (batch, m, n). Out: their factors.
 
 Each method is a recurrence over columns or pairs of columns, whose step has the same graph every time: rows and columns
-that a step must not touch are masked. The matrices are its independent items, so that all steps of a small matrix are
-one task (compiler/graph/recurrence.py). None has a gradient: that of the factors is known (factorizations.py).
+that a step must not touch are masked. The matrices are the recurrence's independent items, so that all steps of a small
+matrix are one task (compiler/graph/recurrence.py). None of them has a gradient; the gradients of the factors are known
+formulas (factorizations.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from glassgrad.tensor.formulas.indexing import gather_known, take
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.movement import counting, eye, joined, matrix_transpose, part
 
-BLOCK = 64       # columns that steps eliminate; the rest of a larger matrix are products of blocks
+BLOCK = 64       # columns that are eliminated step by step; the rest of a larger matrix is updated by products
 
 
 def _rows(n: int) -> UOp:
@@ -39,10 +40,12 @@ def _column(x: UOp, number: UOp) -> UOp:
 
 
 def eliminate(a: UOp, b: UOp | None) -> tuple[UOp, UOp, UOp]:
-    """Gauss-Jordan elimination with partial pivoting: the x of a x = b, or without b the inverse of a; the pivots
-    (batch, n); and the rows they were in. Rows are not swapped: each step takes a row that no step took before. A large
-    matrix is eliminated in panels of columns, each in place: a column that is done makes way for one of the
-    transformation's own, which is then applied to the columns that are left."""
+    """Gauss-Jordan elimination with partial pivoting. Return the x of a x = b, or without b the inverse of a; the
+    pivots (batch, n); and the rows they were in.
+
+    Rows are not swapped: each step takes a row that no step took before. A large matrix is eliminated in panels of
+    columns. A panel is eliminated in place, so that each finished column is replaced by a column of the transformation,
+    which is then applied to the columns that are left."""
     batch, n, _ = a.shape
     m, used = a if b is None else joined([a, b], 2), full((batch, n, 1), 0, a.dtype)
     if n <= BLOCK:
@@ -57,24 +60,25 @@ def eliminate(a: UOp, b: UOp | None) -> tuple[UOp, UOp, UOp]:
         m = panels[-1].m if b is None else part(panels[-1].m, 2, 0, b.shape[2])
     m = gather_known(m, 1, order.reshape((batch, n, 1)).expand(m.shape))
     if b is None:
-        place = _total(order.reshape((batch, n, 1)).eq(_columns(n)).where(_rows(n), 0), 1)   # of a row in the order
+        place = _total(order.reshape((batch, n, 1)).eq(_columns(n)).where(_rows(n), 0), 1)   # position of each row
         m = gather_known(m, 2, place.expand(a.shape))
     return m, pivots, order
 
 
 def _by_matrix(x: UOp) -> UOp:
-    """A number of each step, (steps, batch, 1, 1), as (batch, steps)."""
+    """Reshape a number of each step, (steps, batch, 1, 1), to (batch, steps)."""
     return x.reshape(x.shape[:2]).permute((1, 0))
 
 
 class _Panel(NamedTuple):
-    """An elimination after a panel: columns that are left, then those of the transformation."""
+    """The state of an elimination after a panel: the columns that are left, and after them those of the
+    transformation."""
     used: UOp
     m: UOp
-    found: tuple[UOp, ...] = ()        # pivots and their rows
+    found: tuple[UOp, ...] = ()        # the pivots and their rows
 
     def next(self, size: int) -> _Panel:
-        """After the next panel of `size` columns."""
+        """Return the state after the next panel of `size` columns."""
         batch, n, width = self.m.shape
         start = [part(self.m, 2, 0, size).contiguous(), self.used]
         [panel, used], found = steps_of_items(_elimination, start, size, True)
@@ -102,8 +106,8 @@ def _elimination(number: UOp, states: list[UOp], in_place: bool) -> tuple[list[U
 
 
 def cholesky(a: UOp, with_inverse: bool = False) -> tuple[UOp, UOp | None]:
-    """The lower triangle L with L L^T = a, NaN where a is not positive definite; and its inverse. Of four blocks of a
-    large matrix, the lower left one of L is a21 (L11^-1)^T."""
+    """The lower triangle L with L L^T = a, NaN where a is not positive definite; and its inverse. A large matrix is
+    factored in four blocks, of which the lower left one of L is a21 (L11^-1)^T."""
     batch, n, _ = a.shape
     if n <= BLOCK:
         start = joined([a, eye(n, a.dtype).broadcast(a.shape)], 2) if with_inverse else a
@@ -126,7 +130,7 @@ def _below(first: UOp, left: UOp, last: UOp) -> UOp:
 
 
 def _cholesky_row(number: UOp, states: list[UOp]) -> tuple[list[UOp], list[UOp]]:
-    """The next row of L^T, and of L^-1 where the identity is beside the matrix."""
+    """Compute the next row of L^T, and of L^-1 if the identity is beside the matrix."""
     rest, n = states[0], states[0].shape[1]
     r = _total(_rows(n).eq(number).where(rest, 0), 1).contiguous()                        # (batch, 1, width)
     pivot = _total(_columns(n).eq(number).where(part(r, 2, 0, n), 0), 2)
@@ -136,7 +140,8 @@ def _cholesky_row(number: UOp, states: list[UOp]) -> tuple[list[UOp], list[UOp]]
 
 def householder(a: UOp) -> UOp:
     """R and Q^T side by side, (batch, m, n + m), with Q R = a: reflections that clear one column after another, with
-    LAPACK's signs. What makes R of a makes Q^T of the identity. Below R's diagonal is what rounding left."""
+    LAPACK's signs. The same reflections turn a into R and the identity into Q^T. Below R's diagonal there are rounding
+    errors."""
     batch, m, n = a.shape
     start = joined([a, eye(m, a.dtype).broadcast((batch, m, m))], 2)
     return steps_of_items(_reflection, [start], min(max(m - 1, 0), n))[0][0]
@@ -159,9 +164,9 @@ def _reflection(number: UOp, states: list[UOp]) -> tuple[list[UOp], list[UOp]]:
 
 
 def jacobi(a: UOp, with_rotations: bool = True) -> UOp:
-    """For m >= n, the columns of a V as rows (batch, n, m), which are orthogonal, and those of V beside them if asked
-    for: pairs of columns are rotated until they are (Hestenes, 1958). All pairs of a round are rotated together, and a
-    round robin brings every pair together once a sweep. A sweep that rotates nothing is the last one."""
+    """For m >= n, the orthogonal columns of a V, as rows (batch, n, m), and those of V beside them if asked for. Pairs
+    of columns are rotated until all are orthogonal (Hestenes, 1958). All pairs of a round are rotated together, and a
+    round robin tournament brings every pair together once in a sweep. The last sweep is one that rotates nothing."""
     batch, m, n = a.shape
     even = n + n % 2
     sweeps = (8 if a.dtype is dtypes.float64 else 6) + max(1, n).bit_length()
@@ -171,12 +176,13 @@ def jacobi(a: UOp, with_rotations: bool = True) -> UOp:
     none = full((batch, 1, 1), 0, a.dtype)
     starts = [both.pad(((0, 0), (0, even - n), (0, 0))), none, none]
     found, _ = steps_of_items(_rotations, starts, sweeps * (even - 1) if n > 1 else 0, m, until=2)
-    return part(found[0], 1, 0, n)                                 # whole sweeps leave the columns in their order
+    return part(found[0], 1, 0, n)                                 # after whole sweeps the columns are in order again
 
 
 def _rotations(number: UOp, states: list[UOp], m: int) -> tuple[list[UOp], list[UOp]]:
-    """One round: rows i and last - i of x are rotated so that their first m elements are orthogonal, unless they are.
-    Then row 0 stays, the last comes second, the others move on by one. `quiet` counts rounds without a rotation."""
+    """Do one round: rotate the rows i and last - i of x so that their first m elements are orthogonal, unless they are.
+    Then row 0 stays, the last row becomes the second, and the others move on by one. `quiet` counts rounds without a
+    rotation."""
     x, quiet, _ = states
     n = x.shape[1]
     work = part(x, 2, 0, m)
@@ -203,7 +209,7 @@ def _rotations(number: UOp, states: list[UOp], m: int) -> tuple[list[UOp], list[
 
 
 def parity(order: UOp) -> UOp:
-    """1 or -1 for each row of indices: whether an even number of swaps puts it in order."""
+    """Return 1 or -1 for each row of indices: whether an even or an odd number of swaps sorts it."""
     batch, n = order.shape
     later_is_smaller = (order.reshape((batch, 1, n)) < order.reshape((batch, n, 1))) & (_rows(n) < _columns(n))
     count = later_is_smaller.cast(dtypes.int32).sum((1, 2)).reshape((batch,))

@@ -1,6 +1,6 @@
-"""Solutions, determinants and factors of matrices with their gradients. In, out: UOps.
+"""Compute solutions, determinants and factors of matrices, with their gradients. In, out: UOps.
 
-The formulas take nodes (batch, m, n) of float32 or float64; the last section, "stacks of matrices", brings stacks of
+The formulas take nodes (batch, m, n) of float32 or float64. The last section, "stacks of matrices", brings stacks of
 any shape and float type to that form, and checks them. Factors are computed at once, by the algorithms of
 `factorization_algorithms`; their gradients are lazy expressions. Does not know tensors.
 """
@@ -28,19 +28,20 @@ def _device(*nodes: UOp) -> str:
 
 
 def _computed(*values: UOp) -> list[UOp]:
-    """The values, computed now: what follows does not repeat the steps. Those of one example, inside vmap, come later.
-    """
+    """Compute the values now, so that what follows does not repeat the steps. (Inside vmap, those of one example are
+    computed later.)"""
     stored = [x.contiguous() for x in values]
     return stored if any(n.op is o.PARAM for n in toposort(stored)) else running.realize(stored, _device(*values))
 
 
 def _per_matrix(x: UOp) -> UOp:
-    """One number per matrix, to be broadcast over it."""
+    """Reshape one number per matrix so that it broadcasts over the matrix."""
     return x.reshape((x.shape[0], 1, 1))
 
 
 def _scaled(a: UOp) -> tuple[UOp, UOp]:
-    """Matrices whose squares neither overflow nor vanish; and the power of two by which each was divided: mostly 1."""
+    """Scale matrices so that their squares neither overflow nor vanish; return them and the power of two by which each
+    was divided, which is usually 1."""
     largest = a.abs().reduce(o.AMAX, (1, 2))
     limit = 2.0 ** (a.dtype.bias // 3)
     divisor = (limit < largest).where(limit ** 2, (largest < 1 / limit).where(limit ** -2, const(1.0, a.dtype)))
@@ -120,7 +121,7 @@ def _symmetric(x: UOp) -> UOp:
 
 
 def orthogonal(a: UOp) -> JointResults:
-    """Q (m, k) and R (k, n); the rest are the m - k columns that complete Q."""
+    """Q (m, k) and R (k, n) with Q R = a; the rest are the m - k columns that complete Q."""
     batch, m, n = a.shape
     k = min(m, n)
     both, = _computed(algorithms.householder(a))
@@ -138,14 +139,15 @@ def complete_orthogonal(a: UOp) -> tuple[UOp, UOp]:
 
 
 def _q_gradient(g: UOp, a: UOp, q: UOp, r: UOp) -> UOp:
-    """(g + Q copyltu(-g^T Q)) R^-T (Walter et al., 2010), of the first columns of a wide matrix: they decide Q."""
+    """(g + Q copyltu(-g^T Q)) R^-T (Walter et al., 2010), for the first columns of a wide matrix, which determine Q."""
     k = q.shape[2]
     inner = _mirrored(-matmul(matrix_transpose(g), q))
     return pad_axis(_over_triangle(g + matmul(q, inner), part(r, 2, 0, k)), 2, 0, a.shape[2] - k)
 
 
 def _r_gradient(g: UOp, a: UOp, q: UOp, r: UOp) -> UOp:
-    """Q copyltu(R g^T) R^-T; the further columns of a wide matrix are Q^T A, so their gradient passes through Q too."""
+    """Q copyltu(R g^T) R^-T. The other columns of R, for a wide matrix, are Q^T A, so their gradient passes through Q
+    too."""
     k, n = q.shape[2], a.shape[2]
     square = part(r, 2, 0, k)
     inner = _mirrored(matmul(square, matrix_transpose(part(g, 2, 0, k))))
@@ -174,7 +176,7 @@ def _descending(sizes: UOp) -> UOp:
 
 
 def singular(a: UOp) -> JointResults:
-    """U (m, n), S (n), V (n, n) with U diag(S) V^T = a; the rest are the m - n columns that complete U."""
+    """U (m, n), S (n) and V (n, n) with U diag(S) V^T = a; the rest are the m - n columns that complete U."""
     batch, m, n = a.shape
     a, divisor = _scaled(a)
     both, divisor = _computed(algorithms.jacobi(a), divisor)       # (batch, n, m + n)
@@ -192,7 +194,7 @@ def singular(a: UOp) -> JointResults:
 
 
 def _size_gradient(g: UOp, a: UOp, u: UOp, s: UOp, v: UOp) -> UOp:
-    """U diag(g) V^T; of U and V as below (Townsend, 2016)."""
+    """U diag(g) V^T: the gradient by way of the singular values (Townsend, 2016). Those by way of U and V are below."""
     return matmul(u * unsqueeze(g, 1), matrix_transpose(v))
 
 
@@ -221,9 +223,9 @@ def _gaps(s: UOp) -> UOp:
 
 # -- eigenvalues ---------------------------------------------------------------------------------------------
 def eigen(a: UOp) -> JointResults:
-    """The eigenvalues (batch, n) and eigenvectors (batch, n, n) of symmetric matrices, of which the lower triangle is
-    read. A multiple of the identity makes the matrix positive, so that the orthogonal columns that `algorithms.jacobi`
-    finds are multiples of its eigenvectors; their Rayleigh quotients are the eigenvalues."""
+    """The eigenvalues (batch, n) and eigenvectors (batch, n, n) of symmetric matrices, of which only the lower triangle
+    is read. A multiple of the identity is added to make the matrix positive, so that the orthogonal columns that
+    `algorithms.jacobi` finds are multiples of the eigenvectors; their Rayleigh quotients are the eigenvalues."""
     n = a.shape[-1]
     whole, divisor = _scaled(_mirrored(a))
     shift = total(square(whole), (1, 2), keepdim=True).sqrt()
@@ -250,11 +252,11 @@ def _vector_gradient(g: UOp, a: UOp, values: UOp, v: UOp) -> UOp:
 
 
 def newton_schulz(x: UOp, steps: int, params: Sequence[float], kept: Callable[[UOp], UOp]) -> UOp:
-    """A matrix of norm 1 with its singular values brought toward 1: `steps` times p0 x + (p1 A + p2 A^2 + ..) x, where
-    A = x x^T. `kept` is applied to each matrix between products: it stores, or rounds."""
+    """Bring the singular values of a matrix of norm 1 toward 1: `steps` times p0 x + (p1 A + p2 A^2 + ..) x, where A =
+    x x^T. `kept` is applied to each matrix between products, to store or round it."""
     p0, p1, *others = params if len(params) > 1 else (*params, 0.0)
     tall = x.shape[-2] > x.shape[-1]
-    x = matrix_transpose(x) if tall else x                        # the smaller side first: its products are smaller
+    x = matrix_transpose(x) if tall else x                        # the smaller side first, so that x x^T is smaller
     for _ in range(steps):
         power = gram = kept(matmul(x, matrix_transpose(x)))
         polynomial = mul(gram, p1)
@@ -267,7 +269,7 @@ def newton_schulz(x: UOp, steps: int, params: Sequence[float], kept: Callable[[U
 
 # -- stacks of matrices --------------------------------------------------------------------------------------
 def refuse_other_shapes(x: UOp, what: str, square: bool = True) -> None:
-    """Raise if a node is no stack of matrices, or of square ones."""
+    """Raise if a node is not a stack of matrices, or of square ones."""
     if len(x.shape) < 2 or square and x.shape[-1] != x.shape[-2]:
         raise ShapeError(f"{what} needs a {'square ' if square else ''}matrix", given=f"shape {x.shape}",
                          expected="(.., n, n)" if square else "(.., m, n)",
@@ -275,7 +277,7 @@ def refuse_other_shapes(x: UOp, what: str, square: bool = True) -> None:
 
 
 def matrices(x: UOp, what: str, square: bool = True) -> tuple[UOp, tuple[int, ...]]:
-    """A node as (batch, m, n) of float32 or float64, and its axes before the last two."""
+    """Reshape a node to (batch, m, n) and cast it to float32 or float64; return it and its axes before the last two."""
     refuse_other_shapes(x, what, square)
     if x.dtype.kind != "f":
         raise DTypeError(f"{what} needs floats", given=f"{x.dtype.name} values", expected="a float tensor",
@@ -298,7 +300,7 @@ def solved(x: UOp, other: UOp) -> UOp:
 
 
 def as_columns(x: UOp, other: UOp) -> tuple[UOp, bool]:
-    """The right side of equations as matrices, and whether it came as a vector, or as one for each matrix."""
+    """Return the right side of equations as matrices, and whether it was a vector, or a stack of vectors."""
     vector = len(other.shape) == 1 or len(other.shape) == len(x.shape) - 1 and other.shape == x.shape[:-1]
     return (unsqueeze(other, -1) if vector else other), vector
 
@@ -312,7 +314,8 @@ def least_squares(x: UOp, other: UOp) -> UOp:
 
 
 def of_matrices(formula: Callable[[UOp], Any], x: UOp, what: str, square: bool = True) -> list[UOp]:
-    """A formula of nodes (batch, m, n) applied to a stack of any shape; its results as stacks of that type."""
+    """Apply a formula of nodes (batch, m, n) to a stack of any shape; return its results as stacks of that shape and
+    type."""
     a, lead = matrices(x, what, square)
     found = formula(a)
     nodes = [found] if isinstance(found, UOp) else found.nodes(a) if isinstance(found, JointResults) else found

@@ -1,6 +1,7 @@
-"""Products of vectors and matrices, on nodes. In, out: UOps.
+"""Multiply vectors and matrices, on nodes. In, out: UOps.
 
-There is no matmul op: it is expand, multiply, sum (a contraction); the compiler recognizes it. Does not know tensors.
+There is no matmul op: a product is expand, multiply, sum (a contraction), which the compiler recognizes. Does not know
+tensors.
 """
 
 from __future__ import annotations
@@ -55,13 +56,14 @@ def _linear_shape(x: UOp, weight: UOp, bias: UOp | None, dtype: DType | None = N
 
 @one_node(_linear_shape)
 def linear(x: UOp, weight: UOp, bias: UOp | None = None, dtype: DType | None = None, by_rows: bool = False) -> UOp:
-    """x @ weight + bias, or x @ weight.T + bias `by_rows`; a weight with one axis multiplies element by element."""
+    """x @ weight + bias, or with `by_rows` x @ weight.T + bias; a weight with one axis multiplies element by
+    element."""
     x = mul(x, weight) if len(weight.shape) == 1 else matmul(x, weight, dtype, by_rows)
     return x if bias is None else add(x, in_autocast_dtype(bias))
 
 
 def scaled(x: UOp, factor: Any) -> UOp:
-    """A node times a factor, which costs nothing where it is the number 1."""
+    """Multiply a node by a factor; no op is added for the number 1."""
     return x if not isinstance(factor, UOp) and factor == 1 else mul(x, factor)
 
 

@@ -1,4 +1,6 @@
-"""Activation functions on nodes: relu and its relatives, softmax, dropout. In, out: UOps. Does not know tensors."""
+"""Compute activation functions on nodes: relu and its relatives, softmax, dropout. In, out: UOps. Does not know
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ def relu(x: UOp) -> UOp:
 
 
 def between(x: UOp, low: float, high: float) -> UOp:
-    """x within limits; there is no gradient at the limits themselves."""
+    """x limited to a range; at the limits themselves the gradient is 0."""
     return binary(o.MIN, binary(o.MAX, x, low), high)
 
 
 def leaky_relu(x: UOp, slope: Any) -> UOp:
-    """x where it is positive, slope x elsewhere."""
+    """x where it is positive, slope * x elsewhere."""
     return (x > 0).where(x, mul(x, slope))
 
 
@@ -41,10 +43,10 @@ def silu(x: UOp) -> UOp:
 
 
 def softplus(x: UOp, beta: float = 1.0, threshold: float = 20.0) -> UOp:
-    """ln(1 + e^(beta x)) / beta, and x itself where beta x is above a threshold."""
+    """ln(1 + e^(beta x)) / beta, or x itself where beta x is above a threshold."""
     found = in_accumulator(lambda x: elementary.softplus(x) if beta == 1
                            else elementary.softplus(x * beta) * (1 / beta), as_float(x))
-    # from 20 on the two are the same number in float32, where only a lower threshold changes anything
+    # from 20 on the two are the same number in float32, so only a lower threshold has an effect
     changes = threshold < 20 or x.dtype is dtypes.float64
     return (x * beta > threshold).where(x, found) if changes else found
 
@@ -62,7 +64,7 @@ def softshrink(x: UOp, limit: float) -> UOp:
 
 # -- along axes ----------------------------------------------------------------------------------------------
 def _shifted(x: UOp, axis: Axis, dtype: DType | None) -> tuple[UOp, DType]:
-    """Each value less the largest of its row, in a type wide enough to sum, and the type to come back to."""
+    """Return each value minus the largest of its row, in a type wide enough for the sum, and the type of the result."""
     x = as_float(x)
     out = dtype or exact(x.dtype)
     x = x.cast(out.accumulator)
@@ -94,8 +96,9 @@ def _log_softmax(x: UOp, axis: Axis, dtype: DType | None) -> UOp:
 
 # -- at random -----------------------------------------------------------------------------------------------
 def dropout(x: UOp, p: float, drawn_axes: int | None = None, low: float = 0.0) -> UOp:
-    """Each value `low` with probability p, where all values at one index of the first `drawn_axes` have one draw; then
-    scaled so that the mean stays or, if low is not 0, shifted and scaled so that mean 0 and variance 1 stay."""
+    """Set each value to `low` with probability p; all values at one index of the first `drawn_axes` share one draw.
+    Then the values are scaled so that the mean is unchanged or, if low is not 0, shifted and scaled so that mean 0 and
+    variance 1 are unchanged."""
     if p == 0:
         return x
     if p == 1:

@@ -1,4 +1,5 @@
-"""Attention on nodes, with its gradient. In: queries, keys, values, a mask. Out: UOps. Does not know tensors."""
+"""Compute attention on nodes, with its gradient. In: queries, keys, values, a mask. Out: UOps. Does not know tensors.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +15,16 @@ from glassgrad.tensor.formulas.deferred import one_node
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.neural.activations import dropout, softmax
 
-FEW_ROWS = 16      # of a query, as where a language model makes the next word
+FEW_ROWS = 16      # few rows of a query, as in a language model that generates the next word
 
 
 @dataclass(frozen=True)
 class AttentionGradient:
-    """The gradient of y = weights value, for weights = softmax(scores): weights (g value^T - sum(g y)) of the scores.
-    The sum is over a row of y; the rules for sums would add up a row of scores, which is longer (Dao et al., 2022)."""
+    """The gradient of y = weights value with weights = softmax(scores); the gradient of the scores is weights (g
+    value^T - sum(g y)). That sum is over a row of y; the chain rule would sum over a row of scores, which is longer
+    (Dao et al., 2022)."""
     weights: DType
-    factors: DType           # that the weights are rounded to before they are multiplied, and kept in
+    factors: DType           # the type that the weights are rounded to before they are multiplied, and stored in
 
     def __call__(self, g: UOp, y: UOp, scores: UOp, value: UOp) -> tuple[UOp, UOp]:
         weights, wide = softmax(scores, -1, self.weights).cast(self.factors), self.weights.accumulator
@@ -42,7 +44,7 @@ def _attended(scores: UOp, value: UOp, dropped: float) -> UOp:
 
 
 def attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: float, dropped: float) -> UOp:
-    """softmax(query key^T scale + mask) value; a query that may look at nothing finds zeros, as in PyTorch."""
+    """softmax(query key^T scale + mask) value; zeros for a query whose keys are all masked, as in PyTorch."""
     dtype = promote(query.dtype, key.dtype)
     if dropped or dtype.kind != "f":
         return _attention(query, key, value, mask, causal, scale, dropped)
@@ -78,8 +80,8 @@ def _attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool,
 
 def grouped_attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: float,
                       dropped: float) -> UOp:
-    """Attention in which neighbouring heads of the query share a head of keys and values. Few rows of such heads are
-    rows of one head, so that its keys and values are read once."""
+    """Attention in which neighbouring heads of the query share a head of keys and values. If they have few rows, these
+    become rows of one head, so that its keys and values are read once."""
     (heads, rows), shared = query.shape[-3:-1], key.shape[-3]
     if causal or isinstance(rows, Length) or rows > FEW_ROWS or heads % shared or value.shape[-3] != shared:
         key, value = (repeat_interleave(x, heads // x.shape[-3], -3) for x in (key, value))

@@ -1,7 +1,8 @@
-"""Windows over the last axes, and convolutions: windows, then a contraction. In, out: UOps (batch, channels, ...space).
+"""Take windows over the last axes, and convolve: windows, then a contraction. In, out: UOps (batch, channels,
+...space).
 
-Nothing is copied to make the windows. A transposed convolution is written with the adjoint of the windows, so that it
-too is one contraction. Does not know tensors.
+Making windows copies nothing. A transposed convolution is written with the adjoint of the windows, so that it is one
+contraction too. Does not know tensors.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from glassgrad.tensor.formulas import add, counting, pad_constant, sum_dtype
 
 
 class Windows(NamedTuple):
-    """Windows of a size over the last axes; along each, `stride` is between windows and `dilation` between taps."""
+    """Windows of a size over the last axes. Along each axis, `stride` is the distance of windows and `dilation` that of
+    taps."""
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -34,22 +36,22 @@ class Windows(NamedTuple):
         return self.size == self.stride and all(d == 1 for d in self.dilation)
 
     def taps(self, seen: UOp) -> tuple[int, ...]:
-        """The axes of the window: the last ones."""
+        """Return the axes of the window in `seen`: the last ones."""
         return tuple(range(len(seen.shape) - self.rank, len(seen.shape)))
 
     def seen(self, x: UOp) -> UOp:
-        """(.., s1, s2) to (.., o1, o2, k1, k2): the last axes are the window."""
+        """Take the windows: (.., s1, s2) becomes (.., o1, o2, k1, k2), where the last axes are the window."""
         first = len(x.shape) - self.rank
         for i in range(self.rank):
             x = x.window(first + i, self.size[i], self.stride[i], self.dilation[i])
         return x
 
     def spread(self, value: UOp, x: UOp) -> UOp:
-        """(.., o1, o2, k1, k2), values per window of x, to (.., s1, s2, k1, k2): for element s and tap k, the value of
-        the window that has s as its tap k, or 0 if there is none."""
+        """Spread values per window of x, (.., o1, o2, k1, k2), to (.., s1, s2, k1, k2): for element s and tap k, the
+        value of the window that has s as its tap k, or 0 if there is none."""
         first = len(value.shape) - 2 * self.rank
         tap = first + self.rank
-        for i in range(self.rank):           # the tap of this axis goes last, where UNWINDOW looks for it
+        for i in range(self.rank):           # UNWINDOW takes the last axis as the taps
             value = value.permute((*range(tap), *range(tap + 1, first + 2 * self.rank), tap))
             value = value.unwindow(first + i, self.stride[i], self.dilation[i], x.shape[first + i])
         return value
@@ -57,10 +59,9 @@ class Windows(NamedTuple):
 
 @dataclass(frozen=True)
 class FirstTakesAll:
-    """The gradient of a maximum over windows: all of it goes to the first element that reaches it, as in PyTorch.
+    """The gradient of a maximum over windows: all of it goes to the first element that is the maximum, as in PyTorch.
 
-    x is the windows themselves if they are side by side, else the input that they are taken from.
-    """
+    x is the windows themselves if they are side by side, else the input that they are taken from."""
     windows: Windows
 
     def __call__(self, g: UOp, out: UOp, x: UOp) -> tuple[UOp]:
@@ -68,26 +69,26 @@ class FirstTakesAll:
         seen = (x if windows.side_by_side else windows.seen(x)).detach()
         taps, count = windows.taps(seen), math.prod(windows.size)
         lead = (1,) * (len(seen.shape) - windows.rank)
-        kind = dtypes.int32 if count > dtypes.uint8.max else dtypes.uint8      # of a stored value
+        kind = dtypes.int32 if count > dtypes.uint8.max else dtypes.uint8      # the type in which taps are stored
         number = (counting(count, kind) + 1).reshape((*lead, *windows.size))           # of the taps: 1, 2, .. count
         reached = seen.eq(seen.reduce(o.AMAX, taps)) | seen.ne(seen)
         first = reached.where(number, count).reduce(o.AMIN, taps)
         mine = g.reshape((*g.shape, *(1,) * windows.rank))
         if windows.side_by_side:
-            first = first.contiguous()           # store a byte per window, not a gradient per element
+            first = first.contiguous()           # stores a byte per window instead of a gradient per element
             return (first.eq(number).where(mine, 0),)
         first, mine = (windows.spread(node.expand(seen.shape), x) for node in (first, mine))   # no tap has number 0
         return (first.eq(number).where(mine, 0).sum(taps).reshape(x.shape),)
 
 
 def _given(value: Any, rank: int) -> list[int | None]:
-    """The integers of a sequence, or one for all axes; None for what is no integer."""
+    """Return the integers of a sequence, or one integer for all axes; None for what is not an integer."""
     one = whole(value)
     return [one] * rank if one is not None else [whole(n) for n in value] if isinstance(value, (tuple, list)) else []
 
 
 def each(value: Any, rank: int, what: str, least: int = 1) -> tuple[int, ...]:
-    """One number per space axis, from one number or a sequence."""
+    """Return one number per space axis, from one number or a sequence."""
     sizes = _given(value, rank)
     if not rank or len(sizes) != rank or any(n is None or n < least for n in sizes):
         raise InputError(f"{what} does not fit the space axes", given=f"{what}={value!r}",
@@ -97,7 +98,8 @@ def each(value: Any, rank: int, what: str, least: int = 1) -> tuple[int, ...]:
 
 
 def space_padding(padding: Any, rank: int) -> list[tuple[int, int]]:
-    """Padding as (before, after) per space axis, from an int, one per axis, or two, from the last backward."""
+    """Return padding as (before, after) per space axis, from one int, an int per axis, or two per axis, from the last
+    axis backward."""
     given = _given(padding, rank)
     amounts = [n for n in given if n is not None]
     if len(amounts) == 2 * rank:
@@ -112,7 +114,7 @@ def space_padding(padding: Any, rank: int) -> list[tuple[int, int]]:
 
 
 def padding_in_numbers(padding: Any, kernel: Sequence[int], stride: Any, dilation: Any) -> Any:
-    """The padding "same" or "valid" as numbers, from the last axis backward; numbers as they are.
+    """Return the padding "same" or "valid" as numbers, from the last axis backward; numbers are returned as they are.
 
     >>> padding_in_numbers("same", (3, 4), 1, 1)
     (1, 2, 1, 1)
@@ -142,7 +144,7 @@ def refuse_large_windows(what: str, space: Sequence[Any], pairs: list[tuple[int,
 
 
 def _contracted(x: UOp, w: UOp, out: DType) -> UOp:
-    """(batch, group, in, ...space, ...kernel) * (group, out, in, ...kernel), summed over in and kernel."""
+    """Multiply (batch, group, in, ...space, ...kernel) by (group, out, in, ...kernel), and sum over in and kernel."""
     rank = len(w.shape) - 3
     x = x.permute((0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)))    # (.., ...space, in, ...kernel)
     x = x.reshape((*x.shape[:2], 1, *x.shape[2:]))
@@ -153,15 +155,16 @@ def _contracted(x: UOp, w: UOp, out: DType) -> UOp:
 
 
 def with_bias(x: UOp, bias: UOp | None) -> UOp:
-    """(batch, channels, ...space) plus a number for each channel."""
+    """Add a number for each channel to (batch, channels, ...space)."""
     rank = len(x.shape) - 2
     return x if bias is None else add(x, in_autocast_dtype(bias).reshape((1, bias.elements) + (1,) * rank))
 
 
 @dataclass(frozen=True)
 class ConvolvedGradient:
-    """The gradients of a transposed convolution: by its input, the convolution of the incoming gradient; by its weight,
-    that gradient's windows times the input. The chain rule alone would sum each tap by itself: 10 times slower."""
+    """The gradients of a transposed convolution: that of its input is the convolution of the incoming gradient, that of
+    its weight the windows of the incoming gradient times the input. The chain rule alone would sum each tap by itself:
+    10 times slower."""
     windows: Windows
     padding: tuple[int, ...]
 
@@ -179,7 +182,7 @@ class ConvolvedGradient:
 
 
 def _in_one_dtype(x: UOp, w: UOp, groups: int, dtype: DType | None, transposed: bool = False) -> tuple[UOp, UOp, DType]:
-    """The input and the weight, checked, in the type to sum in; and the type of the result."""
+    """Check the input and the weight; return them in the type to sum in, and the type of the result."""
     x, w = in_autocast_dtype(x), in_autocast_dtype(w)
     rank, (first, second) = len(w.shape) - 2, ("in", "out") if transposed else ("out", "in")
     if rank < 1 or len(x.shape) != rank + 2 or groups < 1 or w.shape[0] % groups or \
@@ -218,7 +221,7 @@ def convolve_transposed(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: A
     batch, inputs, outputs = x.shape[0], x.shape[1] // groups, w.shape[1]
     x, w = x.reshape((batch, groups, inputs, *x.shape[2:])), w.reshape((groups, inputs, outputs, *size))
     factors, backward = (x, w), ConvolvedGradient(Windows(size, strides, dilations), pads)
-    for i in range(rank):    # (.., n, ..) to (.., length, .., k): what each position receives through each tap
+    for i in range(rank):    # (.., n, ..) -> (.., length, .., k): what each position receives through each tap
         length = (x.shape[3 + i] - 1) * strides[i] + dilations[i] * (size[i] - 1) + 1 + extra[i]
         x = x.reshape((*x.shape, 1)).expand((*x.shape, size[i]))
         x = x.unwindow(3 + i, strides[i], dilations[i], length)

@@ -1,9 +1,11 @@
-"""Connectionist temporal classification (Graves et al., 2006). In: log-probabilities by time, labels. Out: losses.
+"""Compute connectionist temporal classification (Graves et al., 2006). In: log-probabilities by time, labels. Out:
+losses.
 
-The labels with a blank before, between and after them are the states of a chain; in each step a path stays, moves on by
-one, or skips a blank between two different labels. Two recurrences add up the paths in logarithms: those that lead to
-state s at time t, and those that go on from there. What both say of a state, over the sum of all paths, is the share of
-the paths that are in it, and that share is the gradient. A loss costs O(time x states).
+The labels with a blank before, between and after them are the states of a chain. In each step a path stays in its
+state, moves on by one, or skips a blank between two different labels. Two recurrences add up the probabilities of
+paths, as logarithms: of those that lead to state s at time t, and of those that go on from there. Their product,
+divided by the sum over all paths, is the share of the paths that are in state s at time t, and this share is the
+gradient. A loss costs O(time x states).
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from glassgrad.tensor.formulas.reductions import logsumexp
 
 
 def from_labels(x: UOp, labels: UOp, lengths: UOp, counts: UOp, blank: int) -> UOp:
-    """The loss of each sequence: x (time, batch, classes) holds log-probabilities, labels (batch, size) are padded."""
+    """Return the loss of each sequence: x (time, batch, classes) are log-probabilities, labels (batch, size) are
+    padded."""
     steps, batch, _ = x.shape
     size = labels.shape[1]
     used = counting(size) < counts.reshape((batch, 1))
@@ -32,9 +35,9 @@ def from_labels(x: UOp, labels: UOp, lengths: UOp, counts: UOp, blank: int) -> U
     chain = pad_axis(chain, 1, 0, 1, blank)                                  # blank, label, blank, .., label, blank
     states = 2 * size + 1
     before = part(pad_axis(chain, 1, 2, 0, blank), 1, 0, states)
-    skips = chain.ne(blank) & chain.ne(before)           # whether a path may come from two states before
+    skips = chain.ne(blank) & chain.ne(before)           # whether a path may skip the state before this one
     logs = gather(x, 2, chain.reshape((1, batch, states)).expand((steps, batch, states))).contiguous()
-    ends = counts.reshape((batch, 1)) * 2                # the last states
+    ends = counts.reshape((batch, 1)) * 2                # the last state of each sequence
     total = _total(_paths(logs, skips, lengths, full((batch, 1), 0, dtypes.int32))[0], ends)
     return own_gradient(-total, (logs, skips, lengths, ends), _backward)
 
@@ -46,13 +49,14 @@ def _backward(g: UOp, loss: UOp, logs: UOp, skips: UOp, lengths: UOp, ends: UOp)
     batch = logs.shape[1]
     share = exp(up_to + further + loss.reshape((1, batch, 1)))
     g = g.reshape((1, batch, 1))
-    counts = _in_time(logs, lengths) & g.ne(0)         # a loss that no path reaches may count for 0
+    counts = _in_time(logs, lengths) & g.ne(0)         # an infinite loss, without a path, may have the gradient 0
     return counts.where(-share * g, 0), None, None, None
 
 
 def _paths(logs: UOp, skips: UOp, lengths: UOp, first: UOp, backwards: bool = False) -> list[UOp]:
-    """For each time, ln of the sum of the paths that come to each state from outside, by state `first`: with the
-    log-probability of the state itself, and without. Outside its time a sequence keeps its values."""
+    """Return, for each time, ln of the sum over the paths that lead to each state, from before the first time into a
+    state of `first`: with the log-probability of the state itself, and without. Beyond its length a sequence keeps its
+    values."""
     by = -1 if backwards else 1
 
     def step(states: list[UOp], rows: list[UOp]) -> tuple[list[UOp], list[UOp]]:
@@ -69,19 +73,20 @@ def _paths(logs: UOp, skips: UOp, lengths: UOp, first: UOp, backwards: bool = Fa
 
 
 def _in_time(logs: UOp, lengths: UOp) -> UOp:
-    """Whether each time belongs to each sequence, (time, batch, 1)."""
+    """Return whether each time is within the length of each sequence, (time, batch, 1)."""
     steps, batch, _ = logs.shape
     return counting(steps).reshape((steps, 1, 1)) < lengths.reshape((1, batch, 1))
 
 
 def _total(paths: UOp, ends: UOp) -> UOp:
-    """ln of the sum of all complete paths: those in the last state or the one before it, after the last time."""
+    """Return ln of the sum over all complete paths: those that are in the last state or the one before it after the
+    last time."""
     state = counting(paths.shape[2])
     return logsumexp((state.eq(ends) | state.eq(ends - 1)).where(at(paths, 0, -1), -math.inf), 1)
 
 
 def _moved(x: UOp, by: int, fill: float = -math.inf) -> UOp:
-    """States moved up (or down, negative), `fill` coming in."""
+    """Move states up (or down, if negative); `fill` enters."""
     n = x.shape[1]
     by = max(-n, min(by, n))
     return pad_axis(part(x, 1, max(-by, 0), n - max(by, 0)), 1, max(by, 0), max(-by, 0), fill)

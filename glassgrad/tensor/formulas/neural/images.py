@@ -1,4 +1,4 @@
-"""Images on nodes (batch, channels, height, width): resampled and resized. In, out: UOps. Does not know tensors."""
+"""Resample and resize images on nodes (batch, channels, height, width). In, out: UOps. Does not know tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glassgrad.tensor.formulas.linalg.products import matmul
 
 
 def affine_grid(theta: UOp, height: int, width: int, align_corners: bool) -> UOp:
-    """Where affine maps (batch, 2, 3) take the elements of an image: (batch, height, width, 2)."""
+    """Return where affine maps (batch, 2, 3) take the elements of an image: (batch, height, width, 2)."""
     shape = (height, width)
     x = _centres(width, theta, align_corners).reshape((1, width)).expand(shape)
     y = _centres(height, theta, align_corners).reshape((height, 1)).expand(shape)
@@ -24,7 +24,7 @@ def affine_grid(theta: UOp, height: int, width: int, align_corners: bool) -> UOp
 
 
 def _centres(n: int, like: UOp, align_corners: bool) -> UOp:
-    """n positions from -1 to 1: the centres of n equal parts, or with both ends (`align_corners`)."""
+    """Return n positions from -1 to 1: the centres of n equal parts or, with `align_corners`, from end to end."""
     number = counting(n).cast(like.dtype)
     if align_corners:
         return number * (2 / (n - 1)) - 1 if n > 1 else number * 0
@@ -32,13 +32,13 @@ def _centres(n: int, like: UOp, align_corners: bool) -> UOp:
 
 
 def grid_sample(image: UOp, grid: UOp, mode: str, padding_mode: str, align_corners: bool) -> UOp:
-    """An image's values at the positions of a grid (batch, rows, columns, 2): x and y, from -1 to 1."""
+    """Return an image's values at the positions of a grid (batch, rows, columns, 2): x and y, from -1 to 1."""
     batch, channels, height, width = image.shape
     flat = image.reshape((batch, channels, height * width))
     grid, (rows, columns) = as_float(grid), grid.shape[1:3]
 
     def taps(t: UOp, n: int) -> list[tuple[UOp, UOp]]:
-        """The elements of an axis that contribute at a position, and their weights."""
+        """Return the elements of an axis that contribute at a position, and their weights."""
         t = (t + 1) * ((n - 1) / 2) if align_corners else ((t + 1) * n - 1) / 2
         if mode == "bicubic":
             return [(_in_range(place, n, padding_mode, align_corners), share) for place, share in _taps(t, mode)]
@@ -60,10 +60,11 @@ def grid_sample(image: UOp, grid: UOp, mode: str, padding_mode: str, align_corne
 
 
 def _in_range(t: UOp, n: int, padding_mode: str, align_corners: bool) -> UOp:
-    """Positions on an axis of n elements: those beyond it at its border, or reflected there, or as they are."""
+    """Return positions on an axis of n elements: those beyond it moved to its border, reflected at it, or left as they
+    are."""
     if padding_mode == "zeros":
         return t
-    if padding_mode == "reflection":         # at the middles of the border elements, or at their outer edges
+    if padding_mode == "reflection":         # at the centres of the border elements, or at their outer edges
         low, span = (0.0, n - 1) if align_corners else (-0.5, n)
         beyond = (t - low).abs()
         rest = toward_zero(beyond, const(span, t.dtype).broadcast(t.shape)) if span else beyond * 0.0
@@ -73,7 +74,7 @@ def _in_range(t: UOp, n: int, padding_mode: str, align_corners: bool) -> UOp:
 
 
 def _per_channel(weight: UOp) -> UOp:
-    """A weight (batch, rows, columns), to be broadcast over channels."""
+    """Reshape a weight (batch, rows, columns) so that it broadcasts over channels."""
     return unsqueeze(weight, 1) if weight.shape else weight
 
 
@@ -83,7 +84,7 @@ def _sum(terms: Sequence[UOp]) -> UOp:
 
 # -- resizing ------------------------------------------------------------------------------------------------
 def resize_pixels(x: UOp, axis: int, count: int, align_corners: bool, step: float, table: Any) -> UOp:
-    """One axis of uint8 resized linearly, in PyTorch's integer arithmetic: weights of at most 15 bits, halves rounded
+    """Resize one axis of uint8 linearly, in PyTorch's integer arithmetic: weights of at most 15 bits, halves rounded
     up. `table` stores a list of integers."""
     n = x.shape[axis]
     sources = [max(i * step if align_corners else (i + 0.5) * step - 0.5, 0.0) for i in range(count)]
@@ -101,12 +102,12 @@ def resize_pixels(x: UOp, axis: int, count: int, align_corners: bool, step: floa
 
 
 def resize(x: UOp, axis: int, count: int, mode: str, align_corners: bool, step: float) -> UOp:
-    """One axis resampled to `count` elements, `step` of the old ones apart."""
+    """Resample one axis to `count` elements, which are `step` old elements apart."""
     n = x.shape[axis]
     number = counting(count)
     if mode.startswith("nearest"):
         times = count // n if n and count % n == 0 else 0
-        if times and times & (times - 1) == 0 and step * times == 1:         # any other step is rounded, as in PyTorch
+        if times and times & (times - 1) == 0 and step * times == 1:         # other steps are rounded, as in PyTorch
             return repeat_interleave(x, times, axis)
         index = floor((number + (0.5 if mode == "nearest-exact" else 0.0)) * step).cast(dtypes.int32)
         return take(x, axis, index.minimum(n - 1))
@@ -121,7 +122,7 @@ def resize(x: UOp, axis: int, count: int, mode: str, align_corners: bool, step: 
 
 
 def _taps(t: UOp, mode: str) -> list[tuple[UOp, UOp]]:
-    """The elements around a position between them, and their weights: four for cubic interpolation, two for linear."""
+    """Return the elements around a position, and their weights: four for cubic interpolation, two for linear."""
     first = floor(t.detach())
     if mode == "bicubic":
         return [(first + k, _cubic(t - first - k, -0.75)) for k in (-1, 0, 1, 2)]
@@ -129,8 +130,8 @@ def _taps(t: UOp, mode: str) -> list[tuple[UOp, UOp]]:
 
 
 def resize_smoothly(x: UOp, axis: int, count: int, mode: str, step: float) -> UOp:
-    """`resize` with a filter as wide as the step (antialias): an element of the result is a weighted mean of all that
-    it covers."""
+    """Resize one axis with a filter as wide as the step (antialias): an element of the result is a weighted mean of all
+    elements that it covers."""
     width, radius = max(step, 1.0), 2.0 if mode == "bicubic" else 1.0
     x = as_float(x)
     wide = x.cast(x.dtype.accumulator)
@@ -144,7 +145,7 @@ def resize_smoothly(x: UOp, axis: int, count: int, mode: str, step: float) -> UO
 
 
 def _cubic(distance: UOp, a: float) -> UOp:
-    """The weight of an element at a distance, in cubic convolution (Keys, 1981); 0 from 2 on."""
+    """Return the weight of an element at a distance, in cubic convolution (Keys, 1981); 0 from 2 on."""
     d = distance.abs()
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
@@ -152,5 +153,5 @@ def _cubic(distance: UOp, a: float) -> UOp:
 
 
 def shuffle(x: UOp, shape: Sequence[int], order: Sequence[int], out: Sequence[int]) -> UOp:
-    """Axes split, put in another order and joined again."""
+    """Split axes, permute the parts and join them again."""
     return x.reshape(tuple(shape)).permute(tuple(order)).reshape(tuple(out))

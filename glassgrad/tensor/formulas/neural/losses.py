@@ -1,6 +1,7 @@
-"""Losses on nodes: differences, cross entropies, margins. In: predictions and targets. Out: one loss per example.
+"""Compute losses on nodes: differences, cross entropies, margins. In: predictions and targets. Out: one loss per
+example.
 
-Does not know tensors; how losses are reduced to one number is `reduced`.
+`reduced` reduces losses to one number. Does not know tensors.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from glassgrad.tensor.formulas.neural.activations import log_sigmoid, log_softma
 from glassgrad.tensor.formulas.special_functions import xlogy
 
 REDUCTIONS = ("mean", "sum", "none")
-# losses of which each element has a target
+# names of the losses in which each element has a target
 ELEMENTWISE = frozenset(("mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss", "kl_div", "binary_crossentropy",
                          "binary_crossentropy_logits", "hinge_embedding_loss", "soft_margin_loss",
                          "multilabel_soft_margin_loss", "gaussian_nll_loss", "poisson_nll_loss"))
-_warned: dict[Any, Any] = {}          # Python's record of warnings, by line: each line warns once
+_warned: dict[Any, Any] = {}          # Python's registry of warnings, so that each line warns once
 
 
 def warn_of_broadcasting(what: str, x: UOp, target: Any) -> None:
-    """Warn, at the user's line, of predictions and targets that are broadcast: (4, 1) and (4,) give 16 losses, not 4.
-    One number for all predictions is meant."""
+    """Warn, at the user's line, if predictions and targets are broadcast: shapes (4, 1) and (4,) give 16 losses, not 4.
+    One number as the target of all predictions is assumed to be intended."""
     if isinstance(target, UOp) and target.shape not in ((), x.shape):
         text = ShapeError(f"{what} broadcasts predictions and targets of different shapes",
                           given=f"predictions {x.shape}, targets {target.shape}", expected="one shape",
@@ -40,7 +41,7 @@ def warn_of_broadcasting(what: str, x: UOp, target: Any) -> None:
 
 
 def reduced(losses: UOp, reduction: str) -> UOp:
-    """The mean of losses, their sum, or the losses themselves."""
+    """Return the mean of losses, their sum, or the losses themselves."""
     if not isinstance(reduction, str) or reduction not in REDUCTIONS:
         raise InputError("there is no such reduction", given=f"reduction={reduction!r}",
                          expected='"mean", "sum" or "none"', fix='write reduction="mean"')
@@ -75,8 +76,9 @@ def _logs(x: UOp) -> tuple[UOp, UOp]: return _log(x).maximum(-100.0), _log(1 - x
 
 
 def _of_probabilities_backward(g: UOp, out: UOp, x: UOp, target: UOp) -> tuple[UOp, UOp]:
-    """The gradient is finite also for the probabilities 0 and 1, which a sigmoid in float32 reaches. A 1 of a narrower
-    type may be a number below 1 that was rounded up, and the sigmoid's own gradient knows that number."""
+    """Compute a gradient that is finite also for the probabilities 0 and 1, which a sigmoid in float32 reaches. In a
+    narrower type a 1 may be a number below 1 that was rounded up; the sigmoid's own gradient uses the unrounded
+    number."""
     wide = x.dtype.accumulator
     rounded_away = 0.0 if wide is x.dtype else 2.0 ** -(x.dtype.mantissa + 2)
     g, p, y = g.cast(wide), x.cast(wide), target.cast(wide)
@@ -101,7 +103,7 @@ def binary_cross_entropy_logits(x: UOp, target: UOp, pos_weight: UOp | None = No
 
 # -- many classes --------------------------------------------------------------------------------------------
 def class_axis(x: UOp, target: UOp, what: str, last: bool = False) -> int:
-    """The axis of the classes: 1, or the only one; or the last one."""
+    """Return the axis of the classes: 1, or the only axis; or the last one."""
     axis = len(x.shape) - 1 if last or len(x.shape) == 1 else 1
     if not x.shape or target.shape != x.shape[:axis] + x.shape[axis + 1:]:
         raise ShapeError(f"the targets of {what} do not fit the predictions",
@@ -112,7 +114,7 @@ def class_axis(x: UOp, target: UOp, what: str, last: bool = False) -> int:
 
 
 def by_class(x: UOp, weight: UOp, axis: int) -> UOp:
-    """One weight per class, in the shape of the predictions."""
+    """Reshape one weight per class so that it broadcasts over the predictions."""
     if weight.shape != (x.shape[axis],):
         raise ShapeError("there is one weight per class", given=f"weight {weight.shape}, predictions {x.shape}",
                          expected=f"shape ({x.shape[axis]},)", fix="check the number of classes")
@@ -121,8 +123,8 @@ def by_class(x: UOp, weight: UOp, axis: int) -> UOp:
 
 def of_classes(x: UOp, logs: UOp, target: UOp, axis: int, weight: UOp | None, ignored: int | None, smooth: float,
                reduction: str) -> UOp:
-    """Minus the log-probability of each target class: smoothed by the mean over all classes, weighed by class, and 0
-    where the target is ignored. Their mean is over the weights that count."""
+    """Minus the log-probability of each target class, smoothed by the mean over all classes, weighted by class, and 0
+    where the target is ignored. The mean is over the weights of targets that are not ignored."""
     counted = not_equal(target, ignored) if ignored is not None else target.eq(target)
     losses = -choose(logs, target, axis, ignored)
     share = counted.cast(losses.dtype)
@@ -150,7 +152,7 @@ def cross_entropy(x: UOp, target: UOp, reduction: str, smooth: float, ignored: i
         if target.shape != x.shape:
             raise ShapeError("the target probabilities do not fit the predictions",
                              given=f"predictions {x.shape}, targets {target.shape}", expected="one shape",
-                             fix="for classes, hand in integers: target.int()")
+                             fix="for classes, pass integers: target.int()")
         target = target * (1 - smooth) + smooth / x.shape[axis] if smooth else target
         logs = logs if weight is None else logs * by_class(x, weight, axis)
         losses = -total(logs * target, axis)
@@ -160,7 +162,7 @@ def cross_entropy(x: UOp, target: UOp, reduction: str, smooth: float, ignored: i
 
 
 def sparse_cross_entropy(x: UOp, target: UOp, ignored: int, smooth: float, reduction: str) -> UOp:
-    """Minus the log-probability of target classes, of predictions whose last axis are the classes."""
+    """Minus the log-probability of target classes, for predictions whose last axis has the classes."""
     axis = class_axis(x, target, "sparse_categorical_crossentropy", last=True)
     return of_classes(x, log_softmax(x, axis), target, axis, None, ignored, smooth, reduction)
 
@@ -213,7 +215,7 @@ def multi_margin(x: UOp, target: UOp, p: int, margin: float, weight: UOp | None)
 # -- distributions -------------------------------------------------------------------------------------------
 def gaussian(x: UOp, target: UOp, var: UOp, full: bool, eps: float) -> UOp:
     """(ln var + (x - target)^2 / var) / 2, with var at least eps; `full` adds ln(2 pi) / 2."""
-    if x.shape and var.shape == x.shape[:-1]:               # one for each row
+    if x.shape and var.shape == x.shape[:-1]:               # one variance for each row
         var = unsqueeze(var, -1)
     spread = var + (maximum(var, eps) - var).detach()       # the limit changes the value, not the gradient
     losses = (_log(spread) + square(sub(x, target)) / spread) * 0.5
@@ -221,5 +223,5 @@ def gaussian(x: UOp, target: UOp, var: UOp, full: bool, eps: float) -> UOp:
 
 
 def poisson(x: UOp, target: UOp, log_input: bool, eps: float) -> UOp:
-    """e^x - target x, or x - target ln(x + eps) for x that is no logarithm."""
+    """e^x - target x, or, without `log_input`, x - target ln(x + eps)."""
     return _exp(x) - mul(target, x) if log_input else x - mul(target, _log(x + eps))

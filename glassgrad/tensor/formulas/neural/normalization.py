@@ -1,4 +1,4 @@
-"""Norms on nodes: x less its mean and over its length, along axes, and their gradients. In, out: UOps.
+"""Normalize nodes along axes: subtract the mean and divide by the length, with gradients. In, out: UOps.
 
 Does not know tensors.
 """
@@ -17,8 +17,8 @@ from glassgrad.tensor.formulas.deferred import one_node, same_shape
 
 
 class NormGradient(NamedTuple):
-    """The gradient of a norm along axes, y = c / sqrt(mean(c^2) + eps) for c = x - mean(x), or for c = x. It needs two
-    means, where the rules for sums would give four: (g - mean(g) - y mean(g y)) / sqrt(..)."""
+    """The gradient of a norm along axes, y = c / sqrt(mean(c^2) + eps) with c = x - mean(x), or c = x. It is (g -
+    mean(g) - y mean(g y)) / sqrt(..), with two means where the chain rule would have four."""
     axes: tuple[int, ...]
     eps: float
     centred: bool
@@ -29,18 +29,18 @@ class NormGradient(NamedTuple):
         return (along * self.scale(self.centre(x)),)
 
     def centre(self, x: UOp) -> UOp:
-        """What is scaled."""
+        """Return the value that is scaled, c."""
         return x - mean(x, self.axes, keepdim=True) if self.centred else x
 
     def scale(self, c: UOp) -> UOp:
-        """What it is scaled by."""
+        """Return the factor by which it is scaled."""
         return elementary.rsqrt(mean(c * c, self.axes, keepdim=True) + self.eps)
 
 
 @dataclass(frozen=True)
 class ScaledNormGradient:
-    """The gradients of y = n weight + bias, for n = (x - mean) / sqrt(variance + eps) along axes where weight and bias
-    are one value: bias' is the sum of g, weight's that of g n, and x's needs no sums but these."""
+    """The gradients of y = n weight + bias, with n = (x - mean) / sqrt(variance + eps) along axes where weight and bias
+    have one value. That of bias is the sum of g, that of weight the sum of g n, and that of x needs no other sums."""
     normed: NormGradient
 
     def __call__(self, g: UOp, y: UOp, x: UOp, weight: UOp, bias: UOp) -> tuple[UOp, UOp, UOp]:
@@ -82,13 +82,14 @@ def _weighted_shape(x: UOp, *factors: UOp | None) -> Shape | None:
 
 @one_node(_weighted_shape)
 def weighted(x: UOp, weight: UOp | None, bias: UOp | None) -> UOp:
-    """x weight + bias, element by element, as what was normalized is scaled and moved."""
+    """x weight + bias, element by element, for what was normalized."""
     x = x if weight is None else mul(x, weight)
     return x if bias is None else add(x, bias)
 
 
 def normalize(x: UOp, p: float, axis: Axis, eps: float) -> UOp:
-    """x over its length along an axis, but at least eps; float16 and bfloat16 in float32."""
+    """x divided by its length along an axis, which counts as at least eps; float16 and bfloat16 are computed in
+    float32."""
     if x.dtype.kind == "f" and x.dtype.accumulator is not x.dtype:
         return normalize(x.cast(x.dtype.accumulator), p, axis, eps).cast(x.dtype)
     return divide(x, maximum(norm(x, p, axis, keepdim=True), eps))

@@ -1,6 +1,6 @@
-"""Pools on nodes: the mean or maximum of windows, of a given size or of a given number. In, out: UOps.
+"""Pool on nodes: the mean or maximum of windows, of a given size or of a given number. In, out: UOps.
 
-Nothing is copied to make the windows. Does not know tensors.
+Making windows copies nothing. Does not know tensors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PoolOptions(NamedTuple):
         return len(self.kernel_size) if isinstance(self.kernel_size, (tuple, list)) else 2
 
     def padded(self, what: str, x: UOp, fill: Any) -> tuple[UOp, Windows]:
-        """The padded input of a pool, and its windows."""
+        """Return the padded input of a pool, and its windows."""
         rank = self.rank
         if len(x.shape) < rank:
             raise ShapeError(f"{what} needs {rank} space axes", given=f"shape {x.shape}",
@@ -46,8 +46,8 @@ class PoolOptions(NamedTuple):
 
 
 def _ceil_pair(n: int, pair: tuple[int, int], k: int, s: int, d: int) -> tuple[int, int]:
-    """Padding for the last, partial window, if it starts inside the input or its front padding. It may be more than
-    that window needs, so that it is the same for each length."""
+    """Return the padding for the last, partial window, if it starts inside the input or its front padding. It may be
+    more than that window needs, so that it is the same for every length."""
     before, after = pair
     last = (n + before + after - d * (k - 1) - 2 + s) // s * s              # where a partial window would start
     return before, after + (s - 1 if last < n + before else 0)
@@ -55,7 +55,7 @@ def _ceil_pair(n: int, pair: tuple[int, int], k: int, s: int, d: int) -> tuple[i
 
 # -- pools over windows --------------------------------------------------------------------------------------
 def mean_pool(x: UOp, options: PoolOptions, count_padding: bool = True, divisor: float | None = None) -> UOp:
-    """The mean of each window, whose sum may be too large for the type."""
+    """The mean of each window, also if its sum would be too large for the type."""
     x = as_float(x)
     padded, windows = options.padded("avg_pool2d", x, 0)
     seen, rank = windows.seen(padded), windows.rank
@@ -65,7 +65,7 @@ def mean_pool(x: UOp, options: PoolOptions, count_padding: bool = True, divisor:
         return divide(sums, divisor).cast(x.dtype)
     if count_padding and not options.ceil_mode:
         return divide(sums, math.prod(seen.shape[len(seen.shape) - rank:])).cast(x.dtype)
-    # what ceil_mode added at the end never counts; the padding itself may
+    # elements that ceil_mode added at the end never count; padding counts with `count_padding`
     space, pairs = x.shape[len(x.shape) - rank:], space_padding(options.padding, rank)
     starts, ends = zip(*((0, b + n + a) if count_padding else (b, b + n) for n, (b, a) in zip(space, pairs)))
     ones = full(tuple(end - start for start, end in zip(starts, ends)), 1, wide)
@@ -74,7 +74,7 @@ def mean_pool(x: UOp, options: PoolOptions, count_padding: bool = True, divisor:
 
 
 def max_pool(x: UOp, options: PoolOptions, with_indices: bool = False) -> tuple[UOp, UOp | None]:
-    """The largest value of each window, and where it was found, counted over the flattened space axes."""
+    """The largest value of each window, and its index in the flattened space axes."""
     padded, windows = options.padded("max_pool2d", x, x.dtype.min)
     seen, rank = windows.seen(padded), windows.rank
     axes = windows.taps(seen)
@@ -93,8 +93,8 @@ def max_pool(x: UOp, options: PoolOptions, with_indices: bool = False) -> tuple[
 
 # -- pools of a given number of parts ------------------------------------------------------------------------
 def _parts(x: UOp, axis: int, count: int) -> tuple[UOp, UOp, UOp]:
-    """The parts of an axis, as a new axis behind it: elements, which of them count, and how many do. Part i runs from
-    floor(i n / count) to ceil((i + 1) n / count)."""
+    """Split an axis into `count` parts, as a new axis behind it. Return their elements, which of them count, and how
+    many do. Part i runs from floor(i n / count) to ceil((i + 1) n / count)."""
     n = x.shape[axis]
     number = counting(count)
     first, end = number * n // count, ((number + 1) * n + (count - 1)) // count
@@ -108,7 +108,7 @@ def _parts(x: UOp, axis: int, count: int) -> tuple[UOp, UOp, UOp]:
 
 
 def adaptive_mean(x: UOp, sizes: tuple[int, ...]) -> UOp:
-    """Means of as many parts of the last axes as `sizes` says."""
+    """The means of `sizes` parts of the last axes."""
     rank = len(sizes)
     space = x.shape[len(x.shape) - rank:]
     if all(n % m == 0 for n, m in zip(space, sizes)):
@@ -123,7 +123,7 @@ def adaptive_mean(x: UOp, sizes: tuple[int, ...]) -> UOp:
 
 
 def adaptive_max(x: UOp, sizes: tuple[int, ...]) -> tuple[UOp, UOp]:
-    """The largest of as many parts of the last axes as `sizes` says, and their indices in the flattened space axes."""
+    """The largest value of each of `sizes` parts of the last axes, and its index in the flattened space axes."""
     rank = len(sizes)
     lead, space = x.shape[:len(x.shape) - rank], x.shape[len(x.shape) - rank:]
     if all(n % m == 0 for n, m in zip(space, sizes)):
@@ -131,7 +131,7 @@ def adaptive_max(x: UOp, sizes: tuple[int, ...]) -> tuple[UOp, UOp]:
         assert indices is not None
         return values, indices
     most, indices = x.detach(), linear_indices(space).broadcast(x.shape)
-    for axis in range(len(x.shape) - 1, len(lead) - 1, -1):       # the last first: of equal ones the first is found
+    for axis in range(len(x.shape) - 1, len(lead) - 1, -1):       # last axis first, to find the first of equal values
         (seen, inside, _), (places, _, _) = (_parts(node, axis, sizes[axis - len(lead)]) for node in (most, indices))
         best = arg_extreme(o.AMAX, inside.where(seen, x.dtype.min), axis + 1, True)
         most, indices = (squeeze(gather_known(node, axis + 1, best), axis + 1) for node in (seen, places))

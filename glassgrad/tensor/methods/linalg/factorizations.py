@@ -1,8 +1,8 @@
-"""Linear algebra: solve, inv, det, qr, svd, cholesky, eigenvalues, matrix_exp. In, out: stacks of matrices.
+"""Define linear algebra: solve, inv, det, qr, svd, cholesky, eigenvalues, matrix_exp. In, out: stacks of matrices.
 
-The factors are computed at once (formulas/linalg/factorization_algorithms.py); gradients are lazy and can be taken
-again. A singular matrix gives NaN where PyTorch raises, because whether it is one is known only by reading the values.
-Eigenvalues that are complex numbers are not here: there is no type for them.
+The factors are computed at once (formulas/linalg/factorization_algorithms.py); gradients are lazy and can be
+differentiated again. A singular matrix gives NaN where PyTorch raises, because only reading the values would show that
+it is singular. Complex eigenvalues are not supported, because there is no type for them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from glassgrad.tensor.methods import Self, TensorBase, arguments, choice, comput
 
 
 def _eigen(x: UOp, UPLO: str) -> list[UOp]:
-    """Eigenvalues and eigenvectors, read from one triangle."""
+    """Return eigenvalues and eigenvectors, read from one triangle."""
     choice("a symmetric matrix is told by one of its triangles", "leave it out: the lower triangle is read",
            UPLO=UPLO, among=("L", "U"))
     return factors.of_matrices(factors.eigen, x if UPLO == "L" or len(x.shape) < 2 else matrix_transpose(x), "eigh")
@@ -90,7 +90,7 @@ class FactorizationsMixin(TensorBase):
         return self._with(where(less(sign, 0), math.nan, size))
 
     def matrix_power(self, n: int) -> Self:
-        """The matrix times itself n times; negative n for the inverse.
+        """The matrix multiplied by itself n times; for negative n, its inverse.
 
         >>> Tensor([[1, 1], [0, 1]]).matrix_power(5).tolist()
         [[1, 5], [0, 1]]
@@ -104,7 +104,8 @@ class FactorizationsMixin(TensorBase):
 
     # -- factors ---------------------------------------------------------------------------------------------
     def cholesky(self, upper: bool = False) -> Self:
-        """The lower triangle L with L @ L.T equal to this, which must be symmetric and positive definite (else NaN).
+        """The lower triangle L with L @ L.T equal to this matrix, which must be symmetric and positive definite (else
+        NaN).
 
         >>> Tensor([[4.0, 0.0], [0.0, 9.0]]).cholesky().tolist()
         [[2.0, 0.0], [0.0, 3.0]]
@@ -114,9 +115,9 @@ class FactorizationsMixin(TensorBase):
         return self._with(matrix_transpose(lower) if upper else lower)
 
     def qr(self, mode: str = "complete") -> tuple[Self, Self]:
-        """Q with orthonormal columns and an upper triangular R, so that Q @ R is this: "complete" (m, m) and (m, n) as
-        in tinygrad, or "reduced" (m, k) and (k, n) as in PyTorch. Gradients of the columns that "complete" adds do not
-        exist and are not taken.
+        """Q with orthonormal columns and an upper triangular R, so that Q @ R is this matrix: "complete" (m, m) and (m,
+        n) as in tinygrad, or "reduced" (m, k) and (k, n) as in PyTorch. No gradient passes through the columns that
+        "complete" adds.
 
         >>> q, r = Tensor([[3.0], [4.0]]).qr("reduced")
         >>> (q @ r).numpy().round(4).tolist()
@@ -127,8 +128,8 @@ class FactorizationsMixin(TensorBase):
         return tuple(map(self._with, factors.of_matrices(formula, self.uop, "qr", False)))  # type: ignore[return-value]
 
     def svd(self, full_matrices: bool = True) -> tuple[Self, Self, Self]:
-        """U, S and V with U @ diag(S) @ V equal to this; S descends, U's columns and V's rows are orthonormal.
-        `full_matrices` makes U and V square; the vectors it adds have no gradient.
+        """U, S and V with U @ diag(S) @ V equal to this matrix; S is in descending order, U's columns and V's rows are
+        orthonormal. `full_matrices` makes U and V square; no gradient passes through the vectors that it adds.
 
         >>> Tensor([[3.0, 0.0], [0.0, 4.0]]).svd()[1].tolist()
         [4.0, 3.0]
@@ -153,7 +154,7 @@ class FactorizationsMixin(TensorBase):
         share, = arguments("pinv", rtol=rtol)
         u, s, v = factors.singular_values(self.uop, what="pinv")
         share = max(self.shape[-2:]) * 2.0 ** -self.dtype.mantissa if share is None else share
-        most = largest(s, -1, keepdim=True) if s.shape[-1] else s         # an empty matrix has none
+        most = largest(s, -1, keepdim=True) if s.shape[-1] else s         # an empty matrix has no singular values
         kept = less(mul(most, share), s)
         inverse = where(kept, where(kept, s, 1).recip(), 0)
         return self._with(matmul(mul(matrix_transpose(v), unsqueeze(inverse, -2)), matrix_transpose(u)))
@@ -206,8 +207,8 @@ class FactorizationsMixin(TensorBase):
 
     # -- triangles -------------------------------------------------------------------------------------------
     def solve_triangular(self, other: Self, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Self:
-        """The x for which this @ x = other (or x @ this, unless `left`), where only this' upper or lower triangle
-        counts; with `unitriangular` its diagonal is taken to be ones.
+        """The x for which this @ x = other (or x @ this, unless `left`). Only the upper or lower triangle of this
+        matrix is used; with `unitriangular` its diagonal is taken to be ones.
 
         >>> Tensor([[2.0, 9.0], [0.0, 4.0]]).solve_triangular(Tensor([[2.0], [4.0]]), upper=False).tolist()
         [[1.0], [1.0]]
@@ -218,7 +219,7 @@ class FactorizationsMixin(TensorBase):
         return self._with(_solve_triangular(self.uop, other.uop, upper, left, unit), other)
 
     def cholesky_solve(self, factor: Self, upper: bool = False) -> Self:
-        """The x for which A @ x is this, where `factor` is A's `cholesky`.
+        """The x for which A @ x is this tensor, where `factor` is the `cholesky` of A.
 
         >>> Tensor([[8.0]]).cholesky_solve(Tensor([[2.0]])).tolist()
         [[2.0]]
@@ -228,7 +229,7 @@ class FactorizationsMixin(TensorBase):
         return self._with(_cholesky_solve(self.uop, factor.uop, upper), factor)
 
     def cholesky_inverse(self, upper: bool = False) -> Self:
-        """The inverse of the matrix of which this is the `cholesky`.
+        """The inverse of the matrix whose `cholesky` this is.
 
         >>> Tensor([[2.0]]).cholesky_inverse().tolist()
         [[0.25]]
@@ -240,8 +241,8 @@ class FactorizationsMixin(TensorBase):
 
     # -- powers ----------------------------------------------------------------------------------------------
     def matrix_exp(self) -> Self:
-        """e to the power of a matrix: 1 + A + A^2 / 2 + A^3 / 6 + ..., by scaling and squaring: summed for a
-        small A / 2^s, then squared s times.
+        """e to the power of a matrix: 1 + A + A^2 / 2 + A^3 / 6 + ..., by scaling and squaring: the series is summed
+        for a small A / 2^s, and the result squared s times.
 
         >>> Tensor([[0.0, 1.0], [0.0, 0.0]]).matrix_exp().tolist()
         [[1.0, 1.0], [0.0, 1.0]]

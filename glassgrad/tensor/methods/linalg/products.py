@@ -1,4 +1,4 @@
-"""Products of vectors and matrices, norms, condition numbers and ranks. In, out: tensors."""
+"""Define products of vectors and matrices, norms, condition numbers and ranks. In, out: tensors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ProductsMixin(TensorBase):
         return left._with(products.matmul(x, y, kind), right)
 
     def _product_dtype(self, factors: DType) -> DType:
-        """The type that a matrix product of factors of this type has. A subclass may say another."""
+        """Return the type of a matrix product of factors of this type. A subclass may use another."""
         return sum_dtype(factors)
 
     def __matmul__(self, other: Any) -> Self: return self._product(other)
@@ -126,7 +126,7 @@ class ProductsMixin(TensorBase):
         return self._product(other)
 
     def kron(self, other: Self) -> Self:
-        """The Kronecker product: every element of this times the whole other.
+        """The Kronecker product: every element of this tensor times the whole other.
 
         >>> Tensor([1, 10]).kron(Tensor([1, 2])).tolist()
         [1, 2, 10, 20]
@@ -134,7 +134,7 @@ class ProductsMixin(TensorBase):
         return computed(self, products.kron, "kron", other=other)
 
     def cross(self, other: Self, dim: int = -1, **spelling: Any) -> Self:
-        """The cross product of vectors of three along an axis.
+        """The cross product of vectors with three elements along an axis.
 
         >>> Tensor([1, 0, 0]).cross(Tensor([0, 1, 0])).tolist()
         [0, 0, 1]
@@ -149,7 +149,7 @@ class ProductsMixin(TensorBase):
 
     def linear(self, weight: Self, bias: Self | None = None, dtype: DType | str | None = None) -> Self:
         """x @ weight + bias, with weight (inputs, outputs); a weight with one axis multiplies element by element.
-        (`nn.Linear` keeps its weight as (outputs, inputs) and transposes it.)
+        (`nn.Linear` stores its weight as (outputs, inputs) and transposes it.)
 
         >>> Tensor([[1.0, 2.0]]).linear(Tensor([[1.0], [10.0]]), Tensor([0.5])).tolist()
         [[21.5]]
@@ -157,7 +157,7 @@ class ProductsMixin(TensorBase):
         return computed(self, products.linear, "linear", weight=weight, bias=bias, dtype=dtype)
 
     def sequential(self, layers: Iterable[Callable[[Self], Self]] = REQUIRED, **spelling: Any) -> Self:
-        """The result of one layer after another.
+        """The result of applying one layer after another.
 
         >>> Tensor([1, 2]).sequential([lambda x: x + 1, lambda x: x * 10]).tolist()
         [20, 30]
@@ -215,7 +215,7 @@ class ProductsMixin(TensorBase):
                            batch2=batch2)
 
     def _added(self, product: Callable[[UOp, UOp], UOp], what: str, beta: Any, alpha: Any, **factors: Any) -> Self:
-        """beta x + alpha times a product of two tensors."""
+        """Compute beta x + alpha times a product of two tensors."""
         first, second = arguments(what, **factors)
         beta, alpha = self._operand(beta, "as beta"), self._operand(alpha, "as alpha")
         terms = products.scaled(self.uop, beta), products.scaled(product(first.uop, second.uop), alpha)
@@ -227,7 +227,7 @@ class ProductsMixin(TensorBase):
 
     def norm(self, p: float | str = 2, dim: Axis = None, keepdim: bool = False, dtype: DType | None = None,
              **spelling: Any) -> Self:
-        """The length of a vector: (sum |x|^p)^(1/p); p may be infinite, or "fro" or "nuc", norms of a matrix.
+        """The length of a vector: (sum |x|^p)^(1/p). p may be infinite, or "fro" or "nuc", which are norms of a matrix.
 
         >>> Tensor([3.0, 4.0]).norm().item(), Tensor([[3.0, 0.0], [0.0, 4.0]]).norm("nuc").item()
         (5.0, 7.0)
@@ -243,8 +243,8 @@ class ProductsMixin(TensorBase):
 
     def vector_norm(self, ord: float = 2, dim: Axis = None, keepdim: bool = False, *, dtype: DType | None = None,
                     **spelling: Any) -> Self:
-        """(sum |x|^ord)^(1 / ord) along axes, of all values if none are given; ord may be infinite, and 0 counts what
-        is not 0.
+        """(sum |x|^ord)^(1 / ord) along axes, or of all values if no axes are given; ord may be infinite, and 0 counts
+        the values that are not 0.
 
         >>> Tensor([3.0, 4.0]).vector_norm().item()
         5.0
@@ -264,7 +264,7 @@ class ProductsMixin(TensorBase):
         return self._with(_matrix_norm(self._as(dtype), ord, _pair("matrix_norm", dim), keepdim))
 
     def cond(self, p: float | str | None = None) -> Self:
-        """The condition number: the matrix' norm times that of its inverse; 0 of an empty matrix.
+        """The condition number: the matrix' norm times that of its inverse; 0 for an empty matrix.
 
         >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).cond().item()
         2.0
@@ -280,7 +280,8 @@ class ProductsMixin(TensorBase):
         return self._with(mul(_matrix_norm(x, p, (-2, -1), False), _matrix_norm(inverted(x), p, (-2, -1), False)))
 
     def matrix_rank(self, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False) -> Self:
-        """How many singular values (eigenvalues, if `hermitian`) are larger than atol and than rtol times the largest.
+        """The number of singular values (eigenvalues, if `hermitian`) that are larger than atol and than rtol times the
+        largest.
 
         >>> Tensor([[1.0, 2.0], [2.0, 4.0]]).matrix_rank().item()
         1
@@ -291,7 +292,7 @@ class ProductsMixin(TensorBase):
         else:
             sizes = singular_values(self.uop, what="matrix_rank")[1]
         share = rtol if rtol is not None else 0.0 if atol else max(self.shape[-2:]) * 2.0 ** -self.dtype.mantissa
-        most = largest(sizes, -1, keepdim=True) if sizes.shape[-1] else sizes        # an empty matrix has none
+        most = largest(sizes, -1, keepdim=True) if sizes.shape[-1] else sizes        # an empty matrix has no values
         return self._with(total(less(maximum(mul(most, share), atol or 0.0), sizes), -1))
 
     # -- products of several ---------------------------------------------------------------------------------
@@ -324,7 +325,7 @@ class ProductsMixin(TensorBase):
         return chosen[0]._with(squeeze(found, 0) if len(first.shape) == 1 else found, *chosen[1:])
 
     def tensorinv(self, ind: int = 2) -> Self:
-        """The inverse of this as a linear map from its last axes to its first `ind`.
+        """The inverse of this tensor as a linear map from its last axes to its first `ind`.
 
         >>> Tensor.eye(4).reshape(2, 2, 2, 2).tensorinv().shape
         (2, 2, 2, 2)
@@ -335,7 +336,7 @@ class ProductsMixin(TensorBase):
         return self._with(inverted(square, "tensorinv").reshape((*rest, *first)))
 
     def tensorsolve(self, other: Self, dims: Sequence[int] | None = None) -> Self:
-        """The x whose contraction with the last axes of this is `other`; `dims` are moved to the end first.
+        """The x whose contraction with the last axes of this tensor is `other`; `dims` are moved to the end first.
 
         >>> Tensor.eye(4).reshape(2, 2, 4).tensorsolve(Tensor([[1.0, 2.0], [3.0, 4.0]])).tolist()
         [1.0, 2.0, 3.0, 4.0]
@@ -352,7 +353,7 @@ class ProductsMixin(TensorBase):
         return self._with(solved(x.reshape((right.elements, math.prod(rest))), flatten(right)).reshape(rest), other)
 
     def vander(self, N: int | None = None, increasing: bool = False) -> Self:
-        """Powers of each value as a row, down to 0 (or up from it, if `increasing`).
+        """Powers of each value as a row, down to 0 (or up from 0, if `increasing`).
 
         >>> Tensor([2, 3]).vander(3).tolist()
         [[4, 2, 1], [9, 3, 1]]
@@ -372,14 +373,14 @@ class ProductsMixin(TensorBase):
 
 
 def _pair(what: str, dim: Any) -> Sequence[int]:
-    """Two axes."""
+    """Return two axes; raise for any other number of them."""
     if not isinstance(dim, (tuple, list)) or len(dim) != 2:
         raise cannot_take(what, "dim", dim, "two axes")
     return dim
 
 
 def _multiplied(chain: list[UOp], start: int, stop: int, known: Any) -> tuple[int, UOp]:
-    """The fewest multiplications for chain[start:stop], and the product in that order."""
+    """Return the fewest multiplications for chain[start:stop], and the product in that order."""
     if stop - start == 1:
         return 0, chain[start]
     if (start, stop) not in known:

@@ -1,4 +1,4 @@
-"""Activation functions, softmax and dropout. In, out: tensors."""
+"""Define activation functions, softmax and dropout. In, out: tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import DType, UOp
 from glassgrad.tensor.formulas import absolute, add, as_float, elementary, halves, in_accumulator, less, mul, sub, where
 from glassgrad.tensor.formulas.neural import activations
-from glassgrad.tensor.methods import Axis, Self, TensorBase, arguments, choice, computed, share, spelled, working_axis
+from glassgrad.tensor.methods import (Axis, Self, TensorBase, arguments, choice, computed, fraction, spelled,
+                                      working_axis)
 
 
 class ActivationsMixin(TensorBase):
@@ -79,8 +80,8 @@ class ActivationsMixin(TensorBase):
     swish = silu
 
     def gelu(self, approximate: str = "none") -> Self:
-        """x (1 + erf(x / sqrt 2)) / 2 for approximate="none", as PyTorch has it; for approximate="tanh"
-        x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
+        """x (1 + erf(x / sqrt 2)) / 2 with approximate="none", as in PyTorch; with approximate="tanh" x (1 +
+        tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
 
         >>> Tensor([0.0, 100.0]).gelu().tolist()
         [0.0, 100.0]
@@ -124,7 +125,7 @@ class ActivationsMixin(TensorBase):
         return halves(self.uop, axis)
 
     def softplus(self, beta: float = 1.0, threshold: float = 20.0) -> Self:
-        """ln(1 + e^(beta x)) / beta, without overflow, and x itself where beta x is above a threshold.
+        """ln(1 + e^(beta x)) / beta without overflow, or x itself where beta x is above a threshold.
 
         >>> Tensor([1000.0, -1000.0]).softplus().tolist()
         [1000.0, 0.0]
@@ -161,7 +162,7 @@ class ActivationsMixin(TensorBase):
         return self._with(x / (x.abs() + 1))
 
     def hardtanh(self, min_val: float = -1, max_val: float = 1, **spelling: Any) -> Self:
-        """x limited to min_val and max_val.
+        """x limited to the range from min_val to max_val.
 
         >>> Tensor([-3.0, 0.5]).hardtanh().tolist()
         [-1.0, 0.5]
@@ -169,7 +170,7 @@ class ActivationsMixin(TensorBase):
         return computed(self, activations.between, "hardtanh", spelling, min_val=min_val, max_val=max_val)
 
     def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
-        """alpha x + beta limited to 0 and 1.
+        """alpha x + beta limited to the range from 0 to 1.
 
         >>> Tensor([-9.0, 0.0, 9.0]).hardsigmoid().tolist()
         [0.0, 0.5, 1.0]
@@ -257,10 +258,11 @@ class ActivationsMixin(TensorBase):
 
     # -- dropout ---------------------------------------------------------------------------------------------
     def dropout(self, p: float = 0.5) -> Self:
-        """In training: each value 0 with probability p, the others over 1 - p. Else unchanged. See `Tensor.train`.
+        """In training, each value is 0 with probability p, and the others are divided by 1 - p. Else unchanged. See
+        `Tensor.train`.
 
         >>> Tensor([1.0, 2.0]).dropout(0.9).tolist()
         [1.0, 2.0]
         """
-        p = share("dropout", "dropout needs a probability", "write x.dropout(0.5), for example", p=p)
+        p = fraction("dropout", "dropout needs a probability", "write x.dropout(0.5), for example", p=p)
         return self._with(activations.dropout(self.uop, p)) if settings.TRAINING and p else self

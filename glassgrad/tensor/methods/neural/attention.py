@@ -1,4 +1,4 @@
-"""Attention by scaled dot products. In: queries, keys, values and a mask, as tensors. Out: a tensor."""
+"""Define attention by scaled dot products. In: queries, keys, values and a mask, as tensors. Out: a tensor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import one_place
 from glassgrad.tensor.formulas.neural.attention import attention, grouped_attention
-from glassgrad.tensor.methods import Self, TensorBase, arguments, share
+from glassgrad.tensor.methods import Self, TensorBase, arguments, fraction
 
 
 class AttentionMixin(TensorBase):
@@ -19,14 +19,14 @@ class AttentionMixin(TensorBase):
                                      dropout_p: float = 0.0, is_causal: bool = False, enable_gqa: bool = False,
                                      *, scale: float | None = None) -> Self:
         """softmax(query key^T scale + mask) value, over (.., time, size); scale is 1 / sqrt(size) unless given. A query
-        whose keys are all masked gives zeros, as in PyTorch. A score that is masked is not looked at: a NaN of a masked
-        key or such a query stays out, but one in `value` does not, since 0 * NaN is NaN.
+        whose keys are all masked gives zeros, as in PyTorch. Masked scores are ignored, so a NaN in a masked key or
+        such a query has no effect; a NaN in `value` has, because 0 * NaN is NaN.
 
         >>> q = Tensor([[1.0, 0.0]])
         >>> q.scaled_dot_product_attention(q, Tensor([[5.0, 6.0]])).tolist()
         [[5.0, 6.0]]
         """
-        dropped = share("dropout", "dropout needs a probability", "write x.dropout(0.5), for example", p=dropout_p)
+        dropped = fraction("dropout", "dropout needs a probability", "write x.dropout(0.5), for example", p=dropout_p)
         key, value, attn_mask, is_causal, enable_gqa, scale = arguments(
             "scaled_dot_product_attention", key=key, value=value, attn_mask=attn_mask, is_causal=is_causal,
             enable_gqa=enable_gqa, scale=scale)

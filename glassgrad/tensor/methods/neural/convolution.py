@@ -1,6 +1,6 @@
-"""Convolutions and pools: weighted sums, means and maxima of windows, and their transposes. In, out: tensors.
+"""Define convolutions and pools: weighted sums, means and maxima of windows, and their transposes. In, out: tensors.
 
-Shapes are (.., ...space), with any number of space axes, as in PyTorch, whose names and numbers these are.
+Shapes are (.., ...space), with any number of space axes, as in PyTorch, whose names and conventions these are.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ConvolutionMixin(TensorBase):
     def conv_transpose2d(self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Sizes = 1,
                          dilation: Sizes = 1, padding: Sizes = 0, output_padding: Sizes = 0) -> Self:
         """The transposed convolution of (batch, in, ...space) with a weight of (in, out / groups, ...kernel): each
-        input element writes a kernel, `stride` apart.
+        input element adds a kernel to the output; the kernels are `stride` apart.
 
         >>> Tensor([[[[1, 2]]]]).conv_transpose2d(Tensor.ones(1, 1, 1, 2, dtype=dtypes.int32)).tolist()
         [[[[1, 3, 2]]]]
@@ -68,8 +68,8 @@ class ConvolutionMixin(TensorBase):
 
     def max_pool2d(self, kernel_size: Sizes = (2, 2), stride: Any = None, dilation: Sizes = 1, padding: Any = 0,
                    ceil_mode: bool = False, return_indices: bool = False) -> Any:
-        """The largest value of each window; without `stride` the windows are side by side. `return_indices` gives
-        also where each was found, counted over the flattened space axes.
+        """The largest value of each window; without `stride` the windows are side by side. `return_indices` also
+        returns where each was found, as an index into the flattened space axes.
 
         >>> Tensor.arange(16).reshape(1, 1, 4, 4).max_pool2d().tolist()
         [[[[5, 7], [13, 15]]]]
@@ -81,7 +81,7 @@ class ConvolutionMixin(TensorBase):
 
     def max_unpool2d(self, indices: Self, kernel_size: Sizes = (2, 2), stride: Sizes | None = None,
                      dilation: Sizes = 1, padding: Sizes = 0, output_size: Sequence[int] | None = None) -> Self:
-        """The opposite of `max_pool2d`: each value where it was found, zeros elsewhere.
+        """The inverse of `max_pool2d`: each value at the index where it was found, zeros elsewhere.
 
         >>> x = Tensor([[[[1, 2], [4, 3]]]])
         >>> x.max_pool2d(return_indices=True)[0].max_unpool2d(x.max_pool2d(return_indices=True)[1]).tolist()
@@ -144,7 +144,7 @@ class ConvolutionMixin(TensorBase):
         return self._mean_parts(output_size, 3)
 
     def adaptive_max_pool1d(self, output_size: OutputSize, return_indices: bool = False) -> Any:
-        """The largest of each of `output_size` parts of the last axis.
+        """The largest value of each of `output_size` parts of the last axis.
 
         >>> Tensor([[[1, 3, 2]]]).adaptive_max_pool1d(2).tolist()
         [[[3, 3]]]
@@ -152,8 +152,8 @@ class ConvolutionMixin(TensorBase):
         return self._largest_parts(output_size, 1, return_indices)
 
     def adaptive_max_pool2d(self, output_size: OutputSize, return_indices: bool = False) -> Any:
-        """The largest of each of `output_size` parts along each of the last two axes. `return_indices` gives also where
-        each was found, counted over the flattened space axes.
+        """The largest value of each of `output_size` parts along each of the last two axes. `return_indices` also
+        returns where each was found, as an index into the flattened space axes.
 
         >>> Tensor.arange(16).reshape(1, 1, 4, 4).adaptive_max_pool2d(2).tolist()
         [[[[5, 7], [13, 15]]]]
@@ -161,7 +161,7 @@ class ConvolutionMixin(TensorBase):
         return self._largest_parts(output_size, 2, return_indices)
 
     def adaptive_max_pool3d(self, output_size: OutputSize, return_indices: bool = False) -> Any:
-        """The largest of each of `output_size` parts along each of the last three axes.
+        """The largest value of each of `output_size` parts along each of the last three axes.
 
         >>> Tensor.arange(8).reshape(1, 1, 2, 2, 2).adaptive_max_pool3d(1).tolist()
         [[[[[7]]]]]
@@ -177,7 +177,7 @@ class ConvolutionMixin(TensorBase):
         found = [self._with(node) for node in adaptive_max(self.uop, self._output_sizes(output_size, rank, what))]
         return tuple(found) if return_indices else found[0]
 
-    # -- put together again ----------------------------------------------------------------------------------
+    # -- windows added up ------------------------------------------------------------------------------------
     def fold(self, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0,
              stride: Sizes = 1) -> Self:
         """Windows (batch, channels x kernel, windows) added up at their positions: the adjoint of taking them.
@@ -196,7 +196,7 @@ class ConvolutionMixin(TensorBase):
                              fix="pass the same sizes as when the windows were taken")
         batch, channels = self.shape[0], self.shape[1] // taps
         x = self.uop.reshape((batch, channels, *kernel, *counts)).permute((0, 1, 4, 5, 2, 3))
-        for i in (1, 0):     # (.., counts, .., k) to (.., length, .., k), then the taps of each element are added
+        for i in (1, 0):     # (.., counts, .., k) -> (.., length, .., k); then the taps of each element are added
             grown = max(size[i] + 2 * pads[i], (counts[i] - 1) * steps[i] + spread[i] * (kernel[i] - 1) + 1)
             x = x.unwindow(2 + i, steps[i], spread[i], grown)
             x = x.sum((len(x.shape) - 1,)).reshape(x.shape[:-1])

@@ -1,6 +1,6 @@
-"""Images rearranged, resized and resampled: pixel_shuffle, grid_sample, interpolate. In, out: tensors.
+"""Rearrange, resize and resample images: pixel_shuffle, grid_sample, interpolate. In, out: tensors.
 
-Images are (batch, channels, height, width), as in PyTorch, whose names and numbers these are.
+Images are (batch, channels, height, width), as in PyTorch, whose names and conventions these are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Sizes = int | Sequence[int]
 
 
 class ImagesMixin(TensorBase):
-    """Images rearranged, resized and resampled."""
+    """Methods that rearrange, resize and resample images."""
     __slots__ = ()
 
     # -- rearranged ------------------------------------------------------------------------------------------
@@ -30,7 +30,7 @@ class ImagesMixin(TensorBase):
                              fix="check the number of channels and the size of the image")
 
     def pixel_shuffle(self, upscale_factor: int) -> Self:
-        """Groups of channels spread into a picture `upscale_factor` times as high and wide.
+        """Groups of channels rearranged into an image that is `upscale_factor` times as high and wide.
 
         >>> Tensor([[[1]], [[2]], [[3]], [[4]]]).pixel_shuffle(2).tolist()
         [[[1, 2], [3, 4]]]
@@ -43,7 +43,7 @@ class ImagesMixin(TensorBase):
                                          (*lead, channels // (r * r), height * r, width * r)))
 
     def pixel_unshuffle(self, downscale_factor: int) -> Self:
-        """The opposite of `pixel_shuffle`.
+        """The inverse of `pixel_shuffle`.
 
         >>> Tensor([[[1, 2], [3, 4]]]).pixel_unshuffle(2).tolist()
         [[[1]], [[2]], [[3]], [[4]]]
@@ -56,7 +56,7 @@ class ImagesMixin(TensorBase):
                                          (*lead, channels * r * r, height // r, width // r)))
 
     def channel_shuffle(self, groups: int) -> Self:
-        """Channels of the groups interleaved: the first of each, then the second of each, ...
+        """The channels of the groups interleaved: the first of each group, then the second of each, ...
 
         >>> Tensor([[[1], [2], [3], [4]]]).channel_shuffle(2).flatten().tolist()
         [1, 3, 2, 4]
@@ -70,7 +70,7 @@ class ImagesMixin(TensorBase):
     # -- resampled -------------------------------------------------------------------------------------------
     @classmethod
     def affine_grid(cls, theta: Self, size: Sequence[int], align_corners: bool = False) -> Self:
-        """Where an affine map (batch, 2, 3) takes the elements of a picture of this size, for `grid_sample`.
+        """Where an affine map (batch, 2, 3) takes the elements of an image of this size, for `grid_sample`.
 
         >>> Tensor.affine_grid(Tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]]), (1, 1, 1, 2)).tolist()
         [[[[-0.5, 0.0], [0.5, 0.0]]]]
@@ -104,8 +104,8 @@ class ImagesMixin(TensorBase):
     def interpolate(self, size: Sizes | None = None, mode: str = "linear", align_corners: bool = False,
                     scale_factor: float | Sequence[float] | None = None, antialias: bool = False) -> Self:
         """The last axes resized: "linear" (also "bilinear", "trilinear"), "bicubic", "nearest", "nearest-exact" or
-        "area". `align_corners` lets the first and last elements stay where they are. With `scale_factor`, positions are
-        counted by the factor itself, also where it does not give whole sizes, as in PyTorch.
+        "area". `align_corners` keeps the first and last elements in their places. With `scale_factor`, positions are
+        computed from the factor itself, even if it does not give integer sizes, as in PyTorch.
 
         >>> Tensor([[[1.0, 3.0]]]).interpolate((4,)).tolist()
         [[[1.0, 1.5, 2.5, 3.0]]]

@@ -1,5 +1,6 @@
-"""Losses and distances: differences, cross entropies, ctc, margins. In: predictions and targets. Out: one number, or
-one per example with reduction="none"."""
+"""Define losses and distances: differences, cross entropies, ctc, margins. In: predictions and targets. Out: one
+number, or one per example with reduction="none".
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from glassgrad.tensor.formulas import (absolute, add, as_node, divide, equal, ma
                                        take, unsqueeze, where)
 from glassgrad.tensor.formulas.neural import ctc, losses
 from glassgrad.tensor.formulas.neural.activations import relu, softplus
-from glassgrad.tensor.methods import REQUIRED, Operand, Self, TensorBase, arguments, computed, share, two_axes
+from glassgrad.tensor.methods import REQUIRED, Operand, Self, TensorBase, arguments, computed, fraction, two_axes
 
 _SMOOTHING = "label_smoothing is a share", "write label_smoothing=0.1, for example"
 
@@ -32,7 +33,7 @@ class LossesMixin(TensorBase):
 
     def _loss(self, formula: Callable[..., UOp], what: str, reduction: str, spelling: dict[str, Any] | None = None, /,
               **own: Any) -> Self:
-        """A formula of one loss per example, and their mean or sum."""
+        """Compute a formula that gives one loss per example, and the mean or sum of them."""
         def reduced(x: UOp, target: Any, *given: Any) -> UOp:
             if what in losses.ELEMENTWISE:
                 losses.warn_of_broadcasting(what, x, target)
@@ -115,8 +116,8 @@ class LossesMixin(TensorBase):
     # -- many classes ----------------------------------------------------------------------------------------
     def nll_loss(self, target: Self = REQUIRED, weight: Self | None = None, ignore_index: int | None = -100,
                  reduction: str = "mean", **spelling: Any) -> Self:
-        """Minus the log-probability of each target class; classes are axis 1 (or the only one). `weight` says how much
-        each class counts.
+        """Minus the log-probability of each target class; classes are axis 1 (or the only one). `weight` is the weight
+        of each class.
 
         >>> Tensor([[0.0, -2.0]]).nll_loss(Tensor([1])).item()
         2.0
@@ -126,26 +127,26 @@ class LossesMixin(TensorBase):
 
     def cross_entropy(self, target: Self = REQUIRED, reduction: str = "mean", label_smoothing: float = 0.0,
                       ignore_index: int = -100, weight: Self | None = None, **spelling: Any) -> Self:
-        """Minus the log-probability of the targets: classes (integers) or probabilities (the predictions' shape).
-        `weight` says how much each class counts.
+        """Minus the log-probability of the targets: classes (integers) or probabilities (in the predictions' shape).
+        `weight` is the weight of each class.
 
         >>> round(Tensor([[0.0, 0.0]]).cross_entropy(Tensor([1])).exp().item(), 6)
         2.0
         """
-        smooth = share("cross_entropy", *_SMOOTHING, label_smoothing=label_smoothing)
+        smooth = fraction("cross_entropy", *_SMOOTHING, label_smoothing=label_smoothing)
         return computed(self, losses.cross_entropy, "cross_entropy", spelling, target=target, reduction=reduction,
                         label_smoothing=smooth, ignore_index=ignore_index, weight=weight)
 
     def sparse_categorical_crossentropy(self, target: Self = REQUIRED, ignore_index: int = -1,
                                         label_smoothing: float = 0.0, reduction: str = "mean",
                                         **spelling: Any) -> Self:
-        """Minus the log-probability of the target classes, which are the last axis here.
+        """Minus the log-probability of the target classes, for predictions whose last axis has the classes.
 
         >>> round(Tensor([[0.0, 0.0]]).sparse_categorical_crossentropy(Tensor([1])).exp().item(), 6)
         2.0
         """
         what = "sparse_categorical_crossentropy"
-        smooth = share(what, *_SMOOTHING, label_smoothing=label_smoothing)
+        smooth = fraction(what, *_SMOOTHING, label_smoothing=label_smoothing)
         return computed(self, losses.sparse_cross_entropy, what, spelling, target=target, ignore_index=ignore_index,
                         label_smoothing=smooth, reduction=reduction)
 
@@ -167,7 +168,8 @@ class LossesMixin(TensorBase):
         return computed(self, losses.pairwise_distance, "pairwise_distance", other=other, p=p, eps=eps, keepdim=keepdim)
 
     def cdist(self, other: Self, p: float = 2.0) -> Self:
-        """The p-norm of the difference of every row here (.., m, d) to every row there (.., n, d).
+        """The p-norm of the difference between every row of this tensor (.., m, d) and every row of the other (.., n,
+        d).
 
         >>> Tensor([[0.0, 0.0]]).cdist(Tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
         [[5.0, 1.0]]
@@ -206,7 +208,7 @@ class LossesMixin(TensorBase):
         return self._loss(lambda x, y: softplus(-mul(y, x)), "soft_margin_loss", reduction, target=target)
 
     def margin_ranking_loss(self, other: Operand, target: Self, margin: float = 0.0, reduction: str = "mean") -> Self:
-        """max(0, -target (x - other) + margin): a target of 1 wants x above the other, -1 below.
+        """max(0, -target (x - other) + margin): with the target 1, x should be above the other, with -1 below.
 
         >>> Tensor([1.0]).margin_ranking_loss(Tensor([3.0]), Tensor([1.0])).item()
         2.0
@@ -216,7 +218,8 @@ class LossesMixin(TensorBase):
 
     def triplet_margin_loss(self, positive: Self, negative: Self, margin: float = 1.0, p: float = 2.0,
                             eps: float = 1e-6, swap: bool = False, reduction: str = "mean") -> Self:
-        """max(0, |x - positive| - |x - negative| + margin); `swap` takes the negative's smaller distance.
+        """max(0, |x - positive| - |x - negative| + margin); with `swap`, |positive - negative| is used where it is
+        smaller than |x - negative|.
 
         >>> Tensor([[0.0]]).triplet_margin_loss(Tensor([[3.0]]), Tensor([[4.0]]), eps=0).item()
         0.0
@@ -268,7 +271,7 @@ class LossesMixin(TensorBase):
 
     def poisson_nll_loss(self, target: Self, log_input: bool = True, eps: float = 1e-8,
                          reduction: str = "mean") -> Self:
-        """e^x - target x, or x - target ln(x + eps) for x that is no logarithm.
+        """e^x - target x, or, without `log_input`, x - target ln(x + eps).
 
         >>> Tensor([0.0]).poisson_nll_loss(Tensor([5.0])).item()
         1.0
@@ -280,8 +283,9 @@ class LossesMixin(TensorBase):
                  reduction: str = "mean", zero_infinity: bool = False) -> Self:
         """Minus the log-probability of all alignments of label sequences with log-probabilities over time.
 
-        Here (time, batch, classes), from log_softmax; targets (batch, labels), padded, or all labels in one vector;
-        lengths (batch,). Without a batch: (time, classes). "mean" divides each loss by its number of labels.
+        The log-probabilities are (time, batch, classes), from log_softmax; targets are (batch, labels), padded, or all
+        labels in one vector; lengths are (batch,). Without a batch: (time, classes). "mean" divides each loss by its
+        number of labels.
 
         >>> Tensor([[[-1.0, -2.0]], [[-3.0, -0.5]]]).ctc_loss(Tensor([[1]]), [2], [1]).exp().item() > 1
         True
@@ -315,7 +319,7 @@ class LossesMixin(TensorBase):
         return self._with(losses.reduced(found.reshape(()) if alone else found, reduction), targets)
 
     def _cut_labels(self, labels: UOp, sizes: list[int]) -> UOp:
-        """Concatenated labels split by their lengths: (batch, longest)."""
+        """Split concatenated labels by their lengths: (batch, longest)."""
         count, longest = labels.shape[0], max(sizes, default=0)
         if sum(sizes) > count:
             raise InputError("ctc_loss has too few labels for these target_lengths",
@@ -329,7 +333,7 @@ class LossesMixin(TensorBase):
         return take(labels, 0, self._table(rows))
 
     def _lengths(self, value: Any, batch: int, what: str) -> UOp:
-        """Lengths written as a number, a list or a tensor."""
+        """Return lengths that were given as a number, a list or a tensor."""
         lengths = (value if isinstance(value, TensorBase) else self._made_of(value, device=self.device)).uop
         lengths = lengths.reshape((lengths.elements,))
         if lengths.dtype.kind not in "iu" or batch >= 0 and lengths.shape != (batch,):

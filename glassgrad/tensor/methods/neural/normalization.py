@@ -1,6 +1,6 @@
-"""Norms along axes. In, out: tensors.
+"""Define norms along axes. In, out: tensors.
 
-Statistics of float16 and bfloat16 are taken in float32 and rounded at the end.
+Statistics of float16 and bfloat16 are computed in float32 and rounded at the end.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class NormalizationMixin(TensorBase):
         return self._with(x if bias is None else add(x, bias.uop.reshape(shape)), mean, invstd, weight, bias)
 
     def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **spelling: Any) -> Self:
-        """x over its length along an axis (but at least eps).
+        """x divided by its length along an axis, which counts as at least eps.
 
         >>> Tensor([3.0, 4.0]).normalize(dim=0).numpy()
         array([0.6, 0.8], dtype=float32)

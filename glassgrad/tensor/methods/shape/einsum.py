@@ -1,7 +1,7 @@
-"""Axes by name: einsum, rearrange, tensordot. In: a formula and tensors. Out: tensors.
+"""Name axes by letters: einsum, rearrange, tensordot. In: a formula and tensors. Out: tensors.
 
 The operands of an einsum are broadcast to all axes of the formula, multiplied, and summed over those that the result
-does not name. Which product to take first is the writer's choice; three and more operands go left to right.
+does not name. Three and more operands are multiplied from left to right, so the writer chooses which product is first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _wrong(formula: str, expected: str) -> InputError:
 
 
 def _terms(formula: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """One letter per axis for each operand and for the result; ... becomes capital letters that are not used."""
+    """Return one letter per axis for each operand and for the result; ... becomes capital letters that are not used."""
     plain = formula.replace(" ", "")
     left, arrow, right = plain.partition("->")
     inputs = left.split(",")
@@ -96,7 +96,7 @@ class EinsumMixin(TensorBase):
         return tensors[0]._with(value, *tensors[1:])  # type: ignore[no-any-return]
 
     def tensordot(self, other: Self, dims: int | Sequence[Any] = 2) -> Self:
-        """Products summed over the last `dims` axes of this and the first of the other, or over the axes named.
+        """Products summed over the last `dims` axes of this tensor and the first of the other, or over the axes named.
 
         >>> Tensor([[1, 2], [3, 4]]).tensordot(Tensor([[1, 0], [0, 1]])).item()
         5
@@ -131,8 +131,8 @@ class EinsumMixin(TensorBase):
         return self.tensordot(other, ([-1], [-1]))
 
     def rearrange(self, formula: str, **sizes: int) -> Self:
-        """Axes by name: swapped, split with (a b), joined with (a b), dropped or made with 1. The others are `...`, and
-        joined they are (...).
+        """Axes rearranged by name: swapped, split with (a b), joined with (a b), dropped or made with 1. `...` stands
+        for the other axes, and (...) joins them.
 
         >>> Tensor([[1, 2, 3, 4]]).rearrange("1 (a b) -> b a", a=2).tolist()
         [[1, 3], [2, 4]]
@@ -191,7 +191,7 @@ def _summed(x: UOp, axes: Sequence[int]) -> UOp:
 
 
 def _product(x: UOp, a: str, y: UOp, b: str, later: set[str]) -> tuple[UOp, str]:
-    """The product of two terms, summed over the axes that nothing later names."""
+    """Return the product of two terms, summed over the axes that no later term and not the result names."""
     term = a + "".join(c for c in b if c not in a)
     gone = tuple(i for i, c in enumerate(term) if c not in later)
 
@@ -205,7 +205,7 @@ def _product(x: UOp, a: str, y: UOp, b: str, later: set[str]) -> tuple[UOp, str]
 
 
 def _axes(side: str, formula: str) -> list[list[str]]:
-    """'a (b c) 1' as [[a], [b, c], []]."""
+    """Parse 'a (b c) 1' to [[a], [b, c], []]."""
     axes: list[list[str]] = []
     for token in re.findall(r"\([^()]*\)|\w+|\S", side):
         if token == "(":

@@ -1,8 +1,8 @@
-"""x[...] and x[...] = y. In: numbers, slices, None, ..., tensors, lists. Out: tensors.
+"""Index tensors: x[...] and x[...] = y. In: numbers, slices, None, ..., tensors, lists. Out: tensors.
 
-Numbers, slices, None and ... only move: no copy. Tensors (and lists) of integers are one GATHER, whatever their number:
-rows are looked up under one linear index. As in PyTorch, several index tensors broadcast together, and their axes come
-where the first of them was if they are adjacent, else in front.
+Numbers, slices, None and ... only move elements, without a copy. Tensors (and lists) of integers are one GATHER,
+whatever their number: rows are looked up under one linear index. As in PyTorch, several index tensors broadcast
+together, and their axes come where the first of them was if they are adjacent, else in front.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, bro
 
 
 class IndexingMixin(TensorBase):
-    """x[...] and its kin."""
+    """Indexing, and methods like it."""
     __slots__ = ()
 
     def __getitem__(self, key: Any) -> Self:
@@ -31,7 +31,7 @@ class IndexingMixin(TensorBase):
         return self._with(lookup(view, picks)) if picks else self._view(view)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """x[key] = value gives this tensor a new value; tensors computed from the old one keep it."""
+        """Give this tensor a new value by x[key] = value; tensors computed from the old value keep it."""
         parts = self._parts(key)
         there = None if on_disk(self.uop.device) else self.device
         new = value if isinstance(value, TensorBase) else self._made_of(value, device=there, dtype=self.dtype)
@@ -52,16 +52,16 @@ class IndexingMixin(TensorBase):
             replaced = put(x, numbers, _fitted(new.uop, numbers.shape, self.dtype))
         else:
             replaced = replace_part(x, steps_between(x, view), _fitted(new.uop, view.shape, self.dtype))
-        self._rebind(self._with(replaced), leaf=view is x and not picks)       # x[...] = value leaves nothing of x
+        self._rebind(self._with(replaced), leaf=view is x and not picks)       # x[...] = value replaces all of x
 
     def _element_numbers(self, view: UOp, picks: list[tuple[int, UOp]]) -> UOp:
-        """The linear indices of the elements that a key selects, from what `_basic` makes of the key."""
+        """Return the linear indices of the elements that a key selects, given what `_basic` makes of the key."""
         numbers = applied(steps_between(self.uop, view), linear_indices(self.shape, dtypes.int64))
         return lookup(numbers, picks) if picks else numbers
 
     # -- reading the key -------------------------------------------------------------------------------------
     def _parts(self, key: Any) -> list[Any]:
-        """The parts of a key, with lists and arrays as tensors."""
+        """Return the parts of a key, with lists and arrays as tensors."""
         keys = list(key) if isinstance(key, tuple) else [key]
         parts: list[Any] = []
         for k in keys:
@@ -82,7 +82,7 @@ class IndexingMixin(TensorBase):
         return parts
 
     def _spread(self, parts: list[Any]) -> list[Any]:
-        """One part per axis (and per None): ... filled in, and masks as tensors of indices."""
+        """Return one part per axis (and per None), with ... expanded, and masks as tensors of indices."""
         ellipses = sum(p is Ellipsis for p in parts)
         if ellipses > 1:
             raise IndexKindError("an index can hold only a single ellipsis (...)", given=f"{ellipses} of them",
@@ -108,7 +108,8 @@ class IndexingMixin(TensorBase):
         return expanded[:at] + [slice(None)] * (self.ndim - used) + expanded[at + 1:]
 
     def _basic(self, parts: list[Any]) -> tuple[UOp, list[tuple[int, UOp]]]:
-        """The view that numbers, slices and None give, and the tensors still to look up, by axis of the view."""
+        """Return the view that numbers, slices and None select, and the tensors still to look up, by axis of
+        the view."""
         if len(parts) == 1 and isinstance(parts[0], TensorBase) and parts[0].dtype is dtypes.bool:
             mask = parts[0]
             if mask.shape != self.shape[:mask.ndim]:
@@ -116,7 +117,7 @@ class IndexingMixin(TensorBase):
                                       given=f"a mask of {mask.shape} for {self.shape}",
                                       expected=f"a mask of shape {self.shape[:max(mask.ndim, 1)]}",
                                       fix="compare along these axes")
-            if not mask.ndim:           # one truth value: all of the tensor, or nothing, along a new axis
+            if not mask.ndim:           # one boolean: all of the tensor, or nothing, along a new axis
                 some = int(running.number_in(mask.uop, mask.device))
                 return self.uop.reshape((1, *self.shape)).shrink(((0, some), *((0, n) for n in self.shape))), []
         x = self.uop
@@ -157,7 +158,7 @@ class IndexingMixin(TensorBase):
         return x.reshape(tuple(shape)), picks
 
     def _slice(self, p: slice, n: int) -> tuple[int, int, int]:
-        """A slice as (start, stop, step) with 0 <= start <= stop; a negative step reads that part backward."""
+        """Return a slice as (start, stop, step) with 0 <= start <= stop; a negative step reads that part backward."""
         for end in (p.start, p.stop, p.step):
             if end is not None and not isinstance(end, (bool, Length)) and whole(end) is None:
                 raise InputError("slices are made of integers", given=f"{end!r} of type {type(end).__name__}",
@@ -173,7 +174,7 @@ class IndexingMixin(TensorBase):
         return (start, stop, step) if step > 0 else (stop + 1, start + 1, step)
 
     def _symbolic_slice(self, p: slice, n: Any) -> tuple[Any, Any, int]:
-        """A slice with a symbolic end, or of a symbolic axis."""
+        """Return a slice with a symbolic end, or of a symbolic axis."""
         start, stop = (default if end is None else size_from(end) for end, default in ((p.start, 0), (p.stop, n)))
         start, stop = (end + n if end < 0 else end for end in (start, stop))
         if p.step not in (None, 1) or not 0 <= start <= stop <= n:
@@ -184,7 +185,8 @@ class IndexingMixin(TensorBase):
         return start, stop, 1
 
     def index_put(self, indices: Sequence[Any], values: Self, accumulate: bool = False) -> Self:
-        """A copy of this tensor with x[indices] = values, or += values, once per occurrence of an index (`accumulate`).
+        """A copy of this tensor with x[indices] = values; or, with `accumulate`, += values, once per occurrence of an
+        index.
 
         >>> Tensor([1, 2]).index_put((Tensor([0, 0]),), Tensor([10, 20]), accumulate=True).tolist()
         [31, 2]
@@ -197,8 +199,8 @@ class IndexingMixin(TensorBase):
 
     # -- looking up by name ----------------------------------------------------------------------------------
     def gather(self, dim: int = REQUIRED, index: Self = REQUIRED, **spelling: Any) -> Self:
-        """out[i, j] = x[index[i, j], j] for dim 0, and so on: along an axis, the elements an index of equal rank names.
-        As in PyTorch, nothing is counted from the end here: -1 is out of range.
+        """The elements along an axis that an index of the same rank names: out[i, j] = x[index[i, j], j] for dim 0, and
+        so on. As in PyTorch, indices do not count from the end here: -1 is out of range.
 
         >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[0], [1]])).tolist()
         [[1], [4]]
@@ -209,8 +211,8 @@ class IndexingMixin(TensorBase):
         return self._with(gather(self.uop, axis, _integers(index)), index)
 
     def take_along_dim(self, indices: Self = REQUIRED, dim: int | None = None, **spelling: Any) -> Self:
-        """`gather` with this and the indices broadcast to each other; without an axis, of the flattened tensor. Along
-        an axis, -1 is the last element.
+        """`gather` with this tensor and the indices broadcast to each other; without an axis, from the flattened
+        tensor. Along an axis, -1 is the last element.
 
         >>> Tensor([[3, 1]]).take_along_dim(Tensor([[1], [0]]), 1).tolist()
         [[1], [3]]
@@ -244,7 +246,7 @@ class IndexingMixin(TensorBase):
         return self._with(lookup(self.uop, [(axis, index.uop)], from_end=False), index)
 
     def select(self, dim: int = REQUIRED, index: int = REQUIRED, **spelling: Any) -> Self:
-        """One slice of an axis, without it.
+        """One slice of an axis, without the axis.
 
         >>> Tensor([[1, 2], [3, 4]]).select(1, 0).tolist()
         [1, 3]
@@ -253,8 +255,8 @@ class IndexingMixin(TensorBase):
         return self[(slice(None),) * resolve_axis(dim, self.ndim, "select") + (index,)]
 
     def repeat_interleave(self, repeats: Any, dim: int | None = None, **spelling: Any) -> Self:
-        """Each element several times in a row, along one axis or flattened: the same number of times, or one per
-        element in a vector.
+        """Each element repeated several times in a row, along one axis or flattened: the same number of times, or as
+        often as a vector says for each element.
 
         >>> Tensor([1, 2]).repeat_interleave(2).tolist(), Tensor([1, 2]).repeat_interleave(Tensor([3, 1])).tolist()
         ([1, 1, 2, 2], [1, 1, 1, 2])
@@ -272,7 +274,8 @@ class IndexingMixin(TensorBase):
         return self._with(repeat_interleave(x, times, axis))
 
     def _repeated_indices(self, repeats: TensorBase, n: int) -> Self:
-        """The indices 0 .. n - 1, each repeated by its count. The counts are read now: they decide the length."""
+        """Return the indices 0 .. n - 1, each repeated by its count. The counts are read now, because they decide the
+        length."""
         if repeats.dtype.kind not in "iu" or repeats.ndim > 1 or repeats.numel() not in (1, n):
             raise InputError("the repeats do not fit the axis",
                              given=f"{repeats.dtype.name} of shape {repeats.shape} for {n} elements",
@@ -292,7 +295,7 @@ class IndexingMixin(TensorBase):
         return self._with(flatten(self.uop))[index]
 
     def masked_fill(self, mask: Self, value: Any = REQUIRED, **spelling: Any) -> Self:
-        """This with `value` where a mask is true.
+        """This tensor with `value` where a mask is true.
 
         >>> Tensor([1, 2, 3]).masked_fill(Tensor([True, False, True]), 9).tolist()
         [9, 2, 9]
@@ -302,7 +305,7 @@ class IndexingMixin(TensorBase):
 
 
 def _integers(index: TensorBase, cast: str = "index.int()") -> UOp:
-    """The node of an index tensor; `cast` is how to write it where it holds floats."""
+    """Return the node of an index tensor; `cast` is how to convert it if it holds floats, for the message."""
     if index.dtype.kind not in "iub":
         raise IndexKindError("a tensor used as an index must hold integers or truth values",
                              given=f"an index of {index.dtype.name}", expected="an integer or bool tensor",
@@ -316,7 +319,7 @@ def _negative_repeats(times: Any) -> InputError:
 
 
 def _fitted(value: UOp, shape: tuple[int, ...], dtype: DType) -> UOp:
-    """A value broadcast to the part it replaces."""
+    """Return a value broadcast to the part that it replaces."""
     if value.dtype.kind == "f" and dtype.kind != "f":
         raise InputError("the value does not fit the tensor's type", given=f"{value.dtype.name} into {dtype.name}",
                          expected=f"values of {dtype.name}", fix=f"cast it: value.cast({dtype!r})")

@@ -1,4 +1,4 @@
-"""Joining and splitting tensors: cat, stack, split, roll, unfold, diagonals. In, out: tensors."""
+"""Join and split tensors: cat, stack, split, roll, unfold, diagonals. In, out: tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, bro
 
 
 def _several(first: Any, others: Sequence[Any], what: str) -> list[Any]:
-    """The tensors of f(a, b, c) or of f([a, b, c]), as PyTorch writes it."""
+    """Return the tensors of f(a, b, c), or of f([a, b, c]) as in PyTorch."""
     if isinstance(first, (list, tuple)) and any(isinstance(t, TensorBase) for t in others):
         raise InputError(f"{what} takes tensors, or one list of them", given="a list, and tensors beside it",
                          expected="one of the two", fix=f"write Tensor.{what}(*tensors, x)")
@@ -31,7 +31,8 @@ def _several(first: Any, others: Sequence[Any], what: str) -> list[Any]:
 
 
 def _at_least(x: UOp, rank: int) -> UOp:
-    """A node with at least `rank` axes: a number as a vector, a vector as one row, a matrix as a block of depth 1."""
+    """Return a node with at least `rank` axes: a number as a vector, a vector as one row, a matrix as a block of depth
+    1."""
     if not x.shape and rank:
         x = x.reshape((1,))
     if len(x.shape) < 2 <= rank:
@@ -40,7 +41,7 @@ def _at_least(x: UOp, rank: int) -> UOp:
 
 
 class JoiningMixin(TensorBase):
-    """Joining and splitting tensors."""
+    """Methods that join and split tensors."""
     __slots__ = ()
 
     # -- together --------------------------------------------------------------------------------------------
@@ -72,7 +73,7 @@ class JoiningMixin(TensorBase):
         return tensors[0]._with(stack([t.uop for t in tensors], axis), *tensors[1:])  # type: ignore[no-any-return]
 
     def hstack(self, *others: Self) -> Self:
-        """Joined along the second axis (vectors: the only one).
+        """Tensors joined along the second axis; vectors along their only one.
 
         >>> Tensor([1]).hstack(Tensor([2])).tolist()
         [1, 2]
@@ -81,7 +82,7 @@ class JoiningMixin(TensorBase):
         return _joined(self, others, "hstack", 0 if first.ndim < 2 else 1, lambda x: _at_least(x, 1))
 
     def vstack(self, *others: Self) -> Self:
-        """Joined along the first axis; vectors count as rows.
+        """Tensors joined along the first axis; vectors count as rows.
 
         >>> Tensor([1, 2]).vstack(Tensor([3, 4])).tolist()
         [[1, 2], [3, 4]]
@@ -91,7 +92,7 @@ class JoiningMixin(TensorBase):
     row_stack = vstack
 
     def dstack(self, *others: Self) -> Self:
-        """Joined along the third axis; vectors and matrices get one.
+        """Tensors joined along the third axis, which vectors and matrices get.
 
         >>> Tensor([1, 2]).dstack(Tensor([3, 4])).tolist()
         [[[1, 3], [2, 4]]]
@@ -126,7 +127,7 @@ class JoiningMixin(TensorBase):
 
     # -- to one rank or shape --------------------------------------------------------------------------------
     def atleast_1d(self) -> Self:
-        """A number as a vector of one; anything else as it is.
+        """A number as a vector of one element; anything else unchanged.
 
         >>> Tensor(3).atleast_1d().tolist()
         [3]
@@ -134,7 +135,7 @@ class JoiningMixin(TensorBase):
         return self._view(_at_least(self.uop, 1)) if self.ndim < 1 else self
 
     def atleast_2d(self) -> Self:
-        """A vector as a matrix of one row; a matrix, or more, as it is.
+        """A vector as a matrix of one row; matrices and larger tensors unchanged.
 
         >>> Tensor([1, 2]).atleast_2d().tolist()
         [[1, 2]]
@@ -142,7 +143,7 @@ class JoiningMixin(TensorBase):
         return self._view(_at_least(self.uop, 2)) if self.ndim < 2 else self
 
     def atleast_3d(self) -> Self:
-        """A matrix as a block of depth 1, its last axis.
+        """A matrix as a block of depth 1, which is its last axis.
 
         >>> Tensor([[1, 2]]).atleast_3d().shape
         (1, 2, 1)
@@ -150,7 +151,7 @@ class JoiningMixin(TensorBase):
         return self._view(_at_least(self.uop, 3)) if self.ndim < 3 else self
 
     def broadcast_tensors(self, *others: Self) -> tuple[Self, ...]:
-        """All of them in the shape that they broadcast to.
+        """All tensors in the shape that they broadcast to.
 
         >>> [t.tolist() for t in Tensor([1, 2]).broadcast_tensors(Tensor([[3], [4]]))]
         [[[1, 2], [1, 2]], [[3, 3], [4, 4]]]
@@ -160,7 +161,8 @@ class JoiningMixin(TensorBase):
         return tuple(t._view(t.uop.broadcast(shape)) for t in tensors)
 
     def meshgrid(self, *others: Self, indexing: str = "ij") -> tuple[Self, ...]:
-        """A grid's coordinates from its axes: the first varies along rows ("ij") or columns ("xy").
+        """The coordinates of a grid, from the values along its axes: the first varies along rows ("ij") or columns
+        ("xy").
 
         >>> [t.tolist() for t in Tensor([1, 2]).meshgrid(Tensor([3, 4]))]
         [[[1, 1], [2, 2]], [[3, 4], [3, 4]]]
@@ -172,7 +174,7 @@ class JoiningMixin(TensorBase):
         return tuple(t._with(node) for t, node in zip(axes, _grid([t.uop for t in axes], indexing)))
 
     def cartesian_prod(self, *others: Self) -> Self:
-        """Every choice of one value from each vector, as rows.
+        """Every combination of one value from each vector, as rows.
 
         >>> Tensor([1, 2]).cartesian_prod(Tensor([3, 4])).tolist()
         [[1, 3], [1, 4], [2, 3], [2, 4]]
@@ -184,7 +186,8 @@ class JoiningMixin(TensorBase):
         return vectors[0]._with(stack(grids, -1), *vectors[1:])  # type: ignore[no-any-return]
 
     def combinations(self, r: int = 2, with_replacement: bool = False) -> Self:
-        """Every choice of r values of a vector, in order, as rows; each value once, or again `with_replacement`.
+        """Every combination of r values of a vector, in order, as rows; each value once, or several times
+        `with_replacement`.
 
         >>> Tensor([1, 2, 3]).combinations().tolist()
         [[1, 2], [1, 3], [2, 3]]
@@ -199,12 +202,12 @@ class JoiningMixin(TensorBase):
             return self._with(part(self.uop, 0, 0, 0).reshape((0,) if not r else (0, r)))
         return self._with(take(self.uop, 0, self._table(rows)))
 
-    # -- apart -----------------------------------------------------------------------------------------------
+    # -- split -----------------------------------------------------------------------------------------------
     def _pieces(self, axis: int, cuts: Sequence[tuple[int, int]]) -> tuple[Self, ...]:
         return tuple(self._view(part(self.uop, axis, start, stop)) for start, stop in cuts)
 
     def split(self, sizes: int | Sequence[int] = REQUIRED, dim: int = 0, **spelling: Any) -> tuple[Self, ...]:
-        """Pieces of a size (the last may be smaller), or of the sizes given, along an axis.
+        """Pieces of one size (the last may be smaller), or of the given sizes, along an axis.
 
         >>> [t.tolist() for t in Tensor([1, 2, 3, 4, 5]).split(2)]
         [[1, 2], [3, 4], [5]]
@@ -243,7 +246,8 @@ class JoiningMixin(TensorBase):
 
     def tensor_split(self, indices_or_sections: int | Sequence[int], dim: int = 0, **spelling: Any
                      ) -> tuple[Self, ...]:
-        """A number of pieces as equal as possible (the first ones longer), or pieces split before the indices given.
+        """A number of pieces that are as equal as possible (the first ones longer), or pieces split before the given
+        indices.
 
         >>> [t.tolist() for t in Tensor([1, 2, 3]).tensor_split(2)]
         [[1, 2], [3]]
@@ -288,7 +292,7 @@ class JoiningMixin(TensorBase):
         return self._tensor_split(indices_or_sections, 2, "dsplit")
 
     def unbind(self, dim: int = 0, **spelling: Any) -> tuple[Self, ...]:
-        """The slices along an axis, without it.
+        """The slices along an axis, without the axis.
 
         >>> [t.tolist() for t in Tensor([[1, 2], [3, 4]]).unbind()]
         [[1, 2], [3, 4]]
@@ -298,7 +302,7 @@ class JoiningMixin(TensorBase):
         return tuple(self._view(at(self.uop, axis, i)) for i in range(self.shape[axis]))
 
     def roll(self, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None, **spelling: Any) -> Self:
-        """Elements moved along axes, those that leave at one end coming in at the other.
+        """Elements moved along axes; those that leave at one end enter at the other.
 
         >>> Tensor([1, 2, 3]).roll(1).tolist()
         [3, 1, 2]
@@ -343,7 +347,7 @@ class JoiningMixin(TensorBase):
         return self._view(diagonal(self.uop, offset, row, column))
 
     def diag(self, diagonal: int = 0) -> Self:
-        """A matrix with this vector as a diagonal, `diagonal` elements above (or below, negative) the main one; of a
+        """A matrix with this vector as a diagonal, `diagonal` elements above (or below, negative) the main one; for a
         matrix, that diagonal.
 
         >>> Tensor([1, 2]).diag().tolist(), Tensor([[1, 2], [3, 4]]).diag().tolist()
@@ -373,7 +377,7 @@ class JoiningMixin(TensorBase):
         return self._with(diagonal_matrix(flatten(self.uop), *arguments("diagflat", offset=offset)))
 
     def sum_to_size(self, *size: Any) -> Self:
-        """Summed over the axes that broadcasting to this shape would have repeated.
+        """The tensor summed to a shape: over the axes that broadcasting that shape to this tensor's would repeat.
 
         >>> Tensor([[1, 2], [3, 4]]).sum_to_size(1, 2).tolist()
         [[4, 6]]
@@ -388,7 +392,7 @@ class JoiningMixin(TensorBase):
 
 
 def _joined(first: Any, others: Sequence[Any], what: str, dim: int, ready: Callable[[UOp], UOp] = lambda x: x) -> Any:
-    """Tensors concatenated along an axis, each reshaped by `ready` first."""
+    """Concatenate tensors along an axis, after `ready` has reshaped each."""
     tensors = _several(first, others, what)
     nodes = [ready(t.uop) for t in tensors]
     if not nodes[0].shape:
@@ -400,7 +404,7 @@ def _joined(first: Any, others: Sequence[Any], what: str, dim: int, ready: Calla
 
 
 def _grid(axes: list[UOp], indexing: str) -> list[UOp]:
-    """The coordinates of a grid, each in the grid's shape."""
+    """Return the coordinates of a grid, each in the grid's shape."""
     order = list(range(len(axes)))
     if indexing == "xy":
         order[0], order[1] = 1, 0

@@ -1,4 +1,4 @@
-"""Other indices for the same elements: reshape, permute, expand, flip. In: tensors. Out: views.
+"""Show the same elements under other indices: reshape, permute, expand, flip. In: tensors. Out: views.
 
 Nothing here copies: each method adds at most a few movement nodes, which a kernel reads through.
 """
@@ -50,7 +50,7 @@ class MovementMixin(TensorBase):
         return self.bitcast(kind) if kind is not None else self.reshape(*shape)
 
     def view_as(self, other: Self) -> Self:
-        """Reshaped to another tensor's shape.
+        """The same elements in another tensor's shape.
 
         >>> Tensor([1, 2, 3, 4]).view_as(Tensor.zeros(2, 2)).tolist()
         [[1, 2], [3, 4]]
@@ -101,7 +101,7 @@ class MovementMixin(TensorBase):
         return self.reshape(shape[:axis] + parts + shape[axis + 1:])
 
     def squeeze(self, dim: int | Sequence[int] | None = None, **spelling: Any) -> Self:
-        """Without axes of size 1: all of them, or those given; an axis of another size stays.
+        """The tensor without its axes of size 1: all of them, or those given; an axis of another size stays.
 
         >>> Tensor.zeros(1, 2, 1).squeeze().shape, Tensor.zeros(1, 2, 1).squeeze(1).shape
         ((2,), (1, 2, 1))
@@ -112,7 +112,7 @@ class MovementMixin(TensorBase):
         return self._view(self.uop.reshape(tuple(n for i, n in enumerate(shape) if n != 1 or i not in axes)))
 
     def unsqueeze(self, dim: int = REQUIRED, **spelling: Any) -> Self:
-        """With a new axis of size 1 at `dim`.
+        """The tensor with a new axis of size 1 at `dim`.
 
         >>> Tensor([1, 2]).unsqueeze(1).tolist()
         [[1], [2]]
@@ -172,7 +172,7 @@ class MovementMixin(TensorBase):
 
     @property
     def T(self) -> Self:
-        """The first two axes exchanged; a tensor with fewer axes is its own transpose.
+        """The first two axes exchanged; a tensor with fewer than two axes is unchanged.
 
         >>> Tensor([[1, 2], [3, 4]]).T.tolist()
         [[1, 3], [2, 4]]
@@ -189,7 +189,7 @@ class MovementMixin(TensorBase):
         return self._exchanged(-1, -2)
 
     def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
-        """One axis or several moved to other positions, the rest in order.
+        """One axis or several moved to other positions, the others in their order.
 
         >>> Tensor.zeros(2, 3, 4).movedim(0, -1).shape, Tensor.zeros(2, 3, 4).movedim((0, 1), (2, 0)).shape
         ((3, 4, 2), (3, 4, 2))
@@ -229,7 +229,7 @@ class MovementMixin(TensorBase):
         return self._view(x.broadcast(sizes))
 
     def expand_as(self, other: Self) -> Self:
-        """Expanded to another tensor's shape.
+        """The tensor expanded to another tensor's shape.
 
         >>> Tensor([[1], [2]]).expand_as(Tensor.zeros(2, 2)).tolist()
         [[1, 1], [2, 2]]
@@ -237,7 +237,7 @@ class MovementMixin(TensorBase):
         return self.expand(arguments("expand_as", other=other)[0].shape)
 
     def broadcast_to(self, shape: Sizes = REQUIRED, **spelling: Any) -> Self:
-        """Expanded to a shape, the axes aligned at the right.
+        """The tensor expanded to a shape, with the axes aligned at the right.
 
         >>> Tensor([1, 2]).broadcast_to((2, 2)).tolist()
         [[1, 2], [1, 2]]
@@ -264,7 +264,7 @@ class MovementMixin(TensorBase):
         return self._with(x.reshape(tuple(t * n for t, n in zip(times, base))))
 
     def tile(self, *repeats: Any, **spelling: Any) -> Self:
-        """The tensor repeated along axes; missing numbers are 1.
+        """The tensor repeated along axes; missing numbers count as 1.
 
         >>> Tensor([1, 2]).tile(2).tolist()
         [1, 2, 1, 2]
@@ -299,7 +299,7 @@ class MovementMixin(TensorBase):
         return self._with(self.uop.flip(resolve_axes(0, self.ndim, "flipud")))
 
     def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1), **spelling: Any) -> Self:
-        """Rotated by k quarter turns in the plane of two axes, from the first toward the second.
+        """The tensor rotated by k quarter turns in the plane of two axes, from the first toward the second.
 
         >>> Tensor([[1, 2], [3, 4]]).rot90().tolist()
         [[2, 4], [1, 3]]
@@ -315,7 +315,7 @@ class MovementMixin(TensorBase):
 
 
 def _filled_in(shape: tuple[Any, ...], sizes: tuple[int, ...], what: str) -> tuple[int, ...]:
-    """Sizes, with the size that a -1 among them stands for."""
+    """Return the sizes, with -1 replaced by the size that it stands for."""
     count, known = math.prod(shape), math.prod(n for n in sizes if n != -1)
     if any(n < -1 for n in sizes) or sizes.count(-1) > 1:
         raise ShapeError("cannot tell which sizes are meant", given=f"{what}{sizes}",

@@ -1,4 +1,4 @@
-"""Sizes changed at the ends of axes: pad, shrink, narrow. In: tensors. Out: views, and tensors with a border."""
+"""Change sizes at the ends of axes: pad, shrink, narrow. In: tensors. Out: views, and tensors with a border."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Padding = Sequence[Any]     # pairs (before, after) or None for every axis, or n
 
 
 class PaddingMixin(TensorBase):
-    """More elements around a tensor, or fewer."""
+    """Methods that add elements around a tensor, or cut some off."""
     __slots__ = ()
 
     # -- smaller -------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ class PaddingMixin(TensorBase):
         return self._view(self.uop.shrink(parts))  # type: ignore[arg-type]
 
     def narrow(self, dim: int = REQUIRED, start: int = REQUIRED, length: int = REQUIRED, **spelling: Any) -> Self:
-        """A part of an axis.
+        """`length` elements of an axis, from `start` on.
 
         >>> Tensor([1, 2, 3]).narrow(0, 1, 2).tolist()
         [2, 3]
@@ -51,7 +51,7 @@ class PaddingMixin(TensorBase):
         return self._view(part(self.uop, axis, first, first + length))
 
     def shrink_to(self, shape: Any = REQUIRED, *more: Any, **spelling: Any) -> Self:
-        """Cut at the end of every axis to a shape; None keeps a size.
+        """The tensor cut at the end of every axis to a shape; None keeps a size.
 
         >>> Tensor([1, 2, 3]).shrink_to(2).tolist()
         [1, 2]
@@ -65,8 +65,9 @@ class PaddingMixin(TensorBase):
 
     # -- larger --------------------------------------------------------------------------------------------------
     def pad(self, padding: Padding, mode: str = "constant", value: float = 0.0) -> Self:
-        """More elements around: ((before, after), ...) for every axis (None: none), or a flat (left, right, top, ...)
-        from the last axis backward as in PyTorch; negative amounts cut. Modes: constant, reflect, replicate, circular.
+        """The tensor with more elements around it: ((before, after), ...) for every axis (None: none), or a flat (left,
+        right, top, ...) from the last axis backward as in PyTorch; negative amounts cut. Modes: constant, reflect,
+        replicate, circular.
 
         >>> Tensor([1, 2]).pad((1, 2)).tolist(), Tensor([1, 2]).pad(((1, 0),), value=9).tolist()
         ([0, 1, 2, 0, 0], [9, 1, 2])
@@ -82,7 +83,7 @@ class PaddingMixin(TensorBase):
         return self._with(x)
 
     def pad_to(self, shape: Any = REQUIRED, *more: Any, value: float = 0, **spelling: Any) -> Self:
-        """Grown at the end of every axis to a shape; None keeps a size.
+        """The tensor padded at the end of every axis to a shape; None keeps a size.
 
         >>> Tensor([1, 2]).pad_to(4).tolist()
         [1, 2, 0, 0]
@@ -93,7 +94,7 @@ class PaddingMixin(TensorBase):
         return self._with(pad_constant(self.uop, amounts, self._filler(value)))
 
     def _filler(self, value: Any) -> Any:
-        """A number to pad with, in this tensor's type."""
+        """Return a number to pad with, in this tensor's type."""
         number = plain_number(value, "to pad with", "a number")
         return number if number == 0 else self._number(number, self.dtype, o.WHERE)
 
@@ -106,7 +107,7 @@ class PaddingMixin(TensorBase):
 
 
 def _amounts(padding: Sequence[Any], shape: tuple[Any, ...]) -> list[tuple[int, int]]:
-    """Padding as (before, after) for every axis."""
+    """Return padding as (before, after) for every axis."""
     rank = len(shape)
     amounts: list[tuple[int, int]]
     if all(p is None or isinstance(p, (tuple, list)) for p in padding) and len(padding):
@@ -129,7 +130,7 @@ def _amounts(padding: Sequence[Any], shape: tuple[Any, ...]) -> list[tuple[int, 
 
 
 def _pad_from_inside(x: UOp, axis: int, before: int, after: int, mode: str) -> UOp:
-    """An axis padded by reflecting, repeating or wrapping around its own elements."""
+    """Pad an axis by reflecting, repeating or wrapping around its own elements."""
     n = x.shape[axis]
     if before < 0 or after < 0:
         grown = max(before, 0), max(after, 0)

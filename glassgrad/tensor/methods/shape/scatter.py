@@ -1,8 +1,8 @@
-"""Writing by index: scatter and its kin. In, out: tensors; the tensor itself stays as it is.
+"""Write by index: scatter and similar methods. In, out: tensors; the tensor itself stays as it is.
 
-All are made of SCATTER (set, add, max) over the flattened tensor. The minimum is the maximum of the negated values;
-products sort the index and multiply the values of one index in doubling steps. Later writes to one index win over
-earlier ones, on every device.
+All are made of SCATTER (set, add, max) over the flattened tensor. A minimum is the maximum of the negated values;
+products sort the index and multiply the values of one index in doubling steps. Of several writes to one index the last
+one wins, on every device.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _REDUCES = ("sum", "prod", "mean", "amax", "amin")
 
 
 class ScatterMixin(TensorBase):
-    """Writing by index."""
+    """Methods that write by index."""
     __slots__ = ()
 
     def _source(self, src: Any, index: TensorBase, what: str) -> UOp:
-        """What is written: one value per index element."""
+        """Return the values to write: one for each index element."""
         if not isinstance(src, TensorBase):
             return full(index.shape, plain_number(src, f"as the source of {what}"), self.dtype)
         if src.dtype is not self.dtype:
@@ -37,7 +37,7 @@ class ScatterMixin(TensorBase):
     def scatter(self, dim: int = REQUIRED, index: Self = REQUIRED, src: Any = REQUIRED, reduce: str | None = None,
                 **spelling: Any) -> Self:
         """This tensor with src[i, j] written to [index[i, j], j] for dim 0, and so on; reduce "add" or "multiply"
-        combines with what is there. As in PyTorch, nothing is counted from the end: -1 is out of range.
+        combines it with the value that is there. As in PyTorch, indices do not count from the end: -1 is out of range.
 
         >>> Tensor([1, 2, 3]).scatter(0, Tensor([2, 0]), Tensor([7, 8])).tolist()
         [8, 2, 7]
@@ -67,7 +67,8 @@ class ScatterMixin(TensorBase):
 
     def scatter_reduce(self, dim: int = REQUIRED, index: Self = REQUIRED, src: Any = REQUIRED, reduce: Any = REQUIRED,
                        include_self: bool = True, **spelling: Any) -> Self:
-        """The sum, prod, mean, amax or amin of all values written to an element, and of its old one (`include_self`).
+        """The sum, prod, mean, amax or amin of all values written to an element, and of its old value if
+        `include_self`.
 
         >>> Tensor([1, 2]).scatter_reduce(0, Tensor([0, 0]), Tensor([5, 9]), "amax").tolist()
         [9, 2]
@@ -125,7 +126,7 @@ class ScatterMixin(TensorBase):
         return self._with(scatter_slices(self.uop, axis, index.uop, source, mode, from_end), index, other)
 
     def put(self, index: Self, source: Self, accumulate: bool = False) -> Self:
-        """This tensor, flattened, with values written (or added) at indices; the inverse of `take`.
+        """This tensor with values written (or added) at indices of its flattened elements; the inverse of `take`.
 
         >>> Tensor([[1, 2], [3, 4]]).put(Tensor([3, 0]), Tensor([9, 8])).tolist()
         [[8, 2], [3, 9]]
