@@ -35,7 +35,8 @@ class FlatAxis:
     height: int = 0
     stop: UOp | None = None       # its run-time bound, if it has one:
     most: int = 0                 # at most this; `size` is a typical value then
-    any_length: bool = False      # whether the same code serves all lengths: there are no versions by it
+    any_length: bool = False      # whether the same code serves all lengths, without versions by it: another axis has
+                                  # a run-time bound, too
 
     @staticmethod
     def of(loops: list[UOp]) -> FlatAxis:
@@ -118,12 +119,6 @@ class FlatProduct:
     def work(self) -> int:
         """Multiply-adds in total."""
         return self.product.work // count(self.m.parts) * self.m.size
-
-    @property
-    def any_rows(self) -> bool:
-        """Whether the number of rows is known only at run time, without versions of the code by it: N or K has a
-        run-time bound, too."""
-        return self.m.any_length
 
     @cached_property
     def around(self) -> int:
