@@ -123,3 +123,43 @@ def test_more_decimals_than_floats_have() -> None:
 def test_the_loss_of_truth_values_is_a_float() -> None:
     """There is no negative of a bool: the compiler stopped at it."""
     assert Tensor([[True, False]]).nll_loss(Tensor([0])).item() == -1.0
+
+
+# -- windows, pieces and counts ------------------------------------------------------------------------------
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["max", "avg"])
+def test_a_window_of_nothing_but_padding_is_refused(kind: str, rank: int) -> None:
+    """Its maximum was -inf. PyTorch, which allows half a window of padding, refuses it too."""
+    ours, theirs = (getattr(f, f"{kind}_pool{rank}d") for f in (functional, torch.nn.functional))
+    shape = (1, 2, *[5] * rank)
+    with pytest.raises(RuntimeError, match="half of"):
+        theirs(torch.ones(shape), 2, padding=2)
+    with pytest.raises(ShapeError, match=f"a window of {kind}_pool2d holds nothing but padding"):
+        ours(Tensor.ones(shape), 2, padding=2)
+
+
+def test_a_pool_may_be_padded_by_less_than_a_window() -> None:
+    x = Tensor([[[1.0, 5.0, 2.0]]])
+    assert x.max_pool2d((3,), 1, padding=2).tolist() == [[[1.0, 5.0, 5.0, 5.0, 2.0]]]
+    assert x.max_pool2d((2,), 1, dilation=3, padding=3).tolist() == [[[1.0, 5.0, 2.0, 1.0, 5.0, 2.0]]]
+
+
+@pytest.mark.parametrize("make", [
+    lambda x: x.hsplit(10 ** 10), lambda x: x.vsplit(2 ** 70), lambda x: x.dsplit(10 ** 10),
+    lambda x: x.tensor_split(10 ** 10), lambda x: x[:0].chunk(10 ** 10),
+    lambda x: x[:1].expand(10 ** 10, 4, 4).unbind(), lambda x: x[:1].expand(10 ** 10, 4, 4).split(3),
+    lambda x: x.flatten().combinations(30, with_replacement=True),
+    lambda x: x.repeat_interleave(Tensor([10 ** 10]), 0)])
+def test_more_tensors_or_indices_than_can_be_made_are_refused_at_once(make: Any) -> None:
+    """These calls never ended."""
+    with pytest.raises(InputError, match="too many"):
+        make(Tensor.ones(4, 4, 4))
+
+
+def test_few_pieces_and_combinations_of_huge_numbers() -> None:
+    x = Tensor([1, 2, 3])
+    assert [part.tolist() for part in x.chunk(10 ** 10)] == [[1], [2], [3]]
+    assert [part.tolist() for part in x.split(10 ** 10)] == [[1, 2, 3]]
+    assert x.combinations(10 ** 10).shape == (0, 10 ** 10)
+    assert x.repeat_interleave(Tensor([2, 0, 1])).tolist() == [1, 1, 3]
+    assert x.repeat_interleave(Tensor([0, 0, 0])).tolist() == []
