@@ -163,3 +163,42 @@ def test_few_pieces_and_combinations_of_huge_numbers() -> None:
     assert x.combinations(10 ** 10).shape == (0, 10 ** 10)
     assert x.repeat_interleave(Tensor([2, 0, 1])).tolist() == [1, 1, 3]
     assert x.repeat_interleave(Tensor([0, 0, 0])).tolist() == []
+
+
+# -- sums of products in 16 bits -----------------------------------------------------------------------------
+FUSED: dict[str, Any] = {
+    "addcmul": lambda x, y, z: x.addcmul(y, z, value=0.3), "addcdiv": lambda x, y, z: x.addcdiv(y, z, value=0.3),
+    "lerp": lambda x, y, z: x.lerp(y, 0.3), "lerp near the end": lambda x, y, z: x.lerp(y, 0.8),
+    "lerp by a tensor": lambda x, y, z: x.lerp(y, z), "add": lambda x, y, z: x.add(y, alpha=0.3),
+    "sub": lambda x, y, z: x.sub(y, alpha=3)}
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", FUSED)
+def test_sums_of_products_of_16_bits_are_rounded_once(name: str, kind: str, rng: np.random.Generator) -> None:
+    """Each op was rounded: up to one and a half last places, where PyTorch is off by half of one."""
+    ours = [Tensor(rng.uniform(0.5, 2, 1000).astype(np.float32)).cast(kind) for _ in range(3)]
+    exact = FUSED[name](*(torch.tensor(x.float().numpy()).double() for x in ours)).numpy()
+    found = FUSED[name](*ours)
+    assert found.dtype is getattr(dtypes, kind)
+    np.testing.assert_allclose(found.float().numpy(), exact, rtol=1.01 * 2.0 ** (-11 if kind == "float16" else -8),
+                               atol=1e-6)
+
+
+def test_sums_of_products_of_float16_do_not_overflow_on_the_way() -> None:
+    def half(value: float) -> Tensor: return Tensor([value], dtype=dtypes.float16)
+
+    assert half(-60000).addcmul(half(300), half(300)).item() == 30000
+    assert half(-60000).addcdiv(half(300), half(2 ** -8)).item() == 16800
+    assert half(-60000).lerp(half(60000), 0.75).item() == 30000
+    assert half(-60000).add(half(30000), alpha=3).item() == 30000
+    assert half(60000).sub(half(30000), alpha=3).item() == -30000
+
+
+def test_interpolation_is_exact_at_both_ends() -> None:
+    """At weight 1 the end was x + (end - x), which is 0 for 1e30 and 1."""
+    x, end = Tensor([1e30, 0.1]), Tensor([1.0, 0.7])
+    for weight in (0, 0.0, Tensor([0.0, 0.0])):
+        assert x.lerp(end, weight).tolist() == x.tolist()
+    for weight in (1, 1.0, Tensor([1.0, 1.0])):
+        assert x.lerp(end, weight).tolist() == end.tolist()

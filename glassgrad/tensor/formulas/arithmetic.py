@@ -7,6 +7,7 @@ they promote types and broadcast shapes. Does not know tensors.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -61,6 +62,19 @@ def in_accumulator(formula: Callable[..., UOp], *operands: UOp) -> UOp:
     dtype = operands[0].dtype
     wide = dtype.accumulator
     return formula(*(x.cast(wide) for x in operands)).cast(dtype)
+
+
+def rounded_once(formula: Callable[..., UOp]) -> Callable[..., UOp]:
+    """A decorator of a formula of several ops, of nodes of any types and numbers: where the nodes promote to float16 or
+    bfloat16, it is computed in float32 and rounded once."""
+    @functools.wraps(formula)
+    def of_operands(*operands: Any) -> UOp:
+        dtype = functools.reduce(promote, [x.dtype for x in operands if isinstance(x, UOp)])
+        wide = dtype.accumulator
+        if wide is dtype:
+            return formula(*operands)
+        return formula(*(x.cast(wide) if isinstance(x, UOp) else x for x in operands)).cast(dtype)
+    return of_operands
 
 
 # -- two operands --------------------------------------------------------------------------------------------
@@ -274,9 +288,32 @@ def round_to(x: UOp, decimals: int) -> UOp:
     return (x * scale).round() / scale if decimals > 0 else divide(x, scale).round() * scale
 
 
+def scaled(x: UOp, factor: Any) -> UOp:
+    """A node times a factor, which costs nothing where it is the number 1."""
+    return x if not isinstance(factor, UOp) and factor == 1 else mul(x, factor)
+
+
+@rounded_once
+def add_product(x: UOp, y: Any, z: Any, factor: Any) -> UOp:
+    """x + factor y z."""
+    y, z = both(y, z)
+    return add(x, mul(scaled(y, factor), z))
+
+
+@rounded_once
+def add_quotient(x: UOp, y: Any, z: Any, factor: Any) -> UOp:
+    """x + factor y / z."""
+    y, z = both(y, z)
+    return add(x, divide(scaled(y, factor), z))
+
+
+@rounded_once
 def lerp(x: UOp, end: Any, weight: Any) -> UOp:
-    """Linear interpolation from x (weight 0) to `end` (weight 1)."""
-    return add(x, mul(sub(end, x), weight))
+    """Linear interpolation from x (weight 0) to `end` (weight 1), from the nearer of the two: both are exact."""
+    way = sub(end, x)
+    if isinstance(weight, (int, float)):
+        return add(x, mul(way, weight)) if abs(weight) < 0.5 else sub(end, mul(way, 1 - weight))
+    return where(less(absolute(weight), 0.5), add(x, mul(way, weight)), sub(end, mul(way, sub(1, weight))))
 
 
 def is_close(x: UOp, y: UOp, rtol: float, atol: float, equal_nan: bool) -> UOp:

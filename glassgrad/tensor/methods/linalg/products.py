@@ -10,7 +10,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtype_by_name, full, ops as o, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.formulas import (absolute, add, as_float, at, cat, divide, flatten, largest, less, maximum, mul,
-                                       norm, roll, running, smallest, squeeze, sub, sum_dtype, total, unsqueeze)
+                                       norm, roll, running, scaled, smallest, squeeze, sub, sum_dtype, total, unsqueeze)
 from glassgrad.tensor.formulas.linalg import factorizations as factors, products
 from glassgrad.tensor.formulas.linalg.factorizations import inverted, of_matrices, singular_values, solved
 from glassgrad.tensor.methods import (REQUIRED, Axis, Operand, Self, TensorBase, arguments, cannot_take, computed,
@@ -218,7 +218,7 @@ class ProductsMixin(TensorBase):
         """beta x + alpha times a product of two tensors."""
         first, second = arguments(what, **factors)
         beta, alpha = self._operand(beta, "as beta"), self._operand(alpha, "as alpha")
-        terms = products.scaled(self.uop, beta), products.scaled(product(first.uop, second.uop), alpha)
+        terms = scaled(self.uop, beta), scaled(product(first.uop, second.uop), alpha)
         return self._with(add(*terms), first, second)
 
     # -- norms -----------------------------------------------------------------------------------------------
@@ -228,6 +228,9 @@ class ProductsMixin(TensorBase):
     def norm(self, p: float | str = 2, dim: Axis = None, keepdim: bool = False, dtype: DType | None = None,
              **spelling: Any) -> Self:
         """The length of a vector: (sum |x|^p)^(1/p); p may be infinite, or "fro" or "nuc", norms of a matrix.
+
+        Powers are not scaled, as in PyTorch: the 2-norm of float32 (in which 16 bits are computed) is infinite for values
+        above 1.8e19, and 0 for values below 1e-23. `hypot` has no such limits.
 
         >>> Tensor([3.0, 4.0]).norm().item(), Tensor([[3.0, 0.0], [0.0, 4.0]]).norm("nuc").item()
         (5.0, 7.0)
