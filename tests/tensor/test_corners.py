@@ -202,3 +202,58 @@ def test_interpolation_is_exact_at_both_ends() -> None:
         assert x.lerp(end, weight).tolist() == x.tolist()
     for weight in (1, 1.0, Tensor([1.0, 1.0])):
         assert x.lerp(end, weight).tolist() == end.tolist()
+
+
+# -- activations and losses with odd parameters --------------------------------------------------------------
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("name, options", [
+    *[("elu", {"alpha": alpha}) for alpha in (NAN, INF, -INF, -2.0, 0.0, 1e-40)],
+    *[("celu", {"alpha": alpha}) for alpha in (NAN, INF, -INF, -2.0, 0.5, 1e30)],
+    *[("leaky_relu", {"negative_slope": slope}) for slope in (NAN, INF, -INF, -2.0)],
+    *[("softplus", {"beta": beta}) for beta in (NAN, INF, -INF, -1.0, 1e30)],
+    *[("softplus", {"threshold": limit}) for limit in (-INF, -1.0)],
+    *[("threshold", {"threshold": limit, "value": 9.0}) for limit in (NAN, INF, -INF, 0.0)],
+    *[("hardshrink", {"lambd": limit}) for limit in (NAN, INF, -1.0, 0.0)],
+    *[("softshrink", {"lambd": limit}) for limit in (100.0, 0.0)],
+    ("hardtanh", {"min_val": -INF, "max_val": INF}), ("selu", {})])
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_activations_with_odd_parameters_are_those_of_pytorch(name: str, options: dict[str, float], kind: str) -> None:
+    """celu(nan) was NaN for positive values too, as was elu(inf) at 0; a threshold took NaN for a small number."""
+    values = np.array([-INF, -200.0, -2.0, -0.0, 0.0, 0.5, 3.0, 200.0, INF, NAN], kind)
+    found = getattr(functional, name)(Tensor(values), **options).numpy()
+    expected = getattr(torch.nn.functional, name)(torch.tensor(values), **options).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("name, alpha", [("elu", 0.5), ("elu", -2.0), ("celu", 0.5), ("celu", -2.0)])
+def test_gradients_of_elu_and_celu(name: str, alpha: float) -> None:
+    values = [-200.0, -2.0, -0.5, 0.0, 0.5, 200.0]
+    x, y = Tensor(values), torch.tensor(values, requires_grad=True)
+    [slope] = getattr(x, name)(alpha).sum().gradient(x)
+    [expected] = torch.autograd.grad(getattr(torch.nn.functional, name)(y, alpha).sum(), y, create_graph=True)
+    np.testing.assert_allclose(slope.numpy(), expected.detach().numpy(), rtol=1e-6)
+    [bend], [wanted] = slope.sum().gradient(x), torch.autograd.grad(expected.sum(), y)
+    smooth = [0, 1, 2, 4, 5]                               # at 0 the slope has no slope
+    np.testing.assert_allclose(bend.numpy()[smooth], wanted.numpy()[smooth], rtol=1e-6)
+
+
+def test_selu_of_16_bits_is_rounded_once(rng: np.random.Generator) -> None:
+    x = Tensor(rng.standard_normal(1000).astype(np.float32)).cast(dtypes.bfloat16)
+    exact = torch.nn.functional.selu(torch.tensor(x.float().numpy()).double()).numpy()
+    np.testing.assert_allclose(x.selu().float().numpy(), exact, rtol=1.01 * 2.0 ** -8)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("name", ["cosine_embedding_loss", "hinge_embedding_loss"])
+def test_losses_of_targets_that_are_neither_1_nor_minus_1(name: str, reduction: str) -> None:
+    """They were taken for -1."""
+    x, y, targets = [[3.0, 4.0]] * 5, [[4.0, 3.0]] * 5, [1.0, -1.0, 0.0, 2.0, NAN]
+    if name == "hinge_embedding_loss":
+        given: tuple[Any, ...] = ([0.25] * 5, targets)
+    else:
+        given = (x, y, targets)
+    found = getattr(functional, name)(*map(Tensor, given), margin=0.5, reduction=reduction)
+    expected = getattr(torch.nn.functional, name)(*map(torch.tensor, given), margin=0.5, reduction=reduction)
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-6)
