@@ -204,6 +204,22 @@ def test_interpolation_is_exact_at_both_ends() -> None:
         assert x.lerp(end, weight).tolist() == end.tolist()
 
 
+# -- the limits of types -------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind, sizes", [("float32", (3e38, 1e30, 1e-30, 1e-44)),
+                                         ("float64", (1e308, 1e200, 1e-200, 1e-320))])
+def test_lengths_at_the_limits_of_a_type(kind: str, sizes: tuple[float, ...]) -> None:
+    """As their docstrings say: `norm` and `normalize` do as PyTorch, `std` is limited by its squares."""
+    for size in sizes:
+        values = np.array([size, -size, size / 2], kind)
+        x, y = Tensor(values), torch.tensor(values)
+        np.testing.assert_allclose(x.norm().numpy(), y.norm().numpy(), rtol=1e-6)
+        expected = torch.nn.functional.normalize(y, dim=0)
+        np.testing.assert_allclose(x.normalize(dim=0).numpy(), expected.numpy(), rtol=1e-6)
+        np.testing.assert_allclose(x.hypot(x.flip(0)).numpy(), y.hypot(y.flip(0)).numpy(), rtol=1e-6)
+        assert x.std().item() == (np.inf if size > 1 else 0.0)
+        assert np.isnan(x.cosine_similarity(x, dim=0).item()) == (size > 1)
+
+
 # -- activations and losses with odd parameters --------------------------------------------------------------
 NAN, INF = float("nan"), float("inf")
 

@@ -75,6 +75,7 @@ class ReductionsMixin(TensorBase):
     def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
             unbiased: bool | None = None, **spelling: Any) -> Self:
         """The variance: the mean of squared distances from the mean, over n - correction (1, or 0 if not `unbiased`).
+        Squares of float32, and of 16 bits, are float32.
 
         >>> Tensor([1.0, 2.0, 3.0]).var().item()
         1.0
@@ -83,7 +84,8 @@ class ReductionsMixin(TensorBase):
 
     def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
             unbiased: bool | None = None, **spelling: Any) -> Self:
-        """The standard deviation: the square root of the variance.
+        """The standard deviation: the square root of the variance. Where that is infinite (float32: of distances above
+        1.8e19) or 0 (below 1e-23), so is this; PyTorch adds squares of float32 in float64.
 
         >>> Tensor([1.0, 2.0, 3.0]).std().item()
         1.0
