@@ -165,17 +165,28 @@ def test_few_pieces_and_combinations_of_huge_numbers() -> None:
     assert x.repeat_interleave(Tensor([0, 0, 0])).tolist() == []
 
 
-# -- sums of products in 16 bits -----------------------------------------------------------------------------
+# -- formulas of 16 bits -------------------------------------------------------------------------------------
 FUSED: dict[str, Any] = {
     "addcmul": lambda x, y, z: x.addcmul(y, z, value=0.3), "addcdiv": lambda x, y, z: x.addcdiv(y, z, value=0.3),
     "lerp": lambda x, y, z: x.lerp(y, 0.3), "lerp near the end": lambda x, y, z: x.lerp(y, 0.8),
     "lerp by a tensor": lambda x, y, z: x.lerp(y, z), "add": lambda x, y, z: x.add(y, alpha=0.3),
-    "sub": lambda x, y, z: x.sub(y, alpha=3)}
+    "sub": lambda x, y, z: x.sub(y, alpha=3), "erfc": lambda x, y, z: x.erfc(),
+    "logit": lambda x, y, z: (x / 4).logit(), "hypot": lambda x, y, z: x.hypot(y),
+    "logaddexp": lambda x, y, z: x.logaddexp(y), "logaddexp2": lambda x, y, z: x.logaddexp2(y), "deg2rad": lambda x, y, z: x.deg2rad(),
+    "logcumsumexp": lambda x, y, z: x.logcumsumexp(0), "renorm": lambda x, y, z: x.reshape(10, 100).renorm(2, 0, 3.0),
+    "addmm": lambda x, y, z: x.reshape(25, 40)[:, :25].addmm(y.reshape(25, 40), z.reshape(40, 25), beta=0.7, alpha=0.3),
+    "selu": lambda x, y, z: functional_of(x).selu(x - 1), "glu": lambda x, y, z: functional_of(x).glu(x),
+    "hardsigmoid": lambda x, y, z: functional_of(x).hardsigmoid(x),
+    "softshrink": lambda x, y, z: functional_of(x).softshrink(x, 0.3)}
+
+
+def functional_of(x: Any) -> Any:
+    return functional if isinstance(x, Tensor) else torch.nn.functional
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", FUSED)
-def test_sums_of_products_of_16_bits_are_rounded_once(name: str, kind: str, rng: np.random.Generator) -> None:
+def test_formulas_of_16_bits_are_rounded_once(name: str, kind: str, rng: np.random.Generator) -> None:
     """Each op was rounded: up to one and a half last places, where PyTorch is off by half of one."""
     ours = [Tensor(rng.uniform(0.5, 2, 1000).astype(np.float32)).cast(kind) for _ in range(3)]
     exact = FUSED[name](*(torch.tensor(x.float().numpy()).double() for x in ours)).numpy()
@@ -255,12 +266,6 @@ def test_gradients_of_elu_and_celu(name: str, alpha: float) -> None:
     np.testing.assert_allclose(bend.numpy()[smooth], wanted.numpy()[smooth], rtol=1e-6)
 
 
-def test_selu_of_16_bits_is_rounded_once(rng: np.random.Generator) -> None:
-    x = Tensor(rng.standard_normal(1000).astype(np.float32)).cast(dtypes.bfloat16)
-    exact = torch.nn.functional.selu(torch.tensor(x.float().numpy()).double()).numpy()
-    np.testing.assert_allclose(x.selu().float().numpy(), exact, rtol=1.01 * 2.0 ** -8)
-
-
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("name", ["cosine_embedding_loss", "hinge_embedding_loss"])
 def test_losses_of_targets_that_are_neither_1_nor_minus_1(name: str, reduction: str) -> None:
@@ -273,3 +278,21 @@ def test_losses_of_targets_that_are_neither_1_nor_minus_1(name: str, reduction: 
     found = getattr(functional, name)(*map(Tensor, given), margin=0.5, reduction=reduction)
     expected = getattr(torch.nn.functional, name)(*map(torch.tensor, given), margin=0.5, reduction=reduction)
     np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-6)
+
+
+# -- numbers beside numbers, and arrays where a word is meant ------------------------------------------------
+@pytest.mark.parametrize("yes, no", [(-2 ** 63, 0.5), (2 ** 40, 1), (1, 2 ** 40), (True, False), (True, 2),
+                                     (True, 0.5)])
+def test_where_between_two_numbers_has_a_type_that_holds_both(yes: Any, no: Any) -> None:
+    """Numbers beyond int32 wrapped around: -2 ** 63 was 0."""
+    found = Tensor.where(Tensor([True, False]), yes, no)
+    assert found.tolist() == [yes, no]
+    kind = str(torch.where(torch.tensor([True, False]), yes, no).dtype).removeprefix("torch.")
+    assert found.dtype.name == ("int32" if (yes, no) == (True, 2) else kind)
+
+
+@pytest.mark.parametrize("call", [lambda x: x.pad((1, 1), mode=np.zeros((0, 3))), lambda x: x.norm(np.ones(3))])
+def test_an_array_is_no_name_of_a_mode(call: Any) -> None:
+    """NumPy raised an error about the truth of arrays."""
+    with pytest.raises(InputError, match="there is no such way to pad|norm cannot take this p"):
+        call(Tensor([1.0, 2.0]))

@@ -14,7 +14,7 @@ from typing import Any
 
 from glassgrad.base.errors import DTypeError
 from glassgrad.base.source_lines import Place
-from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, promote
+from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o, promote
 from glassgrad.compiler.graph.uop import new_node
 from glassgrad.tensor.broadcast import VERBS, broadcast_all, broadcast_pair, broadcast_shape, number
 from glassgrad.tensor.formulas import elementary, float_remainder, powers
@@ -29,7 +29,19 @@ _INTEGER_ONLY = frozenset({o.AND, o.OR, o.XOR, o.SHL, o.SHR})
 # -- operands ------------------------------------------------------------------------------------------------
 def as_node(x: Any, beside: Any, op: o.Op = o.ADD) -> UOp:
     """An operand as a node: a number takes the type of the node beside it."""
-    return x if isinstance(x, UOp) else number(x, beside.dtype, op) if isinstance(beside, UOp) else const(x)
+    if isinstance(x, UOp):
+        return x
+    return number(x, beside.dtype if isinstance(beside, UOp) else _type_of_numbers(x, beside), op)
+
+
+def _type_of_numbers(*numbers: Any) -> DType:
+    """The type of a tensor of Python numbers: integers that do not fit into int32 are int64."""
+    if any(isinstance(n, float) for n in numbers):
+        return dtypes.default_float
+    if all(isinstance(n, bool) for n in numbers):
+        return _bool
+    kind = dtypes.default_int
+    return kind if all(kind.min <= n <= kind.max for n in numbers if isinstance(n, int)) else dtypes.int64
 
 
 def both(x: Any, y: Any) -> tuple[UOp, UOp]:
@@ -323,10 +335,10 @@ def is_close(x: UOp, y: UOp, rtol: float, atol: float, equal_nan: bool) -> UOp:
     return near | (is_nan(x) & is_nan(y)) if equal_nan else near
 
 
+@rounded_once
 def logaddexp(x: UOp, y: UOp) -> UOp:
     """ln(e^x + e^y) without overflow."""
     x, y = as_float(x), as_float(y)
     top = maximum(x, y)
     top = top.abs().eq(math.inf).where(0.0, top).detach()
-    terms = in_accumulator(elementary.exp, x - top) + in_accumulator(elementary.exp, y - top)
-    return in_accumulator(elementary.log, terms) + top
+    return elementary.log(elementary.exp(x - top) + elementary.exp(y - top)) + top

@@ -10,7 +10,7 @@ from glassgrad.compiler.graph.dtype import largest as greatest
 from glassgrad.compiler.graph.recurrence import steps_of_items
 from glassgrad.tensor.autograd.custom_gradient import gradient_is
 from glassgrad.tensor.formulas import (absolute, as_float, broadcast, flatten, in_accumulator, is_infinite, is_nan,
-                                       logaddexp, maximum, pad_axis, part, square)
+                                       logaddexp, maximum, pad_axis, part, rounded_once, square)
 from glassgrad.tensor.formulas.bitcast import WORDS
 from glassgrad.tensor.formulas.elementary import erf, exp, log, polynomial, tan
 
@@ -75,10 +75,11 @@ def digamma(x: UOp) -> UOp:
 
 
 # -- functions that are 0 / 0 somewhere ----------------------------------------------------------------------
+@rounded_once
 def logit(x: UOp) -> UOp:
     """ln(x / (1 - x))."""
     x = as_float(x)
-    return in_accumulator(log, x) - in_accumulator(log, 1 - x)
+    return log(x) - log(1 - x)
 
 
 def sinc(x: UOp) -> UOp:
@@ -95,6 +96,7 @@ def xlogy(x: UOp, y: UOp) -> UOp:
     return nothing.where(0, x * in_accumulator(log, nothing.where(1, y)))
 
 
+@rounded_once
 def hypot(x: UOp, y: UOp) -> UOp:
     """sqrt(x^2 + y^2), also where the squares would overflow."""
     x, y = broadcast(as_float(x), as_float(y))
@@ -102,6 +104,11 @@ def hypot(x: UOp, y: UOp) -> UOp:
     scale = ((most > 0) & (most < math.inf)).where(most, 1)
     size = (square(x / scale) + square(y / scale)).sqrt() * scale
     return (is_infinite(x) | is_infinite(y)).where(math.inf, size)     # whatever the other is, NaN too
+
+
+def log2_add_exp2(x: UOp, y: UOp) -> UOp:
+    """log2(2^x + 2^y) without overflow."""
+    return logaddexp(x * math.log(2), y * math.log(2)) * (1 / math.log(2))
 
 
 def finite(x: UOp, nan: float, above: float | None, below: float | None) -> UOp:
@@ -120,6 +127,7 @@ def skipping_nan(extreme: Callable[[UOp, UOp], UOp], x: UOp, y: UOp) -> UOp:
 
 
 # -- along an axis -------------------------------------------------------------------------------------------
+@rounded_once
 def logcumsumexp(x: UOp, axis: int) -> UOp:
     """ln of the running sum of e^x along an axis, without overflow, in doubling steps."""
     x = as_float(x)

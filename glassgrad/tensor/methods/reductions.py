@@ -16,7 +16,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.autocast import exact
-from glassgrad.tensor.formulas import (any_true, diagonal, equal, flatten, largest, norm, reductions,
+from glassgrad.tensor.formulas import (any_true, diagonal, equal, flatten, largest, reductions,
                                        running as running_total, smallest, stack, statistics, sum_dtype, total,
                                        unsqueeze)
 from glassgrad.tensor.methods import (REQUIRED, Axis, Found, Self, TensorBase, arguments, computed, of_kind, two_axes,
@@ -324,9 +324,7 @@ class ReductionsMixin(TensorBase):
                [0. , 1. ]], dtype=float32)
         """
         p, dim, limit = arguments("renorm", spelling, p=p, dim=dim, maxnorm=maxnorm)
-        x, axis = self.uop, working_axis(dim, self.ndim, "renorm")
-        sizes = norm(x, p, [a for a in range(self.ndim) if a != axis], keepdim=True)
-        return self._with((sizes > limit).where(x * (limit / (sizes + 1e-7)), x))
+        return self._formula(reductions.limited_norm, p, working_axis(dim, self.ndim, "renorm"), limit)
 
     def cov(self, correction: int = 1) -> Self:
         """The covariance of variables (rows) over their observations (columns).

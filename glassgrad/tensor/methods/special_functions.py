@@ -11,7 +11,7 @@ from typing import Any
 from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.compiler.graph import dtypes
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.formulas import (all_true, arithmetic, as_float, as_node, both, broadcast, cat, elementary, equal,
+from glassgrad.tensor.formulas import (all_true, arithmetic, as_float, both, broadcast, cat, elementary, equal,
                                        in_accumulator, mul, special_functions as special, where)
 from glassgrad.tensor.methods import (Operand, Self, TensorBase, arguments, computed, fit_together, resolve_axis,
                                       working_axis)
@@ -28,7 +28,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([0.0]).erfc().tolist()
         [1.0]
         """
-        return self._with(arithmetic.sub(1, in_accumulator(elementary.erf, as_float(self.uop))))
+        return self._formula(lambda x: 1.0 - elementary.erf(x))
 
     def erfinv(self) -> Self:
         """The y for which erf(y) = x.
@@ -135,7 +135,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([0.0]).deg2rad().tolist()
         [0.0]
         """
-        return self._with(mul(self.uop, math.pi / 180))
+        return self._formula(lambda x: x * (math.pi / 180))
 
     def rad2deg(self) -> Self:
         """Radians as degrees.
@@ -143,7 +143,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([0.0]).rad2deg().tolist()
         [0.0]
         """
-        return self._with(mul(self.uop, 180 / math.pi))
+        return self._formula(lambda x: x * (180 / math.pi))
 
     def logaddexp2(self, other: Any) -> Self:
         """log2(2^x + 2^other), without overflow.
@@ -151,8 +151,8 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([3.0]).logaddexp2(Tensor([3.0])).tolist()
         [4.0]
         """
-        x, y = (mul(value, math.log(2)) for value in (self.uop, as_node(self._operand(other), self.uop)))
-        return self._with(mul(arithmetic.logaddexp(*both(x, y)), 1 / math.log(2)), other)
+        return self._combined(lambda *given: in_accumulator(special.log2_add_exp2, *map(as_float, broadcast(*given))),
+                              other)
 
     # -- comparing -------------------------------------------------------------------------------------------
     def equal(self, other: Self) -> bool:

@@ -69,7 +69,6 @@ def log_sigmoid(x: UOp) -> UOp:
 
 def softshrink(x: UOp, limit: float) -> UOp:
     """x moved toward 0 by a limit, stopping there."""
-    x = as_float(x)
     return x.abs().le(limit).where(0, (x > 0).where(x - limit, x + limit))
 
 

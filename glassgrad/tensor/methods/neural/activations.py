@@ -7,7 +7,7 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import DType, UOp
-from glassgrad.tensor.formulas import (absolute, add, as_float, at_most, elementary, halves, in_accumulator, mul, sub,
+from glassgrad.tensor.formulas import (absolute, as_float, at_most, elementary, halves, in_accumulator, mul, sub,
                                        where)
 from glassgrad.tensor.formulas.neural import activations
 from glassgrad.tensor.methods import Axis, Self, TensorBase, arguments, choice, computed, share, spelled, working_axis
@@ -118,7 +118,7 @@ class ActivationsMixin(TensorBase):
         """
         dim, = spelled("glu", spelling, dim=dim)
         a, b = self._halves(dim, "glu")
-        return self._with(mul(a, in_accumulator(elementary.sigmoid, as_float(b))))
+        return self._with(in_accumulator(lambda a, b: a * elementary.sigmoid(b), as_float(a), as_float(b)))
 
     def _halves(self, dim: int, what: str) -> tuple[UOp, UOp]:
         axis = working_axis(dim, self.ndim, what)
@@ -179,7 +179,7 @@ class ActivationsMixin(TensorBase):
         [0.0, 0.5, 1.0]
         """
         alpha, beta = arguments("hardsigmoid", alpha=alpha, beta=beta)
-        return self._with(activations.between(add(mul(self.uop, alpha), beta), 0, 1))
+        return self._formula(lambda x: activations.between(x * alpha + beta, 0, 1))
 
     def hardswish(self) -> Self:
         """x relu6(x + 3) / 6.
@@ -227,7 +227,7 @@ class ActivationsMixin(TensorBase):
         if not lambd >= 0:
             raise InputError("softshrink moves toward 0", given=f"lambd={lambd}", expected="0 or more",
                              fix="write x.softshrink(0.5), for example")
-        return self._with(activations.softshrink(self.uop, lambd))
+        return self._formula(activations.softshrink, lambd)
 
     def tanhshrink(self) -> Self:
         """x - tanh(x).
