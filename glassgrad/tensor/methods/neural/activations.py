@@ -7,8 +7,7 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import DType, UOp
-from glassgrad.tensor.formulas import (absolute, as_float, at_most, elementary, halves, in_accumulator, mul, sub,
-                                       where)
+from glassgrad.tensor.formulas import absolute, as_float, at_most, elementary, halves, in_accumulator, mul, sub, where
 from glassgrad.tensor.formulas.neural import activations
 from glassgrad.tensor.methods import Axis, Self, TensorBase, arguments, choice, computed, share, spelled, working_axis
 
