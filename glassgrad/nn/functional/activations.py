@@ -5,11 +5,10 @@ The formulas are in the tensor's methods of the same names.
 
 from __future__ import annotations
 
-import math
-
 from glassgrad.base.settings import Context
 from glassgrad.compiler.graph import DType
 from glassgrad.nn.functional.fixed_arguments import for_each_rank, in_place, public_functions
+from glassgrad.tensor.broadcast import in_kind
 from glassgrad.tensor.formulas.neural import activations as formulas
 from glassgrad.tensor.tensor import Tensor
 
@@ -18,11 +17,6 @@ LOWEST_SELU = -1.0507009873554804934193349852946 * 1.673263242354377284817042991
 
 def _given(input: Tensor, result: Tensor, inplace: bool) -> Tensor:
     return input.assign(result) if inplace else result
-
-
-def _beside(input: Tensor, limit: float) -> float:
-    """A number as PyTorch compares it with an input: without its fraction, if the input has integers."""
-    return int(limit) if input.dtype.kind in "iu" and isinstance(limit, float) and math.isfinite(limit) else limit
 
 
 # -- one parameter, or none ----------------------------------------------------------------------------------
@@ -74,12 +68,12 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """x between two limits."""
-    return _given(input, input.hardtanh(_beside(input, min_val), _beside(input, max_val)), inplace)
+    return _given(input, input.hardtanh(in_kind(min_val, input.dtype), in_kind(max_val, input.dtype)), inplace)
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x where it is above a threshold, else a value."""
-    return _given(input, input.threshold(_beside(input, threshold), _beside(input, value)), inplace)
+    return _given(input, input.threshold(in_kind(threshold, input.dtype), in_kind(value, input.dtype)), inplace)
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:

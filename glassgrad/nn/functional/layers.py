@@ -11,6 +11,7 @@ from glassgrad.base.settings import Context
 from glassgrad.base.source_lines import one_place
 from glassgrad.nn.functional.fixed_arguments import for_each_rank, public_functions
 from glassgrad.nn.modules.pending_statistics import average_into
+from glassgrad.tensor.broadcast import in_kind
 from glassgrad.tensor.formulas.neural.convolution import Windows, each, padding_in_numbers
 from glassgrad.tensor.formulas.neural.normalization import scaled_norm, weighted
 from glassgrad.tensor.jit_access import computed_from
@@ -180,7 +181,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     >>> pad(Tensor([[1, 2]]), (1, 0)).tolist()
     [[0, 1, 2]]
     """
-    return input.pad(tuple(pad), mode, 0.0 if value is None else value)
+    return input.pad(tuple(pad), mode, 0.0 if value is None else in_kind(value, input.dtype))
 
 
 def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
