@@ -49,7 +49,7 @@ def lgamma(x: UOp) -> UOp:
         total = total + c / (z + float(k))
     t = z + 7.5
     value = log(t) * (z + 0.5) - t + log(total) + 0.5 * math.log(2 * math.pi)
-    turn = x - x.trunc()  # sin(pi x) from the fraction, exactly 0 at integers
+    turn = x - x.round()  # sin(pi x) from the distance to an integer, exactly 0 at integers
     reflected = math.log(math.pi) - log((turn * math.pi).sin().abs()) - value
     value = below.where(reflected, value)
     value = (x.eq(1.0) | x.eq(2.0)).where(0.0, value)
@@ -68,7 +68,7 @@ def digamma(x: UOp) -> UOp:
     r = (t * t).recip()
     series = polynomial(r, (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12))
     value = log(t) - 0.5 / t - r * series - shift
-    turn = below.where(x - x.trunc(), 0.5) * math.pi       # else 1 / tan is infinite at integers, its gradient NaN
+    turn = below.where(x - x.round(), 0.5) * math.pi       # else 1 / tan is infinite at integers, its gradient NaN
     value = below.where(value - math.pi / tan(turn), value)
     value = ((x < 0.0) & x.eq(x.trunc())).where(math.nan, value)
     return x.eq(0.0).where(-x.recip(), value)
