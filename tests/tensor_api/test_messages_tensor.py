@@ -545,6 +545,11 @@ a window of max_pool2d holds nothing but padding
   given:    a window of (2, 2) (dilation (1, 1)) on (3, 3) padded by [(2, 2), (2, 2)]
   expected: on each side less padding than a window is long
   fix:      pad by half a window at most, or pad the input first: x.pad(..)"""),
+    "chunks that are no number": (lambda: x23().chunk(""), """
+chunk needs at least one piece
+  given:    ''
+  expected: 1 or more
+  fix:      write x.chunk(2), for example"""),
     "many pieces": (lambda: x23().hsplit(10 ** 10), """
 hsplit would make too many tensors
   given:    10,000,000,000 pieces

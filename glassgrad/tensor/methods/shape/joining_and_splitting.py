@@ -254,7 +254,7 @@ class JoiningMixin(TensorBase):
         dim, = spelled("chunk", spelling, dim=dim)
         count = whole(chunks) or 0
         if count <= 0:
-            raise InputError("chunk needs at least one piece", given=str(chunks), expected="1 or more",
+            raise InputError("chunk needs at least one piece", given=repr(chunks), expected="1 or more",
                              fix="write x.chunk(2), for example")
         n = self.shape[working_axis(dim, self.ndim, "chunk")]
         _refuse_many("chunk", min(n, count) if n else count)
