@@ -107,6 +107,18 @@ def plain_number(value: Any, beside: str, expected: str = "a Tensor or a number"
                      expected=expected, fix=fix)
 
 
+def in_kind(value: Any, dtype: DType) -> Any:
+    """A number as PyTorch's functions take one among elements of `dtype`: without its fraction for integers, as True or
+    False for bools.
+
+    >>> in_kind(2.5, dtypes.int64), in_kind(2.5, dtypes.bool), in_kind(2.5, dtypes.float16)
+    (2, True, 2.5)
+    """
+    if dtype.kind == "b" and isinstance(value, (int, float)):
+        return bool(value)
+    return int(value) if dtype.kind in "iu" and isinstance(value, float) and math.isfinite(value) else value
+
+
 def broadcast_pair(x: UOp, y: UOp, op: o.Op = o.ADD) -> tuple[UOp, UOp]:
     """Bring two operands to one dtype and one shape (a shape of () is left alone, because it broadcasts to any)."""
     if x.dtype is not y.dtype:

@@ -333,3 +333,14 @@ def test_every_function_has_pytorchs_parameters():
 
 def test_dtype_of_a_softmax():
     assert G.softmax(Tensor([1.0]), 0, dtype=dtypes.float16).dtype is dtypes.float16
+
+
+@pytest.mark.parametrize("name", ["conv", "conv_transpose"])
+@pytest.mark.parametrize("rank, wrong", [(1, 2), (2, 1), (2, 3), (3, 2)])
+def test_convolutions_refuse_weights_of_another_rank(name, rank, wrong):
+    """conv1d computed a convolution of images."""
+    shape = (1, 1, *[3] * wrong)
+    with pytest.raises(RuntimeError, match="[Ee]xpected"):
+        getattr(F, f"{name}{rank}d")(torch.ones(shape), torch.ones(shape))
+    with pytest.raises(ShapeError, match="another number of space axes"):
+        getattr(G, f"{name}{rank}d")(Tensor.ones(shape), Tensor.ones(shape))

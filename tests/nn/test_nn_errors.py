@@ -265,3 +265,12 @@ def test_normalization_of_integers_gives_floats():
 
 def test_a_truncated_normal_distribution_without_deviation_is_its_mean():
     assert nn.init.trunc_normal_(Tensor.zeros(2), 3.0, 0.0, -2.0, 2.0).tolist() == [2.0, 2.0]
+
+
+def test_layers_take_a_variable_as_the_size_of_their_parameters() -> None:
+    """LayerNorm, RMSNorm and the kernel of a convolution ended in Python's own TypeError."""
+    n = Variable("n", 1, 8).bind(4)
+    x = Tensor.arange(16).reshape(2, 8).float()[:, :n]
+    for norm in (nn.LayerNorm(n), nn.LayerNorm((n,)), nn.RMSNorm(n)):
+        assert norm(x).shape == (2, n) and norm.weight.shape == (n,)
+    assert nn.Conv2d(1, 2, n)(Tensor.ones(1, 1, 5, 5)).shape == (1, 2, 2, 2)

@@ -73,7 +73,8 @@ DECIDED = {
 DECIDED_OF_SPECIAL_VALUES = {
     r"layer_norm|@|matmul|gelu|lerp|norm\(|dist\(|mean": "infinities and NaN depend on the order of a sum",
     r"x\.(std|var)": "the square of the largest numbers is infinite in float32; PyTorch's sums are of float64",
-    r"signbit": "the sign of NaN is not defined: PyTorch's casts to bfloat16 change it",
+    r"cumsum|cumprod": "so is the sum of two of the largest, here and in NumPy; PyTorch's running sums are of float64",
+    r"signbit|copysign": "the sign of NaN is not defined: PyTorch's casts to bfloat16 change it",
 }
 
 

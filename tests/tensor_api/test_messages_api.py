@@ -69,6 +69,17 @@ a mean cannot be divided by nothing
   given:    divisor_override=0
   expected: a number that is not 0
   fix:      leave it out to divide by the window's size"""),
+    'the weight has another rank': (lambda: F.conv1d(Tensor.ones(1, 1, 4, 4), Tensor.ones(1, 1, 2, 2)), """\
+the weight of conv1d has another number of space axes
+  given:    input (1, 1, 4, 4), weight (1, 1, 2, 2)
+  expected: a weight of 3 axes: channels, channels, and 1 of space
+  fix:      use the function whose name has your number of space axes"""),
+    'the transposed weight has another rank': (
+        lambda: F.conv_transpose2d(Tensor.ones(1, 1, 4), Tensor.ones(1, 1, 2)), """\
+the weight of conv_transpose2d has another number of space axes
+  given:    input (1, 1, 4), weight (1, 1, 2)
+  expected: a weight of 4 axes: channels, channels, and 2 of space
+  fix:      use the function whose name has your number of space axes"""),
     'these bags cannot be made': (lambda: F.embedding_bag(Tensor([0]), Tensor.ones(2, 2)), """\
 these bags cannot be made
   given:    an input of shape (1,), offsets left out, mode='mean'

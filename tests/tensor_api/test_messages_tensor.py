@@ -540,6 +540,41 @@ the indices do not fit the values
   given:    values (2, 3), int32 indices (1,)
   expected: one integer per value, and 2 space axes
   fix:      take both from max_pool2d(return_indices=True)"""),
+    "pool of padding": (lambda: Tensor.ones(1, 1, 3, 3).max_pool2d(2, padding=2), """
+a window of max_pool2d holds nothing but padding
+  given:    a window of (2, 2) (dilation (1, 1)) on (3, 3) padded by [(2, 2), (2, 2)]
+  expected: on each side less padding than a window is long
+  fix:      pad by half a window at most, or pad the input first: x.pad(..)"""),
+    "chunks that are no number": (lambda: x23().chunk(""), """
+chunk needs at least one piece
+  given:    ''
+  expected: 1 or more
+  fix:      write x.chunk(2), for example"""),
+    "many pieces": (lambda: x23().hsplit(10 ** 10), """
+hsplit would make too many tensors
+  given:    10,000,000,000 pieces
+  expected: at most 1,048,576
+  fix:      choose fewer pieces; x.unfold shows equal ones in one tensor"""),
+    "many combinations": (lambda: Tensor.ones(100).combinations(50), """
+there are too many combinations
+  given:    100,891,344,545,564,193,334,812,497,256 of 50 values
+  expected: at most 268,435,456 values in all
+  fix:      choose a smaller r"""),
+    "many repeats": (lambda: x23().repeat_interleave([2 ** 31, 1], 0), """
+the repeats are too many
+  given:    2,147,483,649 elements along one axis
+  expected: at most 2,147,483,647
+  fix:      check the counts: print(repeats.max())"""),
+    "celu": (lambda: x23().celu(0), """
+celu needs an alpha to divide by
+  given:    alpha=0
+  expected: a number that is not 0
+  fix:      write x.celu(), or x.relu() for the limit of small alpha"""),
+    "softshrink": (lambda: x23().softshrink(-1), """
+softshrink moves toward 0
+  given:    lambd=-1
+  expected: 0 or more
+  fix:      write x.softshrink(0.5), for example"""),
     "adaptive pool": (lambda: Tensor.ones(1, 1, 3, 3).adaptive_avg_pool2d(0), """
 adaptive_avg_pool2d cannot give this size
   given:    output_size=0 for shape (1, 1, 3, 3)
@@ -550,6 +585,11 @@ interpolate cannot give this size
   given:    size=0 for shape (1, 1, 3)
   expected: one size of 1 or more for each of the last axes
   fix:      write interpolate((32, 32))"""),
+    "interpolate, many bytes": (lambda: Tensor.ones(1, 1, 3, dtype=dtypes.uint8).interpolate(10 ** 10), """
+interpolate lists the weights of bytes one by one
+  given:    a size of 10,000,000,000
+  expected: at most 2^28
+  fix:      resize floats: x.float().interpolate(..)"""),
     "interpolate, mode": (lambda: Tensor.ones(1, 1, 3).interpolate((2,), mode="cubic"), """
 there is no such way to interpolate
   given:    mode='cubic'

@@ -5,12 +5,15 @@ Integers become int64, as in PyTorch, and requires_grad is False unless set.
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.compat.torch.torch_tensor import TorchTensor
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.dtype import DType, dtypes, promote
+from glassgrad.tensor.memory.python_values import numpy_dtype
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["arange", "as_tensor", "asarray", "bernoulli", "default_generator", "empty", "empty_like", "eye",
@@ -39,6 +42,27 @@ def _like(like: Tensor, options: dict[str, Any]) -> dict[str, Any]:
     return {"dtype": like.dtype, "device": like.device, **{k: v for k, v in _options(options).items() if v is not None}}
 
 
+def _types_in(data: Any) -> set[type]:
+    """The types of the numbers in nested lists."""
+    if not isinstance(data, (list, tuple)):
+        return {type(data)}
+    found = set(map(type, data))
+    if found & {list, tuple}:
+        return {kind for item in data for kind in _types_in(item)}
+    return found
+
+
+def _type_of_numbers(kinds: set[type]) -> DType | None:
+    """The dtype of numbers of these types where some are NumPy's, whose own types count in PyTorch; else None."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not any(issubclass(kind, numpy.generic) for kind in kinds):
+        return None
+    plain: dict[type, DType | None] = {bool: dtypes.bool, int: dtypes.int64, float: dtypes.default_float}
+    found = [plain.get(kind) or (numpy_dtype(numpy.dtype(kind)) if issubclass(kind, numpy.generic) else None)
+             for kind in kinds]
+    return functools.reduce(promote, found) if all(found) else None  # type: ignore[arg-type]
+
+
 # -- from values -------------------------------------------------------------------------------------------------------
 def tensor(data: Any, dtype: DType | None = None, device: Any = None, requires_grad: bool = False,
            pin_memory: bool = False) -> Tensor:
@@ -53,7 +77,7 @@ def tensor(data: Any, dtype: DType | None = None, device: Any = None, requires_g
     if isinstance(data, (list, tuple)) and any(isinstance(x, Tensor) for x in data):
         data = Tensor.stack(*[as_tensor(x) for x in data]).detach()
         return tensor(data, dtype, device, requires_grad)
-    place = None if device is None else str(device)
+    place, dtype = None if device is None else str(device), dtype or _type_of_numbers(_types_in(data))
     made = TorchTensor._made_of(data, dtype=dtype, device=place)
     if dtype is None and made.dtype is dtypes.int32 and not hasattr(data, "dtype"):
         made = TorchTensor._made_of(data, dtype=dtypes.int64, device=place)

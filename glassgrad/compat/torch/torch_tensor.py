@@ -111,6 +111,15 @@ class TorchTensor(Tensor):
         return Device.named(super().device)
 
     @property
+    def nbytes(self) -> Any:  # type: ignore[override]
+        """Bytes of all elements: no method, as in PyTorch.
+
+        >>> TorchTensor(2, 3).nbytes
+        24
+        """
+        return super().nbytes()
+
+    @property
     def T(self) -> Self:
         """All axes in reverse order.
 

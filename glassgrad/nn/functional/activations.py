@@ -8,6 +8,7 @@ from __future__ import annotations
 from glassgrad.base.settings import Context
 from glassgrad.compiler.graph import DType
 from glassgrad.nn.functional.fixed_arguments import for_each_rank, in_place, public_functions
+from glassgrad.tensor.broadcast import in_kind
 from glassgrad.tensor.formulas.neural import activations as formulas
 from glassgrad.tensor.tensor import Tensor
 
@@ -67,12 +68,12 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """x limited to a range."""
-    return _given(input, input.hardtanh(min_val, max_val), inplace)
+    return _given(input, input.hardtanh(in_kind(min_val, input.dtype), in_kind(max_val, input.dtype)), inplace)
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x where it is above a threshold, else a value."""
-    return _given(input, input.threshold(threshold, value), inplace)
+    return _given(input, input.threshold(in_kind(threshold, input.dtype), in_kind(value, input.dtype)), inplace)
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:

@@ -11,8 +11,9 @@ from typing import Any
 from glassgrad.base.errors import ShapeError
 from glassgrad.base.settings import Context
 from glassgrad.base.source_lines import one_place
-from glassgrad.nn.functional.fixed_arguments import public_functions, with_fixed
+from glassgrad.nn.functional.fixed_arguments import for_each_rank, public_functions
 from glassgrad.nn.modules.pending_statistics import average_into
+from glassgrad.tensor.broadcast import in_kind
 from glassgrad.tensor.formulas.neural.convolution import Windows, each, padding_in_numbers
 from glassgrad.tensor.formulas.neural.normalization import scaled_norm, weighted
 from glassgrad.tensor.jit_access import computed_from
@@ -20,7 +21,6 @@ from glassgrad.tensor.tensor import Tensor
 
 Sizes = int | Sequence[int]
 Maybe = Tensor | None
-_OTHER_RANKS = ((1, "one axis"), (3, "three"))
 
 
 # -- products ------------------------------------------------------------------------------------------------
@@ -52,29 +52,37 @@ def _batched(input: Tensor, rank: int, function: Callable[[Tensor], Tensor]) -> 
     return function(input.unsqueeze(0)).squeeze(0) if input.ndim == rank - 1 else function(input)
 
 
-def conv2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Any = 0, dilation: Sizes = 1,
-           groups: int = 1) -> Tensor:
-    """A convolution of (batch, channels, height, width), or without the batch, by (out, in / groups, ...).
+def _check_rank(input: Tensor, weight: Tensor, rank: int, what: str) -> None:
+    if weight.ndim != rank + 2:
+        raise ShapeError(f"the weight of {what} has another number of space axes",
+                         given=f"input {input.shape}, weight {weight.shape}",
+                         expected=f"a weight of {rank + 2} axes: channels, channels, and {rank} of space",
+                         fix="use the function whose name has your number of space axes")
+
+
+def _conv(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Any = 0, dilation: Sizes = 1,
+          groups: int = 1, *, rank: int) -> Tensor:
+    """A convolution: of (batch, channels, ...space), or without the batch, by (out, in / groups, ...kernel).
 
     >>> conv2d(Tensor.ones(1, 1, 3, 3), Tensor.ones(1, 1, 2, 2)).tolist()
     [[[[4.0, 4.0], [4.0, 4.0]]]]
     """
+    _check_rank(input, weight, rank, f"conv{rank}d")
     pads = padding_in_numbers(padding, weight.shape[2:], stride, dilation)
     return _batched(input, weight.ndim, lambda x: x.conv2d(weight, bias, groups, stride, dilation, pads))
 
 
-def conv_transpose2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Sizes = 0,
-                     output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1) -> Tensor:
-    """The transpose of a convolution; the weight is (in, out / groups, ...)."""
+def _conv_transpose(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Sizes = 0,
+                    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1, *, rank: int) -> Tensor:
+    """The transpose of a convolution; the weight is (in, out / groups, ...kernel)."""
+    _check_rank(input, weight, rank, f"conv_transpose{rank}d")
     return _batched(input, weight.ndim, lambda x: x.conv_transpose2d(
         weight, bias, groups, stride, dilation, padding, output_padding))
 
 
-# the number of space axes is that of the weight
-conv1d, conv3d = (with_fixed(conv2d, f"conv{rank}d", f"`conv2d` along {axes}.") for rank, axes in _OTHER_RANKS)
-conv_transpose1d, conv_transpose3d = (with_fixed(conv_transpose2d, f"conv_transpose{rank}d",
-                                                 f"`conv_transpose2d` along {axes}.")
-                                      for rank, axes in _OTHER_RANKS)
+CONVOLUTIONS = conv1d, conv2d, conv3d = tuple(for_each_rank("conv", _conv))
+TRANSPOSED_CONVOLUTIONS = conv_transpose1d, conv_transpose2d, conv_transpose3d = \
+    tuple(for_each_rank("conv_transpose", _conv_transpose))
 
 
 # -- normalizations ------------------------------------------------------------------------------------------
@@ -175,7 +183,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     >>> pad(Tensor([[1, 2]]), (1, 0)).tolist()
     [[0, 1, 2]]
     """
-    return input.pad(tuple(pad), mode, 0.0 if value is None else value)
+    return input.pad(tuple(pad), mode, 0.0 if value is None else in_kind(value, input.dtype))
 
 
 def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",

@@ -28,7 +28,7 @@ class _ChannelWindows:
     def _set_sizes(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes, dilation: Sizes,
                    groups: int) -> None:
         """Set channels and windows. `Conv2d` and `ConvTranspose2d` take their rank from kernel_size."""
-        if self.rank == 2 and not isinstance(kernel_size, int) and len(kernel_size) in (1, 2, 3):
+        if self.rank == 2 and isinstance(kernel_size, (tuple, list)) and len(kernel_size) in (1, 2, 3):
             self.rank = len(kernel_size)
         self.kernel_size = each(kernel_size, self.rank, "kernel_size", 1)
         self.stride = each(stride, self.rank, "stride", 1)
@@ -82,7 +82,7 @@ class _Convolution(_ChannelWindows, Layer):
         pads = self.pads
         if self.padding_mode != "zeros":
             x, pads = x.pad(pads, mode=self.padding_mode), (0,) * len(pads)
-        return F.conv2d(x, self.weight, self.bias, self.stride, pads, self.dilation, self.groups)
+        return F.CONVOLUTIONS[self.rank - 1](x, self.weight, self.bias, self.stride, pads, self.dilation, self.groups)
 
 
 class Conv2d(_Convolution, rank=2):
@@ -136,8 +136,8 @@ class _TransposedConvolution(_ChannelWindows, Layer):
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         self._check(x)
         extra = self.output_padding if output_size is None else self._extra(x, output_size)
-        return F.conv_transpose2d(x, self.weight, self.bias, self.stride, self.padding, extra, self.groups,
-                                  self.dilation)
+        return F.TRANSPOSED_CONVOLUTIONS[self.rank - 1](x, self.weight, self.bias, self.stride, self.padding, extra,
+                                                        self.groups, self.dilation)
 
     def _extra(self, x: Tensor, output_size: Sequence[int]) -> tuple[int, ...]:
         """Return the output_padding that gives a requested output size."""

@@ -16,6 +16,7 @@ from glassgrad.nn.functional import layers as F
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.nn.modules.layer import FunctionLayer, Layer
 from glassgrad.nn.modules.new_parameters import ones, running_statistics, scale_and_shift
+from glassgrad.tensor.broadcast import shape_from
 from glassgrad.tensor.tensor import Tensor
 
 
@@ -107,6 +108,10 @@ class BatchNorm3d(BatchNorm):
 
 
 # -- by the statistics of each example -----------------------------------------------------------------------
+def _sizes(given: int | Sequence[int], what: str) -> tuple[int, ...]:
+    return shape_from(tuple(given) if isinstance(given, Sequence) else (given,), what)
+
+
 class LayerNorm(Layer):
     """(x - mean) / sqrt(variance + eps) weight + bias over the last axes, whose sizes are `normalized_shape`.
 
@@ -118,7 +123,7 @@ class LayerNorm(Layer):
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
                  bias: bool = True):
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        shape = _sizes(normalized_shape, "LayerNorm")
         self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
         self.weight, self.bias = scale_and_shift(elementwise_affine, bias, *shape)
 
@@ -150,7 +155,7 @@ class RMSNorm(Layer):
     shows = ("normalized_shape", "eps", "elementwise_affine")
 
     def __init__(self, dim: int | Sequence[int], eps: float | None = 1e-6, elementwise_affine: bool = True):
-        shape = (dim,) if isinstance(dim, int) else tuple(dim)
+        shape = _sizes(dim, "RMSNorm")
         self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
         self.weight = ones(*shape) if elementwise_affine else None
 

@@ -6,7 +6,7 @@ The formulas that others are made of are exported here: arithmetic, movement, re
 from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_float, as_node, at_most, binary, both, broadcast,
                                                   ceil, clamp, divide, equal, floor, in_accumulator, is_infinite,
                                                   is_nan, lerp, less, logaddexp, maximum, minimum, mul, not_equal,
-                                                  power, sign, square, sub, where)
+                                                  power, rounded_once, scaled, sign, square, sub, where)
 from glassgrad.tensor.formulas.indexing import (argsort, choose, gather, gather_known, lookup, put, ranked,
                                                 replace_part, rows_of, scatter, scatter_reduce, scatter_slices,
                                                 scatter_targets, sort, take, topk, true_indices)

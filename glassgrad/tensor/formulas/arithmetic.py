@@ -7,13 +7,14 @@ they promote types and broadcast shapes. Does not know tensors.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import DTypeError
 from glassgrad.base.source_lines import Place
-from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, promote
+from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o, promote
 from glassgrad.compiler.graph.uop import new_node
 from glassgrad.tensor.broadcast import VERBS, broadcast_all, broadcast_pair, broadcast_shape, number
 from glassgrad.tensor.formulas import elementary, float_remainder, powers
@@ -28,7 +29,19 @@ _INTEGER_ONLY = frozenset({o.AND, o.OR, o.XOR, o.SHL, o.SHR})
 # -- operands ------------------------------------------------------------------------------------------------
 def as_node(x: Any, beside: Any, op: o.Op = o.ADD) -> UOp:
     """Return an operand as a node; a number takes the type of the node beside it."""
-    return x if isinstance(x, UOp) else number(x, beside.dtype, op) if isinstance(beside, UOp) else const(x)
+    if isinstance(x, UOp):
+        return x
+    return number(x, beside.dtype if isinstance(beside, UOp) else _type_of_numbers(x, beside), op)
+
+
+def _type_of_numbers(*numbers: Any) -> DType:
+    """Return the type of a tensor of Python numbers: integers that do not fit into int32 are int64."""
+    if any(isinstance(n, float) for n in numbers):
+        return dtypes.default_float
+    if all(isinstance(n, bool) for n in numbers):
+        return _bool
+    kind = dtypes.default_int
+    return kind if all(kind.min <= n <= kind.max for n in numbers if isinstance(n, int)) else dtypes.int64
 
 
 def both(x: Any, y: Any) -> tuple[UOp, UOp]:
@@ -61,6 +74,19 @@ def in_accumulator(formula: Callable[..., UOp], *operands: UOp) -> UOp:
     dtype = operands[0].dtype
     wide = dtype.accumulator
     return formula(*(x.cast(wide) for x in operands)).cast(dtype)
+
+
+def rounded_once(formula: Callable[..., UOp]) -> Callable[..., UOp]:
+    """A decorator of a formula of several ops, of nodes of any types and numbers: where the nodes promote to float16 or
+    bfloat16, it is computed in float32 and rounded once."""
+    @functools.wraps(formula)
+    def of_operands(*operands: Any) -> UOp:
+        dtype = functools.reduce(promote, [x.dtype for x in operands if isinstance(x, UOp)])
+        wide = dtype.accumulator
+        if wide is dtype:
+            return formula(*operands)
+        return formula(*(x.cast(wide) if isinstance(x, UOp) else x for x in operands)).cast(dtype)
+    return of_operands
 
 
 # -- two operands --------------------------------------------------------------------------------------------
@@ -275,9 +301,32 @@ def round_to(x: UOp, decimals: int) -> UOp:
     return (x * scale).round() / scale if decimals > 0 else divide(x, scale).round() * scale
 
 
+def scaled(x: UOp, factor: Any) -> UOp:
+    """A node times a factor, which costs nothing where it is the number 1."""
+    return x if not isinstance(factor, UOp) and factor == 1 else mul(x, factor)
+
+
+@rounded_once
+def add_product(x: UOp, y: Any, z: Any, factor: Any) -> UOp:
+    """x + factor y z."""
+    y, z = both(y, z)
+    return add(x, mul(scaled(y, factor), z))
+
+
+@rounded_once
+def add_quotient(x: UOp, y: Any, z: Any, factor: Any) -> UOp:
+    """x + factor y / z."""
+    y, z = both(y, z)
+    return add(x, divide(scaled(y, factor), z))
+
+
+@rounded_once
 def lerp(x: UOp, end: Any, weight: Any) -> UOp:
-    """Linear interpolation from x (weight 0) to `end` (weight 1)."""
-    return add(x, mul(sub(end, x), weight))
+    """Linear interpolation from x (weight 0) to `end` (weight 1), from the nearer of the two: both are exact."""
+    way = sub(end, x)
+    if isinstance(weight, (int, float)):
+        return add(x, mul(way, weight)) if abs(weight) < 0.5 else sub(end, mul(way, 1 - weight))
+    return where(less(absolute(weight), 0.5), add(x, mul(way, weight)), sub(end, mul(way, sub(1, weight))))
 
 
 def is_close(x: UOp, y: UOp, rtol: float, atol: float, equal_nan: bool) -> UOp:
@@ -287,10 +336,10 @@ def is_close(x: UOp, y: UOp, rtol: float, atol: float, equal_nan: bool) -> UOp:
     return near | (is_nan(x) & is_nan(y)) if equal_nan else near
 
 
+@rounded_once
 def logaddexp(x: UOp, y: UOp) -> UOp:
     """ln(e^x + e^y) without overflow."""
     x, y = as_float(x), as_float(y)
     top = maximum(x, y)
     top = top.abs().eq(math.inf).where(0.0, top).detach()
-    terms = in_accumulator(elementary.exp, x - top) + in_accumulator(elementary.exp, y - top)
-    return in_accumulator(elementary.log, terms) + top
+    return elementary.log(elementary.exp(x - top) + elementary.exp(y - top)) + top

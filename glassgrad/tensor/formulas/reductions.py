@@ -104,6 +104,12 @@ def norm(x: UOp, p: float = 2, axis: Axis = None, keepdim: bool = False) -> UOp:
     return power(total(power(size, p), axis, keepdim), 1.0 / p)
 
 
+def limited_norm(x: UOp, p: float, axis: int, limit: float) -> UOp:
+    """Every slice along an axis, scaled to a p-norm of `limit` where it is above that."""
+    sizes = norm(x, p, [a for a in range(len(x.shape)) if a != axis], keepdim=True)
+    return (sizes > limit).where(x * (limit / (sizes + 1e-7)), x)
+
+
 def logsumexp(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
     """ln of the sum of e^x, without overflow."""
     x = as_float(x)

@@ -12,7 +12,7 @@ from glassgrad.compiler.graph.dtype import largest as greatest
 from glassgrad.compiler.graph.recurrence import steps_of_items
 from glassgrad.tensor.autograd.custom_gradient import gradient_is
 from glassgrad.tensor.formulas import (absolute, as_float, broadcast, flatten, in_accumulator, is_infinite, is_nan,
-                                       logaddexp, maximum, pad_axis, part, square)
+                                       logaddexp, maximum, pad_axis, part, rounded_once, square)
 from glassgrad.tensor.formulas.bitcast import WORDS
 from glassgrad.tensor.formulas.elementary import erf, exp, log, polynomial, tan
 
@@ -51,7 +51,7 @@ def lgamma(x: UOp) -> UOp:
         total = total + c / (z + float(k))
     t = z + 7.5
     value = log(t) * (z + 0.5) - t + log(total) + 0.5 * math.log(2 * math.pi)
-    turn = x - x.trunc()  # sin(pi x) is computed from the fraction, and exactly 0 at integers
+    turn = x - x.round()  # sin(pi x) from the distance to an integer, exactly 0 at integers
     reflected = math.log(math.pi) - log((turn * math.pi).sin().abs()) - value
     value = below.where(reflected, value)
     value = (x.eq(1.0) | x.eq(2.0)).where(0.0, value)
@@ -70,17 +70,18 @@ def digamma(x: UOp) -> UOp:
     r = (t * t).recip()
     series = polynomial(r, (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12))
     value = log(t) - 0.5 / t - r * series - shift
-    turn = below.where(x - x.trunc(), 0.5) * math.pi       # else 1 / tan is infinite at integers, its gradient NaN
+    turn = below.where(x - x.round(), 0.5) * math.pi       # else 1 / tan is infinite at integers, its gradient NaN
     value = below.where(value - math.pi / tan(turn), value)
     value = ((x < 0.0) & x.eq(x.trunc())).where(math.nan, value)
     return x.eq(0.0).where(-x.recip(), value)
 
 
 # -- functions that are 0 / 0 somewhere ----------------------------------------------------------------------
+@rounded_once
 def logit(x: UOp) -> UOp:
     """ln(x / (1 - x))."""
     x = as_float(x)
-    return in_accumulator(log, x) - in_accumulator(log, 1 - x)
+    return log(x) - log(1 - x)
 
 
 def sinc(x: UOp) -> UOp:
@@ -97,6 +98,7 @@ def xlogy(x: UOp, y: UOp) -> UOp:
     return nothing.where(0, x * in_accumulator(log, nothing.where(1, y)))
 
 
+@rounded_once
 def hypot(x: UOp, y: UOp) -> UOp:
     """sqrt(x^2 + y^2), also where the squares would overflow."""
     x, y = broadcast(as_float(x), as_float(y))
@@ -104,6 +106,11 @@ def hypot(x: UOp, y: UOp) -> UOp:
     scale = ((most > 0) & (most < math.inf)).where(most, 1)
     size = (square(x / scale) + square(y / scale)).sqrt() * scale
     return (is_infinite(x) | is_infinite(y)).where(math.inf, size)     # even if the other is NaN
+
+
+def log2_add_exp2(x: UOp, y: UOp) -> UOp:
+    """log2(2^x + 2^y) without overflow."""
+    return logaddexp(x * math.log(2), y * math.log(2)) * (1 / math.log(2))
 
 
 def finite(x: UOp, nan: float, above: float | None, below: float | None) -> UOp:
@@ -123,6 +130,7 @@ def skipping_nan(extreme: Callable[[UOp, UOp], UOp], x: UOp, y: UOp) -> UOp:
 
 
 # -- along an axis -------------------------------------------------------------------------------------------
+@rounded_once
 def logcumsumexp(x: UOp, axis: int) -> UOp:
     """ln of the running sum of e^x along an axis, without overflow, in doubling steps."""
     x = as_float(x)

@@ -181,11 +181,20 @@ class ArithmeticMixin(TensorBase):
 
     def _scaled(self, what: str, op: o.Op, other: Any, reverse: bool, alpha: Any, spelling: dict[str, Any]) -> Self:
         """Compute x + alpha * other, or x - alpha * other."""
-        if type(alpha) is not int or alpha != 1:
-            other, = spelled(what, spelling, other=other)
-            factor = plain_number(alpha, "as alpha", "a number", "multiply by it: x + alpha * other")
-            other, spelling = other if factor == 1 else self.ufix(other)._binary(o.MUL, factor), {}
-        return self._named(what, op, other, reverse, spelling)
+        if type(alpha) is int and alpha == 1:
+            return self._named(what, op, other, reverse, spelling)
+        other, = spelled(what, spelling, other=other)
+        factor = plain_number(alpha, "as alpha", "a number", "multiply by it: x + alpha * other")
+        if factor == 1:
+            return self._named(what, op, other, reverse, {})
+        reverse = of_kind("bool", what, reverse=reverse)
+
+        @arithmetic.rounded_once
+        def combined(x: UOp, y: UOp) -> UOp:
+            y = binary(o.MUL, y, self._number(factor, y.dtype, o.MUL))
+            return binary(op, y, x) if reverse else binary(op, x, y)
+
+        return self._combined(combined, self.ufix(other))
 
     def add(self, other: Any = REQUIRED, reverse: bool = False, *, alpha: Any = 1, **spelling: Any) -> Self:
         """The sum, element by element; the same as `x + alpha * other`.

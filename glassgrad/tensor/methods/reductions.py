@@ -17,7 +17,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.autocast import exact
-from glassgrad.tensor.formulas import (any_true, diagonal, equal, flatten, largest, norm, reductions,
+from glassgrad.tensor.formulas import (any_true, diagonal, equal, flatten, largest, reductions,
                                        running as running_total, smallest, stack, statistics, sum_dtype, total,
                                        unsqueeze)
 from glassgrad.tensor.methods import (REQUIRED, Axis, Found, Self, TensorBase, arguments, computed, of_kind, two_axes,
@@ -76,6 +76,7 @@ class ReductionsMixin(TensorBase):
     def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
             unbiased: bool | None = None, **spelling: Any) -> Self:
         """The variance: the mean of squared distances from the mean, over n - correction (1, or 0 if not `unbiased`).
+        Squares of float32, and of 16 bits, are float32.
 
         >>> Tensor([1.0, 2.0, 3.0]).var().item()
         1.0
@@ -84,7 +85,8 @@ class ReductionsMixin(TensorBase):
 
     def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
             unbiased: bool | None = None, **spelling: Any) -> Self:
-        """The standard deviation: the square root of the variance.
+        """The standard deviation: the square root of the variance. Where that is infinite (float32: of distances above
+        1.8e19) or 0 (below 1e-23), so is this; PyTorch adds squares of float32 in float64.
 
         >>> Tensor([1.0, 2.0, 3.0]).std().item()
         1.0
@@ -324,9 +326,7 @@ class ReductionsMixin(TensorBase):
                [0. , 1. ]], dtype=float32)
         """
         p, dim, limit = arguments("renorm", spelling, p=p, dim=dim, maxnorm=maxnorm)
-        x, axis = self.uop, working_axis(dim, self.ndim, "renorm")
-        sizes = norm(x, p, [a for a in range(self.ndim) if a != axis], keepdim=True)
-        return self._with((sizes > limit).where(x * (limit / (sizes + 1e-7)), x))
+        return self._formula(reductions.limited_norm, p, working_axis(dim, self.ndim, "renorm"), limit)
 
     def cov(self, correction: int = 1) -> Self:
         """The covariance of variables (rows) over their observations (columns).

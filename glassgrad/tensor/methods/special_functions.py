@@ -11,9 +11,8 @@ from typing import Any
 from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.compiler.graph import dtypes
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.formulas import (add, all_true, arithmetic, as_float, as_node, both, broadcast, cat, divide,
-                                       elementary, equal, in_accumulator, mul, special_functions as special, where)
-from glassgrad.tensor.formulas.linalg.products import scaled
+from glassgrad.tensor.formulas import (all_true, arithmetic, as_float, both, broadcast, cat, elementary, equal,
+                                       in_accumulator, mul, special_functions as special, where)
 from glassgrad.tensor.methods import (Operand, Self, TensorBase, arguments, computed, fit_together, resolve_axis,
                                       working_axis)
 
@@ -29,7 +28,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([0.0]).erfc().tolist()
         [1.0]
         """
-        return self._with(arithmetic.sub(1, in_accumulator(elementary.erf, as_float(self.uop))))
+        return self._formula(lambda x: 1.0 - elementary.erf(x))
 
     def erfinv(self) -> Self:
         """The y for which erf(y) = x.
@@ -81,7 +80,7 @@ class SpecialFunctionsMixin(TensorBase):
         return self._combined(lambda x, y: special.xlogy(*map(as_float, both(x, y))), other)
 
     def hypot(self, other: Any) -> Self:
-        """sqrt(x^2 + other^2), also where the squares would overflow.
+        """sqrt(x^2 + other^2), also where the squares would be infinite or 0.
 
         >>> Tensor([3.0]).hypot(Tensor([4.0])).tolist()
         [5.0]
@@ -137,7 +136,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([0.0]).deg2rad().tolist()
         [0.0]
         """
-        return self._with(mul(self.uop, math.pi / 180))
+        return self._formula(lambda x: x * (math.pi / 180))
 
     def rad2deg(self) -> Self:
         """Radians as degrees.
@@ -145,7 +144,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([0.0]).rad2deg().tolist()
         [0.0]
         """
-        return self._with(mul(self.uop, 180 / math.pi))
+        return self._formula(lambda x: x * (180 / math.pi))
 
     def logaddexp2(self, other: Any) -> Self:
         """log2(2^x + 2^other), without overflow.
@@ -153,8 +152,8 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([3.0]).logaddexp2(Tensor([3.0])).tolist()
         [4.0]
         """
-        x, y = (mul(value, math.log(2)) for value in (self.uop, as_node(self._operand(other), self.uop)))
-        return self._with(mul(arithmetic.logaddexp(*both(x, y)), 1 / math.log(2)), other)
+        return self._combined(lambda *given: in_accumulator(special.log2_add_exp2, *map(as_float, broadcast(*given))),
+                              other)
 
     # -- comparing -------------------------------------------------------------------------------------------
     def equal(self, other: Self) -> bool:
@@ -194,22 +193,20 @@ class SpecialFunctionsMixin(TensorBase):
         return self._with(special.differences(cat(nodes, axis), axis, n), prepend, append)
 
     def addcmul(self, tensor1: Operand, tensor2: Operand, value: float = 1) -> Self:
-        """x + value tensor1 tensor2.
+        """x + value tensor1 tensor2. float16 and bfloat16 are computed in float32 and rounded once.
 
         >>> Tensor([1]).addcmul(Tensor([2]), Tensor([3])).tolist()
         [7]
         """
-        return computed(self, lambda x, y, z, factor: add(x, scaled(mul(*both(y, z)), factor)), "addcmul",
-                        tensor1=tensor1, tensor2=tensor2, value=value)
+        return computed(self, arithmetic.add_product, "addcmul", tensor1=tensor1, tensor2=tensor2, value=value)
 
     def addcdiv(self, tensor1: Operand, tensor2: Operand, value: float = 1) -> Self:
-        """x + value tensor1 / tensor2.
+        """x + value tensor1 / tensor2. float16 and bfloat16 are computed in float32 and rounded once.
 
         >>> Tensor([1.0]).addcdiv(Tensor([6.0]), Tensor([3.0])).tolist()
         [3.0]
         """
-        return computed(self, lambda x, y, z, factor: add(x, mul(divide(*both(y, z)), factor)), "addcdiv",
-                        tensor1=tensor1, tensor2=tensor2, value=value)
+        return computed(self, arithmetic.add_quotient, "addcdiv", tensor1=tensor1, tensor2=tensor2, value=value)
 
     def fmax(self, other: Any) -> Self:
         """The larger of each pair; if one is NaN, the other.

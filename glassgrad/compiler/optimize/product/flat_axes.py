@@ -119,12 +119,6 @@ class FlatProduct:
         """The total number of multiply-adds."""
         return self.product.work // count(self.m.parts) * self.m.size
 
-    @property
-    def any_rows(self) -> bool:
-        """Whether the number of rows is known only at run time and one code serves all numbers, since N or K has a
-        run-time bound too."""
-        return self.m.any_length
-
     @cached_property
     def repetitions(self) -> int:
         """How often the outer loops repeat the product."""

@@ -6,8 +6,6 @@ tensors.
 
 from __future__ import annotations
 
-from typing import Any
-
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph import DType, Shape, UOp, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
@@ -60,11 +58,6 @@ def linear(x: UOp, weight: UOp, bias: UOp | None = None, dtype: DType | None = N
     element."""
     x = mul(x, weight) if len(weight.shape) == 1 else matmul(x, weight, dtype, by_rows)
     return x if bias is None else add(x, in_autocast_dtype(bias))
-
-
-def scaled(x: UOp, factor: Any) -> UOp:
-    """Multiply a node by a factor; no op is added for the number 1."""
-    return x if not isinstance(factor, UOp) and factor == 1 else mul(x, factor)
 
 
 def kron(x: UOp, y: UOp) -> UOp:

@@ -4,10 +4,12 @@ tensors.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o
 from glassgrad.tensor.autograd.autocast import exact
+from glassgrad.tensor.autograd.custom_gradient import gradient_is
 from glassgrad.tensor.broadcast import Axis, resolve_axes
 from glassgrad.tensor.formulas import as_float, binary, elementary, in_accumulator, mul, total
 from glassgrad.tensor.formulas.deferred import one_node, same_shape
@@ -31,10 +33,20 @@ def leaky_relu(x: UOp, slope: Any) -> UOp:
     return (x > 0).where(x, mul(x, slope))
 
 
-def elu(x: UOp, alpha: float) -> UOp:
-    """x where it is positive, alpha (e^x - 1) elsewhere."""
-    above = x > 0.0                                      # at 0 itself the gradient is alpha
-    return above.where(x, elementary.expm1(above.where(0.0, x)) * alpha)
+def _elu_backward(g: UOp, y: UOp, x: UOp, alpha: UOp, rate: UOp) -> tuple[UOp, None, None]:
+    above = x > 0.0                                      # at 0 itself the slope is that from below
+    return g * above.where(1.0, elementary.exp(above.where(0.0, x) * rate) * (alpha * rate)), None, None
+
+
+@gradient_is(_elu_backward)
+def _elu(x: UOp, alpha: UOp, rate: UOp) -> UOp:
+    below = x < 0.0
+    return below.where(elementary.expm1(below.where(x, 0.0) * rate) * alpha, x)
+
+
+def elu(x: UOp, alpha: float, rate: float = 1.0) -> UOp:
+    """alpha (e^(rate x) - 1) where x is negative, x elsewhere, whatever alpha is."""
+    return _elu(x, const(alpha, x.dtype), const(rate, x.dtype))
 
 
 def silu(x: UOp) -> UOp:
@@ -46,8 +58,9 @@ def softplus(x: UOp, beta: float = 1.0, threshold: float = 20.0) -> UOp:
     """ln(1 + e^(beta x)) / beta, or x itself where beta x is above a threshold."""
     found = in_accumulator(lambda x: elementary.softplus(x) if beta == 1
                            else elementary.softplus(x * beta) * (1 / beta), as_float(x))
-    # from 20 on the two are the same number in float32, so only a lower threshold has an effect
-    changes = threshold < 20 or x.dtype is dtypes.float64
+    # from 20 on the two are the same number in float32, so only a lower threshold has an effect, and an infinite beta
+    # (0 times infinity)
+    changes = threshold < 20 or x.dtype is dtypes.float64 or math.isinf(beta)
     return (x * beta > threshold).where(x, found) if changes else found
 
 
@@ -58,7 +71,6 @@ def log_sigmoid(x: UOp) -> UOp:
 
 def softshrink(x: UOp, limit: float) -> UOp:
     """x moved toward 0 by a limit, stopping there."""
-    x = as_float(x)
     return x.abs().le(limit).where(0, (x > 0).where(x - limit, x + limit))
 
 

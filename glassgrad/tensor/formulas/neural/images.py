@@ -7,6 +7,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph import UOp, const, dtypes, full
 from glassgrad.tensor.formulas import (add, as_float, at, clamp, counting, floor, gather, matrix_transpose, maximum,
                                        movedim, mul, repeat_interleave, stack, take, total, unsqueeze)
@@ -87,6 +88,9 @@ def resize_pixels(x: UOp, axis: int, count: int, align_corners: bool, step: floa
     """Resize one axis of uint8 linearly, in PyTorch's integer arithmetic: weights of at most 15 bits, halves rounded
     up. `table` stores a list of integers."""
     n = x.shape[axis]
+    if count > 1 << 28:
+        raise InputError("interpolate lists the weights of bytes one by one", given=f"a size of {count:,}",
+                         expected="at most 2^28", fix="resize floats: x.float().interpolate(..)")
     sources = [max(i * step if align_corners else (i + 0.5) * step - 0.5, 0.0) for i in range(count)]
     lows = [min(int(source), n - 1) for source in sources]
     shares = [(1 - source + low, source - low) for source, low in zip(sources, lows)]

@@ -14,9 +14,9 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.source_lines import user_line
 from glassgrad.compiler.graph import UOp, promote
 from glassgrad.tensor.autograd.custom_gradient import gradient_is
-from glassgrad.tensor.formulas import (absolute, along, as_float, broadcast, choose, divide, elementary, equal, flatten,
-                                       in_accumulator, maximum, mean, minimum, mul, norm, not_equal, power, square, sub,
-                                       total, unsqueeze, where)
+from glassgrad.tensor.formulas import (absolute, add, along, as_float, broadcast, choose, divide, elementary, equal,
+                                       flatten, in_accumulator, maximum, mean, minimum, mul, norm, not_equal, power,
+                                       square, sub, total, unsqueeze, where)
 from glassgrad.tensor.formulas.neural.activations import log_sigmoid, log_softmax, relu
 from glassgrad.tensor.formulas.special_functions import xlogy
 
@@ -191,9 +191,14 @@ def triplet_margin(x: UOp, positive: UOp, negative: UOp, margin: float, p: float
 
 
 def cosine_embedding(x: UOp, y: UOp, target: UOp, margin: float) -> UOp:
-    """1 - cos where the target is 1, max(0, cos - margin) where it is -1."""
+    """1 - cos where the target is 1, max(0, cos - margin) where it is -1, 0 for all other targets."""
     alike = cosine_similarity(x, y, -1, 1e-8)
-    return where(equal(target, 1), 1 - alike, relu(alike - margin))
+    return where(equal(target, 1), 1 - alike, where(equal(target, -1), relu(alike - margin), 0))
+
+
+def hinge_embedding(x: UOp, target: UOp, margin: float) -> UOp:
+    """x where the target is 1, max(0, margin - x) where it is -1, both where it is neither."""
+    return add(where(equal(target, -1), 0, x), where(equal(target, 1), 0, maximum(sub(margin, x), 0)))
 
 
 def multi_margin(x: UOp, target: UOp, p: int, margin: float, weight: UOp | None) -> UOp:

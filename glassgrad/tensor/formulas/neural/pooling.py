@@ -6,6 +6,7 @@ Making windows copies nothing. Does not know tensors.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import ShapeError
@@ -39,10 +40,23 @@ class PoolOptions(NamedTuple):
         strides = size if self.stride is None else each(self.stride, rank, "stride")
         dilations, pairs = each(self.dilation, rank, "dilation"), space_padding(self.padding, rank)
         space = x.shape[len(x.shape) - rank:]
+        _refuse_windows_of_padding(what, space, pairs, size, dilations)
         if self.ceil_mode:
             pairs = [_ceil_pair(n, p, k, s, d) for n, p, k, s, d in zip(space, pairs, size, strides, dilations)]
         refuse_large_windows(what, space, pairs, size, dilations)
         return pad_constant(x, [(0, 0)] * (len(x.shape) - rank) + pairs, fill), Windows(size, strides, dilations)
+
+
+def _refuse_windows_of_padding(what: str, space: Sequence[Any], pairs: list[tuple[int, int]], size: Sequence[int],
+                               dilation: Sequence[int]) -> None:
+    """Raise if the first or last window may hold nothing but padding, which has no maximum."""
+    for pair, k, d in zip(pairs, size, dilation):
+        if max(pair) > d * (k - 1):
+            raise ShapeError(f"a window of {what} holds nothing but padding",
+                             given=f"a window of {tuple(size)} (dilation {tuple(dilation)}) on {tuple(space)} "
+                                   f"padded by {pairs}",
+                             expected="on each side less padding than a window is long",
+                             fix="pad by half a window at most, or pad the input first: x.pad(..)")
 
 
 def _ceil_pair(n: int, pair: tuple[int, int], k: int, s: int, d: int) -> tuple[int, int]:

@@ -10,7 +10,8 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtype_by_name, full, ops as o, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.formulas import (absolute, add, as_float, at, cat, divide, flatten, largest, less, maximum, mul,
-                                       norm, roll, running, smallest, squeeze, sub, sum_dtype, total, unsqueeze)
+                                       norm, roll, rounded_once, running, scaled, smallest, squeeze, sub, sum_dtype,
+                                       total, unsqueeze)
 from glassgrad.tensor.formulas.linalg import factorizations as factors, products
 from glassgrad.tensor.formulas.linalg.factorizations import inverted, of_matrices, singular_values, solved
 from glassgrad.tensor.methods import (REQUIRED, Axis, Operand, Self, TensorBase, arguments, cannot_take, computed,
@@ -218,8 +219,11 @@ class ProductsMixin(TensorBase):
         """Compute beta x + alpha times a product of two tensors."""
         first, second = arguments(what, **factors)
         beta, alpha = self._operand(beta, "as beta"), self._operand(alpha, "as alpha")
-        terms = products.scaled(self.uop, beta), products.scaled(product(first.uop, second.uop), alpha)
-        return self._with(add(*terms), first, second)
+        @rounded_once
+        def added(x: UOp, a: UOp, b: UOp) -> UOp:
+            return add(scaled(x, beta), scaled(product(a, b), alpha))
+
+        return self._with(added(self.uop, first.uop, second.uop), first, second)
 
     # -- norms -----------------------------------------------------------------------------------------------
     def _as(self, dtype: DType | str | None) -> UOp:
@@ -229,16 +233,19 @@ class ProductsMixin(TensorBase):
              **spelling: Any) -> Self:
         """The length of a vector: (sum |x|^p)^(1/p). p may be infinite, or "fro" or "nuc", which are norms of a matrix.
 
+        Powers are not scaled, as in PyTorch: the 2-norm of float32 (in which 16 bits are computed) is infinite for
+        values above 1.8e19, and 0 for values below 1e-23. `hypot` has no such limits.
+
         >>> Tensor([3.0, 4.0]).norm().item(), Tensor([[3.0, 0.0], [0.0, 4.0]]).norm("nuc").item()
         (5.0, 7.0)
         """
         p, dim, keepdim, dtype = arguments("norm", spelling, p=p, dim=dim, keepdim=keepdim, dtype=dtype)
-        if p == "nuc":
+        if isinstance(p, str) and p == "nuc":
             return self._with(_matrix_norm(self._as(dtype), p, _pair("norm", dim or (-2, -1)), keepdim))
         if isinstance(p, str) and p != "fro":
             raise InputError("there is no such norm", given=f"p={p!r}", expected='a number or "fro"',
                              fix="write x.norm(2), for example")
-        order = 2 if p == "fro" else of_kind("float", "norm", p=p)
+        order = 2 if isinstance(p, str) else of_kind("float", "norm", p=p)
         return self._with(norm(self._as(dtype), order, dim, keepdim))
 
     def vector_norm(self, ord: float = 2, dim: Axis = None, keepdim: bool = False, *, dtype: DType | None = None,

@@ -7,7 +7,7 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import DType, UOp
-from glassgrad.tensor.formulas import absolute, add, as_float, elementary, halves, in_accumulator, less, mul, sub, where
+from glassgrad.tensor.formulas import absolute, as_float, at_most, elementary, halves, in_accumulator, mul, sub, where
 from glassgrad.tensor.formulas.neural import activations
 from glassgrad.tensor.methods import (Axis, Self, TensorBase, arguments, choice, computed, fraction, spelled,
                                       working_axis)
@@ -58,7 +58,10 @@ class ActivationsMixin(TensorBase):
         [-2.0, 2.0]
         """
         alpha, = arguments("celu", alpha=alpha)
-        return self._formula(lambda x: activations.elu(x / alpha, 1.0) * alpha)
+        if alpha == 0:
+            raise InputError("celu needs an alpha to divide by", given="alpha=0", expected="a number that is not 0",
+                             fix="write x.celu(), or x.relu() for the limit of small alpha")
+        return self._formula(activations.elu, alpha, 1 / alpha)
 
     def selu(self, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Self:
         """gamma elu(x, alpha): keeps mean 0 and variance 1 (Klambauer et al., 2017).
@@ -67,7 +70,7 @@ class ActivationsMixin(TensorBase):
         [0.0]
         """
         alpha, gamma = arguments("selu", alpha=alpha, gamma=gamma)
-        return self._with(mul(self._formula(activations.elu, alpha).uop, gamma))
+        return self._formula(lambda x: activations.elu(x, alpha) * gamma)
 
     def silu(self) -> Self:
         """x sigmoid(x).
@@ -115,7 +118,7 @@ class ActivationsMixin(TensorBase):
         """
         dim, = spelled("glu", spelling, dim=dim)
         a, b = self._halves(dim, "glu")
-        return self._with(mul(a, in_accumulator(elementary.sigmoid, as_float(b))))
+        return self._with(in_accumulator(lambda a, b: a * elementary.sigmoid(b), as_float(a), as_float(b)))
 
     def _halves(self, dim: int, what: str) -> tuple[UOp, UOp]:
         axis = working_axis(dim, self.ndim, what)
@@ -176,7 +179,7 @@ class ActivationsMixin(TensorBase):
         [0.0, 0.5, 1.0]
         """
         alpha, beta = arguments("hardsigmoid", alpha=alpha, beta=beta)
-        return self._with(activations.between(add(mul(self.uop, alpha), beta), 0, 1))
+        return self._formula(lambda x: activations.between(x * alpha + beta, 0, 1))
 
     def hardswish(self) -> Self:
         """x relu6(x + 3) / 6.
@@ -198,13 +201,13 @@ class ActivationsMixin(TensorBase):
         return self._with(activations.leaky_relu(self.uop, slope), weight)
 
     def threshold(self, threshold: float, value: float) -> Self:
-        """x where it is above a threshold, `value` elsewhere.
+        """`value` where x is at most a threshold, x elsewhere; NaN stays NaN.
 
         >>> Tensor([0.5, 2.0]).threshold(1, 9).tolist()
         [9.0, 2.0]
         """
         limit, other = self._operand(threshold, "as a threshold"), self._operand(value, "in where")
-        return self._with(where(less(limit, self.uop), self.uop, other), threshold, value)
+        return self._with(where(at_most(self.uop, limit), other, self.uop), threshold, value)
 
     def hardshrink(self, lambd: float = 0.5) -> Self:
         """x where |x| is above lambd, 0 elsewhere; NaN stays NaN.
@@ -220,7 +223,11 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([0.25, -2.0]).softshrink().tolist()
         [0.0, -1.5]
         """
-        return computed(self, activations.softshrink, "softshrink", lambd=lambd)
+        lambd, = arguments("softshrink", lambd=lambd)
+        if not lambd >= 0:
+            raise InputError("softshrink moves toward 0", given=f"lambd={lambd}", expected="0 or more",
+                             fix="write x.softshrink(0.5), for example")
+        return self._formula(activations.softshrink, lambd)
 
     def tanhshrink(self) -> Self:
         """x - tanh(x).

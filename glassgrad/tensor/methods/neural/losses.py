@@ -11,8 +11,8 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import UOp, dtypes, full
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.formulas import (absolute, add, as_node, divide, equal, maximum, mean, mul, norm, square, sub,
-                                       take, unsqueeze, where)
+from glassgrad.tensor.formulas import (absolute, add, as_node, divide, mean, mul, norm, square, sub, take, unsqueeze,
+                                       where)
 from glassgrad.tensor.formulas.neural import ctc, losses
 from glassgrad.tensor.formulas.neural.activations import relu, softplus
 from glassgrad.tensor.methods import REQUIRED, Operand, Self, TensorBase, arguments, computed, fraction, two_axes
@@ -152,7 +152,8 @@ class LossesMixin(TensorBase):
 
     # -- distances -------------------------------------------------------------------------------------------
     def cosine_similarity(self, other: Self = REQUIRED, dim: int = 1, eps: float = 1e-8, **spelling: Any) -> Self:
-        """x . other / (|x| |other|) along an axis; each length counts as at least eps.
+        """x . other / (|x| |other|) along an axis; each length counts as at least eps. Where a length is infinite (see
+        `norm`) it is NaN; PyTorch gives 0.
 
         >>> Tensor([[3.0, 4.0]]).cosine_similarity(Tensor([[3.0, 4.0]])).tolist()
         [1.0]
@@ -191,13 +192,12 @@ class LossesMixin(TensorBase):
 
     # -- margins ---------------------------------------------------------------------------------------------
     def hinge_embedding_loss(self, target: Self, margin: float = 1.0, reduction: str = "mean") -> Self:
-        """x where the target is 1, max(0, margin - x) where it is -1.
+        """x where the target is 1, max(0, margin - x) where it is -1, both where it is neither.
 
         >>> Tensor([0.25, 0.25]).hinge_embedding_loss(Tensor([1.0, -1.0]), reduction="none").tolist()
         [0.25, 0.75]
         """
-        return self._loss(lambda x, y, margin: where(equal(y, 1), x, maximum(sub(margin, x), 0)),
-                          "hinge_embedding_loss", reduction, target=target, margin=margin)
+        return self._loss(losses.hinge_embedding, "hinge_embedding_loss", reduction, target=target, margin=margin)
 
     def soft_margin_loss(self, target: Self, reduction: str = "mean") -> Self:
         """ln(1 + e^(-target x)), for targets of 1 and -1.
@@ -228,7 +228,7 @@ class LossesMixin(TensorBase):
                           margin=margin, p=p, eps=eps, swap=swap)
 
     def cosine_embedding_loss(self, other: Self, target: Self, margin: float = 0.0, reduction: str = "mean") -> Self:
-        """1 - cos where the target is 1, max(0, cos - margin) where it is -1.
+        """1 - cos where the target is 1, max(0, cos - margin) where it is -1, 0 where it is anything else.
 
         >>> Tensor([[1.0, 0.0]]).cosine_embedding_loss(Tensor([[0.0, 1.0]]), Tensor([1])).item()
         1.0

@@ -52,7 +52,8 @@ class NormalizationMixin(TensorBase):
         return self._with(x if bias is None else add(x, bias.uop.reshape(shape)), mean, invstd, weight, bias)
 
     def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **spelling: Any) -> Self:
-        """x divided by its length along an axis, which counts as at least eps.
+        """x divided by its length along an axis, which counts as at least eps. An infinite length (see `norm`) gives
+        0, as in PyTorch.
 
         >>> Tensor([3.0, 4.0]).normalize(dim=0).numpy()
         array([0.6, 0.8], dtype=float32)

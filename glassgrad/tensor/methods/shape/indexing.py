@@ -7,6 +7,7 @@ together, and their axes come where the first of them was if they are adjacent, 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -283,8 +284,13 @@ class IndexingMixin(TensorBase):
         counts = list(running.numbers_of(repeats.uop.broadcast((n,)), repeats.device)) if n else []
         if min(counts, default=0) < 0:
             raise _negative_repeats(min(counts))
-        indices = [index for index, count in enumerate(counts) for _ in range(count)]
-        return self._made_of(indices, device=self.device, dtype=dtypes.int32)
+        if sum(counts) > dtypes.int32.max:
+            raise InputError("the repeats are too many", given=f"{sum(counts):,} elements along one axis",
+                             expected=f"at most {dtypes.int32.max:,}", fix="check the counts: print(repeats.max())")
+        indices = array("i")
+        for index, count in enumerate(counts):
+            indices.extend(array("i", (index,)) * count)
+        return self._made_of(indices, device=self.device)
 
     def take(self, index: Self) -> Self:
         """The elements of the flattened tensor that indices name.

@@ -15,6 +15,9 @@ from glassgrad.tensor.formulas import (at, cat, diagonal, diagonal_matrix, flatt
 from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_shape, broadcasts_to, choice,
                                       fit_together, of_kind, resolve_axis, shape_from, spelled, whole, working_axis)
 
+MOST_PIECES = 1 << 20            # tensors that a method returns: a minute's work
+MOST_INDICES = 1 << 28           # indices that are listed one by one
+
 
 def _several(first: Any, others: Sequence[Any], what: str) -> list[Any]:
     """Return the tensors of f(a, b, c), or of f([a, b, c]) as in PyTorch."""
@@ -38,6 +41,14 @@ def _at_least(x: UOp, rank: int) -> UOp:
     if len(x.shape) < 2 <= rank:
         x = unsqueeze(x, 0)
     return unsqueeze(x, -1) if len(x.shape) < 3 <= rank else x
+
+
+def _refuse_many(what: str, count: int) -> None:
+    """Raise if a method would return more tensors than anybody waits for."""
+    if count > MOST_PIECES:
+        raise InputError(f"{what} would make too many tensors", given=f"{count:,} pieces",
+                         expected=f"at most {MOST_PIECES:,}",
+                         fix="choose fewer pieces; x.unfold shows equal ones in one tensor")
 
 
 class JoiningMixin(TensorBase):
@@ -197,7 +208,12 @@ class JoiningMixin(TensorBase):
             raise ShapeError("combinations are of a vector's values", given=f"shape {self.shape}, r={r}",
                              expected="1 axis, and r of 0 or more", fix="flatten it first: x.flatten()")
         choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
-        rows = list(choose(range(self.shape[0]), r))
+        n = self.numel()
+        count = math.comb(max(n + r - 1, 0), r) if with_replacement else math.comb(n, r)
+        if count * r > MOST_INDICES:
+            raise InputError("there are too many combinations", given=f"{count:,} of {r} values",
+                             expected=f"at most {MOST_INDICES:,} values in all", fix="choose a smaller r")
+        rows = list(choose(range(n), r)) if count else []
         if not rows or not r:
             return self._with(part(self.uop, 0, 0, 0).reshape((0,) if not r else (0, r)))
         return self._with(take(self.uop, 0, self._table(rows)))
@@ -221,7 +237,9 @@ class JoiningMixin(TensorBase):
             raise InputError("split needs pieces of at least one element", given=str(size), expected="1 or more",
                              fix="write x.split(2), for example")
         else:
-            parts = tuple(min(size, n - start) for start in range(0, max(n, 1), size))
+            starts = range(0, max(n, 1), size)
+            _refuse_many("split", len(starts))
+            parts = tuple(min(size, n - start) for start in starts)
         if sum(parts) != n or any(part < 0 for part in parts):
             raise ShapeError("the pieces do not add up to the axis", given=f"{parts} for an axis of {n}",
                              expected=f"sizes whose sum is {n}", fix="check the sizes")
@@ -239,9 +257,10 @@ class JoiningMixin(TensorBase):
         dim, = spelled("chunk", spelling, dim=dim)
         count = whole(chunks) or 0
         if count <= 0:
-            raise InputError("chunk needs at least one piece", given=str(chunks), expected="1 or more",
+            raise InputError("chunk needs at least one piece", given=repr(chunks), expected="1 or more",
                              fix="write x.chunk(2), for example")
         n = self.shape[working_axis(dim, self.ndim, "chunk")]
+        _refuse_many("chunk", min(n, count) if n else count)
         return list(self.split(math.ceil(n / count) if n else [0] * count, dim))
 
     def tensor_split(self, indices_or_sections: int | Sequence[int], dim: int = 0, **spelling: Any
@@ -264,6 +283,7 @@ class JoiningMixin(TensorBase):
             raise InputError("tensor_split needs at least one piece", given=str(count), expected="1 or more",
                              fix="write x.tensor_split(2), for example")
         else:
+            _refuse_many(what, count)
             cuts = [i * (n // count) + min(i, n % count) for i in range(1, count)]
         return self._pieces(axis, [(a, max(a, b)) for a, b in zip([0, *cuts], [*cuts, n])])
 
@@ -299,7 +319,9 @@ class JoiningMixin(TensorBase):
         """
         dim, = spelled("unbind", spelling, dim=dim)
         axis = working_axis(dim, self.ndim, "unbind")
-        return tuple(self._view(at(self.uop, axis, i)) for i in range(self.shape[axis]))
+        rows = range(self.shape[axis])
+        _refuse_many("unbind", len(rows))
+        return tuple(self._view(at(self.uop, axis, i)) for i in rows)
 
     def roll(self, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None, **spelling: Any) -> Self:
         """Elements moved along axes; those that leave at one end enter at the other.

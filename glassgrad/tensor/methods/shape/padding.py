@@ -74,10 +74,10 @@ class PaddingMixin(TensorBase):
         """
         x = self.uop
         amounts = _amounts(of_kind("list", "pad", padding=padding), x.shape)
-        if mode == "constant":
-            return self._with(pad_constant(x, amounts, self._filler(value)))
         choice("there is no such way to pad", "check the spelling", mode=mode, error=ModeError,
                among=("constant", "reflect", "replicate", "circular"))
+        if mode == "constant":
+            return self._with(pad_constant(x, amounts, self._filler(value)))
         for axis, (before, after) in enumerate(amounts):
             x = _pad_from_inside(x, axis, before, after, mode)
         return self._with(x)

@@ -48,7 +48,7 @@ class RegisterTile(PanelBlocks):
         self.pitch, self.is_rest = c.vectors * c.lanes, vectors > 0          # columns of a whole panel
         panels_m, panels_n = max(usual, -(-plan.m.most // c.rows)), max(panels_n, -(-plan.n.most // self.pitch))
         sums_wait = 0 < c.k_block * c.k_blocks < plan.depth and plan.m.most > cpu.BALANCED_ROWS      # in memory
-        block_m = panels_m if c.block_m >= usual and not sums_wait and not plan.any_rows else c.block_m
+        block_m = panels_m if c.block_m >= usual and not sums_wait and not plan.m.any_length else c.block_m
         super().__init__(panels_m, panels_n, block_m, c.block_n, plan.m.pieces(c.rows), plan.n.pieces(self.pitch))
         self.plan, self.least_rows = plan, -(-c.rows // 2)         # for panels of balanced height
         self.product, self.m, self.n, self.outer = plan.product, plan.m, plan.n, plan.outer
@@ -63,7 +63,7 @@ class RegisterTile(PanelBlocks):
         self.set_columns()
         p, near = self.product, c.right == "near"
         self.total = register_over(p.total.arg, p.total.dtype, (self.row, self.over, self.lane))
-        own = self.left_is_own = (self.task_m.arg.size == 1 or plan.any_rows) and plan.packs_own_left
+        own = self.left_is_own = (self.task_m.arg.size == 1 or plan.m.any_length) and plan.packs_own_left
         self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1,
                                  self.block_m if own else self.panels_m, self.task_m if own else None, p.stops)
         self.right_panel = current(self.in_n) if near else self.panel_n

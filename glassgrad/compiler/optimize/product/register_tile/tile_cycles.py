@@ -82,7 +82,7 @@ class TileCycles(FlatProduct):
     def packs_own_left(self) -> bool:
         """Whether each task packs the rows of the left factor that it reads: memory for the longest possible sums of
         all rows, or of all matrices, would be far too large."""
-        return self.any_rows and self.product.k_stop is not None or self.repeats_at_run_time(self.product.left)
+        return self.m.any_length and self.product.k_stop is not None or self.repeats_at_run_time(self.product.left)
 
     def must_pack_together(self, vectors: int) -> str | None:
         """Why tasks must share the packed right factor; None if each can pack its own part of it. That saves a phase,
@@ -134,7 +134,7 @@ class TileCycles(FlatProduct):
         tile, nothing is read twice either way, but consecutive lines are fetched faster than a narrow panel."""
         if self.why_right_not_along_n is not None or self.product.stops.keys() - {*self.product.k}:
             return False
-        if self.any_rows or self.n.stop is not None:
+        if self.m.any_length or self.n.stop is not None:
             return False
         uncached = 2 * self.right_bytes > self.target.l2_bytes and self.depth > self.stream_k
         again = 1 if cpu.fit_sets(self.stream_k, self.right_pitch, 8) else 2  # otherwise rows are read again, too
