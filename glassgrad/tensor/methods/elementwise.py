@@ -257,8 +257,8 @@ class ElementwiseMixin(TensorBase):
         return self.clamp(None, max)
 
     def lerp(self, end: Operand, weight: Operand) -> Self:
-        """Linear interpolation from this tensor (weight 0) to `end` (weight 1). float16 and bfloat16 are computed in float32
-        and rounded once.
+        """Linear interpolation from this tensor (weight 0) to `end` (weight 1). float16 and bfloat16 are computed in
+        float32 and rounded once.
 
         >>> Tensor([0.0, 10.0]).lerp(Tensor([10.0, 20.0]), 0.5).tolist()
         [5.0, 15.0]
