@@ -334,3 +334,22 @@ def test_an_option_that_is_misspelled_is_an_error() -> None:
         data.DataLoader([1, 2], shufle=True)
     loader = data.DataLoader([1, 2], persistent_workers=True, pin_memory_device="cuda", in_order=False)
     assert [x.tolist() for x in loader] == [[1], [2]]
+
+
+def test_an_example_before_the_first_is_an_index_error() -> None:
+    both = data.ConcatDataset([[1, 2, 3], [4]])
+    assert both[-4] == 1
+    with pytest.raises(IndexError):
+        both[-5]
+
+
+@on_linux
+def test_a_missing_key_in_a_worker_is_shown_in_lines() -> None:
+    class Table(data.Dataset):
+        def __len__(self) -> int: return 4
+        def __getitem__(self, index: int) -> Any: return {"a": 1}["b"]
+
+    with pytest.raises(KeyError) as raised:
+        list(data.DataLoader(Table(), num_workers=1))
+    assert str(raised.value).startswith("in DataLoader worker 0, whose traceback was:\n\nTraceback")
+    assert "KeyError: 'b'\n" in str(raised.value)

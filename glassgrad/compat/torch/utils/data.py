@@ -82,6 +82,8 @@ class ConcatDataset(Dataset):
 
     def __getitem__(self, index: int) -> Any:
         at = index + len(self) if index < 0 else index
+        if at < 0:
+            raise IndexError(index)
         for dataset in self.datasets:
             if at < len(dataset):
                 return dataset[at]
