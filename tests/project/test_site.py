@@ -52,7 +52,7 @@ def test_a_page_says_who_it_is_for(page: Path) -> None:
 def test_a_session_is_marked_as_one_and_is_copied_without_its_prompts() -> None:
     assert hooks.with_site_links("```python\n>>> x = 1\n```", "index.md") == "```pycon\n>>> x = 1\n```"
     assert hooks.with_site_links("```python\nx = 1\n```", "index.md") == "```python\nx = 1\n```"
-    assert hooks.with_site_links("```text\n$ glassgrad data\n..\n```", "index.md") == "```console\n$ glassgrad data\n..\n```"
+    assert hooks.with_site_links("```text\n$ ls\nsite\n```", "index.md") == "```console\n$ ls\nsite\n```"
     style = (DOCS / "img" / "site.css").read_text()
     assert "[data-md-copying] .gp, [data-md-copying] .go { display: none; }" in style
 

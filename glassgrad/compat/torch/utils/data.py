@@ -27,8 +27,8 @@ from glassgrad.jit.plain_values import mapped
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["BatchSampler", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "RandomSampler", "Sampler",
-           "SequentialSampler", "Subset", "TensorDataset", "WeightedRandomSampler", "default_collate", "default_convert",
-           "random_split"]
+           "SequentialSampler", "Subset", "TensorDataset", "WeightedRandomSampler", "default_collate",
+           "default_convert", "random_split"]
 
 
 # -- examples by index -------------------------------------------------------------------------------------------------
@@ -327,9 +327,10 @@ class DataLoader(Subscripted):
             sampler is None and batch_sampler is None
         if self.streams:
             if ordered:
-                raise InputError("a stream of examples has an order of its own", given=f"{type(dataset).__name__}, with "
-                                 "shuffle, a sampler or a batch_sampler", expected="a data set with a length and examples "
-                                 "by index", fix="shuffle in its __iter__, or write __getitem__ and __len__")
+                raise InputError("a stream of examples has an order of its own",
+                                 given=f"{type(dataset).__name__}, with shuffle, a sampler or a batch_sampler",
+                                 expected="a data set with a length and examples by index",
+                                 fix="shuffle in its __iter__, or write __getitem__ and __len__")
             return
         self.sampler = sampler if sampler is not None else \
             RandomSampler(dataset, generator=generator) if shuffle else SequentialSampler(dataset)
