@@ -227,8 +227,8 @@ def _peaks(results: Results) -> str:
 
 METHOD = """# Benchmarks
 
-This page is written by `./dev bench`. Read ratios, not milliseconds: machines differ, and the same machine differs
-from hour to hour.
+For people who want to know how fast it is, and beside what. This page is written by `./dev bench`. Read ratios, not
+milliseconds: machines differ, and the same machine differs from hour to hour.
 
 ![How many times faster glassgrad is than each peer](img/benchmarks.svg)
 

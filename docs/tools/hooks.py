@@ -20,6 +20,7 @@ import source_pages  # noqa: E402
 
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 FENCE = re.compile(r"^(```.*?^```)", re.M | re.S)
+TRACEBACK = re.compile(r'(<span class="gt">.*?)(?=(?:<a [^>]*></a>)?<span class="gp">|</code>)', re.S)
 LOADED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?(?:https?:)?//[^\"'>\s]+"
                     r"|<link\b[^>]*\bhref=[\"']?(?:https?:)?//[^\"'>\s]+|@import[^;]*//[^;]+", re.I)
 
@@ -75,20 +76,31 @@ def with_site_links(markdown: str, page: str) -> str:
 
 
 def as_session(block: str) -> str:
-    """A block that is typed into Python, marked as such: prompts and output have their own colours, and are not copied
-    (img/site.css). In the repository it is a `python` block, which every viewer colours.
+    """A block that is typed into Python or a shell, marked as such: prompts and output have their own colours, and are
+    not copied (img/site.css). In the repository it is a `python` block, which every viewer colours, or a `text` block.
 
     >>> as_session("```python\\n>>> 1 + 1\\n2\\n```")
     '```pycon\\n>>> 1 + 1\\n2\\n```'
+    >>> as_session("```text\\n$ echo 2\\n2\\n```")
+    '```console\\n$ echo 2\\n2\\n```'
     """
-    return block.replace("```python\n>>>", "```pycon\n>>>", 1)
+    return block.replace("```python\n>>>", "```pycon\n>>>", 1).replace("```text\n$ ", "```console\n$ ", 1)
+
+
+def with_tracebacks_as_output(html: str) -> str:
+    """A page whose tracebacks are output as a whole: Pygments marks their parts in other ways, and they were copied.
+
+    >>> with_tracebacks_as_output('<span class="gt">Traceback</span>: <span class="n">x</span></code>')
+    '<span class="go"><span class="gt">Traceback</span>: <span class="n">x</span></span></code>'
+    """
+    return TRACEBACK.sub(r'<span class="go">\1</span>', html)
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     """Numbered lines of source can be linked to; MkDocs looks for anchors in headings and raw HTML only."""
     if source_pages.is_generated(page.file.src_uri):
         page.present_anchor_ids = (page.present_anchor_ids or set()) | set(re.findall(r'id="(line-\d+-\d+)"', html))
-    return html
+    return with_tracebacks_as_output(html)
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -18,12 +18,14 @@ from typing import Any
 # `_signal` has the functions of `signal` without enums, ten times as fast: a jitted call sets the handler twice.
 _signal: Any = import_module("_signal" if find_spec("_signal") else "signal")
 _SIGINT = int(signal.SIGINT)
-_waiting: list[Callable[[], Any]] = []           # a call of the user's handler for each deferred signal
+_waiting: list[tuple[int, Any]] = []             # the arguments of the user's handler, for each signal that came
+_handlers: list[Any] = []                        # the user's handler, while a block is open
 
 
 @contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """Defer SIGINT to the end of the block. No effect outside the main thread, which is the only one that gets signals.
+    """Defer SIGINT to the end of the block; of nested blocks, to the end of the outermost. No effect outside the main
+    thread, which alone gets signals.
 
     >>> try:
     ...     with interrupts_deferred():
@@ -34,19 +36,32 @@ def interrupts_deferred() -> Iterator[None]:
     then the interrupt
     """
     handler = _signal.getsignal(_SIGINT) if threading.current_thread() is threading.main_thread() else None
-    if not callable(handler):                    # SIGINT is ignored, or this is not the main thread
+    if not callable(handler) or handler is _note:      # SIGINT is ignored, another thread, or a block inside a block
         yield
         return
-    call = handler
-    _signal.signal(_SIGINT, lambda number, frame: _waiting.append(lambda: call(number, frame)))
+    _handlers.append(handler)
+    _signal.signal(_SIGINT, _note)
     try:
         yield
     finally:
-        _signal.signal(_SIGINT, handler)
+        _signal.signal(_SIGINT, _handlers.pop())
         take_interrupt()
 
 
+def _note(number: int, frame: Any) -> None:
+    _waiting.append((number, frame))
+
+
 def take_interrupt() -> None:
-    """Call the user's handler for every deferred Ctrl-C; Python's default one raises KeyboardInterrupt."""
+    """Call the user's handler for every deferred Ctrl-C; Python's default one raises KeyboardInterrupt. A handler may
+    set another one, which then is the user's: the block stays protected."""
     while _waiting and threading.current_thread() is threading.main_thread():
-        _waiting.pop()()
+        call = _handlers[-1] if _handlers else _signal.getsignal(_SIGINT)
+        arguments = _waiting.pop()
+        try:
+            if callable(call):
+                call(*arguments)
+        finally:
+            if _handlers and _signal.getsignal(_SIGINT) is not _note:
+                _handlers[-1] = _signal.getsignal(_SIGINT)
+                _signal.signal(_SIGINT, _note)

@@ -55,14 +55,15 @@ at_least_one.__name__ = "integer"          # argparse says "invalid integer valu
 def _interrupt_noted(wanted: bool) -> Iterator[threading.Event]:
     """Make the first Ctrl-C inside the block only set the event, so that a step can end; the next one interrupts."""
     asked = threading.Event()
-    if not wanted or threading.current_thread() is not threading.main_thread():
+    before = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
+    if not wanted or not callable(before):       # SIGINT is ignored, or this is not the main thread, which gets signals
         yield asked
         return
-    before = signal.getsignal(signal.SIGINT)
 
     def note(number: int, frame: Any) -> None:
+        if asked.is_set():
+            before(number, frame)
         asked.set()
-        signal.signal(signal.SIGINT, before)
         tqdm.write("stopping after this step, to save it; Ctrl-C again stops at once")
 
     signal.signal(signal.SIGINT, note)
@@ -97,9 +98,10 @@ def train(options: argparse.Namespace, model: Any, optimizer: Any, step: Callabl
                 said = f"step {done}: loss {total / count:.4f}" + (f", {report()}" if report else "")
                 total, count = 0.0, 0
                 tqdm.write(f"{said}, {time.perf_counter() - start:.0f} s")
-            if options.checkpoint and (done % options.save_every == 0 or ends or interrupt.is_set()):
+            stops = interrupt.is_set()           # asked once: a Ctrl-C that comes now stops after the next step
+            if options.checkpoint and (done % options.save_every == 0 or ends or stops):
                 save_checkpoint(options.checkpoint, model, optimizer, step=done)
-            if interrupt.is_set() and not ends:
+            if stops and not ends:
                 tqdm.write(f"step {done} of {options.steps} is saved in {options.checkpoint}; the same command goes on "
                            "from there")
                 raise KeyboardInterrupt

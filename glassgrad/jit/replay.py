@@ -294,8 +294,8 @@ class CapturedCall:
         for weight in self.symbolic:
             self._rebind_weight(weight, found)
         if settings is not self.settings:
-            self.settings = settings
             self.replay.prepare()
+            self.settings = settings              # last, here and below: a Ctrl-C may come between two lines
         self._bind_arguments(found)
         for result in self.results:
             result.begin()
@@ -340,8 +340,8 @@ class CapturedCall:
                 raise Stale("which arguments are computed from what is trained is no longer the same")
             buffer = node.arg if node.op is _BUFFER else as_buffer(tensor).arg
             if buffer.address != addresses[i]:
-                addresses[i] = buffer.address
                 self.replay.bind(self.inputs[i], buffer.address)
+                addresses[i] = buffer.address
 
     def _run(self, found: list[Any], holders: list[Any]) -> Any:
         """Run the kernels, assign and bind what the function assigns and binds, and return its results."""
@@ -366,10 +366,11 @@ class CapturedCall:
             else:
                 result.give_to(found[number])
         for number, result, weight in self.expected:
-            self.seen[number] = node = result.node
+            node = result.node
             if weight is not None:
-                weight.node = node
                 self.replay.bind(weight.symbol, node.arg.address)
+                weight.node = node
+            self.seen[number] = node
         if holders:
             for holder, (way, name, nest) in zip(holders, self.bound):
                 way.put(holder, name, way.read(holder, name) + nest.by if nest.__class__ is Increment else

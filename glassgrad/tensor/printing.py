@@ -52,8 +52,8 @@ def _values(x: Any) -> str:
     if math.prod(shown) > TOO_MANY:
         return f"<{math.prod(shape):,} values>, shape={x.shape}"
     if 0 in shape:
-        numbers: list[Any] = []
-    elif everything:
+        return "[]" if len(shape) == 1 else f"[], shape={x.shape}"
+    if everything:
         numbers = _picked(_numbers(x), shape, [_shown(n, ends) for n, ends in zip(shape, cut)])
     else:
         numbers = _ends(x)

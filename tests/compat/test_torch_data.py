@@ -267,3 +267,89 @@ def test_numbers_of_workers_that_make_no_sense() -> None:
   fix:      leave them at their defaults""")
     with pytest.raises(InputError, match="num_workers='many'"):
         data.DataLoader([1], num_workers="many")
+
+
+# -- what is asked for together ----------------------------------------------------------------------------------------
+class Stream(data.IterableDataset):
+    def __iter__(self) -> Any:
+        return iter([np.full(2, i) for i in range(5)])
+
+
+class CountedStream(Stream):
+    def __len__(self) -> int:
+        return 5
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=on_linux)])
+def test_without_batches_each_example_goes_through_collate_fn_or_becomes_tensors(workers: int) -> None:
+    doubled = data.DataLoader([1, 2, 3], batch_size=None, num_workers=workers, collate_fn=lambda number: number * 2)
+    assert list(doubled) == [2, 4, 6]
+    rows = list(data.DataLoader([(np.arange(2), "a"), (np.arange(3), "b")], batch_size=None, num_workers=workers))
+    assert all(isinstance(row, TorchTensor) for row, _ in rows)
+    assert [(row.tolist(), name) for row, name in rows] == [([0, 1], "a"), ([0, 1, 2], "b")]
+
+
+def test_without_batches_each_example_of_a_stream_goes_through_collate_fn_or_becomes_a_tensor() -> None:
+    assert [int(row.sum()) for row in data.DataLoader(Stream(), batch_size=None, collate_fn=lambda row: row * 3)] == \
+        [0, 6, 12, 18, 24]
+    assert all(isinstance(row, TorchTensor) for row in data.DataLoader(Stream(), batch_size=None))
+
+
+def test_the_number_of_batches_of_a_stream_is_known_where_it_has_a_length() -> None:
+    assert len(data.DataLoader(CountedStream(), 2)) == 3 and len(data.DataLoader(CountedStream(), None)) == 5
+    assert len(data.DataLoader(CountedStream(), 2, drop_last=True)) == 2
+    with pytest.raises(TypeError, match="has no len"):
+        len(data.DataLoader(Stream(), 2))
+
+
+def test_a_data_set_without_a_length_is_read_in_the_order_of_its_sampler() -> None:
+    class Unknown(data.Dataset):
+        def __getitem__(self, index: int) -> int: return index * 10
+
+    assert [x.tolist() for x in data.DataLoader(Unknown(), 2, sampler=[4, 1, 3])] == [[40, 10], [30]]
+
+
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": [0]}, {"batch_sampler": [[0]]}])
+def test_a_stream_cannot_be_read_in_another_order(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as raised:
+        data.DataLoader(Stream(), **options)
+    assert str(raised.value).startswith("""a stream of examples has an order of its own
+  given:    Stream, with shuffle, a sampler or a batch_sampler
+  expected: a data set with a length and examples by index
+  fix:      shuffle in its __iter__, or write __getitem__ and __len__""")
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 2}, {"shuffle": True}, {"sampler": [0]}, {"drop_last": True}])
+def test_a_batch_sampler_alone_says_what_a_batch_is(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as raised:
+        data.DataLoader([1, 2], batch_sampler=[[0], [1]], **options)
+    assert str(raised.value).startswith("""a batch_sampler says already what a batch is
+  given:    a batch_sampler, and one of batch_size, shuffle, sampler and drop_last
+  expected: one or the other
+  fix:      leave the others away: DataLoader(dataset, batch_sampler=batch_sampler)""")
+
+
+def test_an_option_that_is_misspelled_is_an_error() -> None:
+    with pytest.raises(TypeError, match="shufle"):
+        data.DataLoader([1, 2], shufle=True)
+    loader = data.DataLoader([1, 2], persistent_workers=True, pin_memory_device="cuda", in_order=False)
+    assert [x.tolist() for x in loader] == [[1], [2]]
+
+
+def test_an_example_before_the_first_is_an_index_error() -> None:
+    both = data.ConcatDataset([[1, 2, 3], [4]])
+    assert both[-4] == 1
+    with pytest.raises(IndexError):
+        both[-5]
+
+
+@on_linux
+def test_a_missing_key_in_a_worker_is_shown_in_lines() -> None:
+    class Table(data.Dataset):
+        def __len__(self) -> int: return 4
+        def __getitem__(self, index: int) -> Any: return {"a": 1}["b"]
+
+    with pytest.raises(KeyError) as raised:
+        list(data.DataLoader(Table(), num_workers=1))
+    assert str(raised.value).startswith("in DataLoader worker 0, whose traceback was:\n\nTraceback")
+    assert "KeyError: 'b'\n" in str(raised.value)

@@ -113,3 +113,103 @@ def test_an_interrupt_while_weights_are_written_waits_until_all_of_them_are() ->
     print(second.tolist() == [first.item()] * 4)
     """
     assert run_script(script) == ("True True\nTrue\n", "")
+
+
+# A jitted function, and a Ctrl-C in the next call of one method of its replay.
+INTERRUPTED = """
+    import numpy as np
+    from glassgrad import Context, Tensor, TinyJit
+    from glassgrad.engine.replay import Replay
+    weight = Tensor([1.0, 2.0, 3.0]).realize()
+
+    @TinyJit
+    def step(x):
+        weight.assign(weight.flip(0) + x)
+        return weight * 2
+
+    def interrupted(name, x):
+        method = getattr(Replay, name)
+        def stops(*arguments):
+            setattr(Replay, name, method)
+            raise KeyboardInterrupt
+        setattr(Replay, name, stops)
+        try:
+            step(x)
+            print("it was not interrupted")
+        except KeyboardInterrupt:
+            pass
+
+    first, second = (Tensor([n] * 3).realize() for n in (0.0, 10.0))
+    for _ in range(4): step(first)
+    print(step.captured, weight.tolist())
+"""
+
+
+def test_a_jitted_function_works_after_a_ctrl_c_at_the_beginning_of_its_first_replay() -> None:
+    script = INTERRUPTED + """
+    with Context(DEBUG=0, CHECK_INDEX=0):
+        for _ in range(2): step(first)
+        interrupted("prepare", first)
+        print(step(first).tolist())
+    """
+    assert run_script(script) == ("True [1.0, 2.0, 3.0]\n[6.0, 4.0, 2.0]\n", "")
+
+
+def test_an_argument_is_read_after_a_ctrl_c_while_it_was_bound() -> None:
+    script = INTERRUPTED + """
+    interrupted("bind", second)
+    print(step(second).tolist())
+    """
+    assert run_script(script) == ("True [1.0, 2.0, 3.0]\n[26.0, 24.0, 22.0]\n", "")
+
+
+def test_a_weight_is_read_after_a_ctrl_c_while_its_new_value_was_bound() -> None:
+    script = INTERRUPTED + """
+    interrupted("bind", first)                    # its value is new, and what reads it is still to be told
+    print(weight.tolist())
+    print(step(first).tolist(), step(first).tolist())
+    """
+    assert run_script(script) == ("True [1.0, 2.0, 3.0]\n[3.0, 2.0, 1.0]\n[2.0, 4.0, 6.0] [6.0, 4.0, 2.0]\n", "")
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_block_comes_to_its_end_though_the_handler_sets_another_one(nested: bool) -> None:
+    """The first Ctrl-C of many programs only makes the second one interrupt."""
+    script = """
+    import os, signal
+    from contextlib import nullcontext
+    from glassgrad.base.interrupts import interrupts_deferred, take_interrupt
+
+    def first(number, frame):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print("once more")
+
+    signal.signal(signal.SIGINT, first)
+    try:
+        with interrupts_deferred():
+            with interrupts_deferred() if NESTED else nullcontext():
+                os.kill(os.getpid(), signal.SIGINT)
+            take_interrupt()
+            os.kill(os.getpid(), signal.SIGINT)
+            print("to the end")
+    except KeyboardInterrupt:
+        print("interrupted")
+    print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+    """.replace("NESTED", str(nested))
+    assert run_script(script) == ("once more\nto the end\ninterrupted\nTrue\n", "")
+
+
+def test_an_inner_block_does_not_interrupt_the_outer_one() -> None:
+    script = """
+    import os, signal
+    from glassgrad.base.interrupts import interrupts_deferred
+
+    try:
+        with interrupts_deferred():
+            with interrupts_deferred():
+                os.kill(os.getpid(), signal.SIGINT)
+            print("to the end")
+    except KeyboardInterrupt:
+        print("interrupted")
+    """
+    assert run_script(script) == ("to the end\ninterrupted\n", "")

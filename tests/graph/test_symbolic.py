@@ -429,6 +429,11 @@ the value is outside the variable's bounds
   given:    v bound to 12
   expected: a value from 2 to 9
   fix:      bind another value, or widen it: Variable("v", 2, 12)"""),
+    (lambda: Variable("v", 2, 9).bind(2.5), """\
+a length is an integer
+  given:    v bound to 2.5
+  expected: an integer
+  fix:      write v.bind(int(value)), if it is one"""),
     (lambda: Variable("v", 2, 9).bind(3).bind(4), """\
 this variable has a value already
   given:    v = 3 bound to 4

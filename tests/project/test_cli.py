@@ -7,13 +7,14 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from glassgrad import Device, DeviceError, Tensor, cli
-from glassgrad.cli import demo, doctor, train
+from glassgrad.cli import demo, doctor, train, training_loop
 from glassgrad.nn.datasets import files as datafiles
 from glassgrad.nn.state import load_checkpoint, safe_load, save_checkpoint
 from glassgrad.runtime.python.python_device import PythonDevice
@@ -217,6 +218,20 @@ def test_a_second_ctrl_c_or_one_without_a_checkpoint_stops_at_once(few_images, t
     monkeypatch.setattr(train.Tensor, "item", interrupted)
     assert cli.main(["train", "mnist", "--steps", "6", *(["--checkpoint", str(file)] if checkpoint else [])]) == 130
     assert not file.exists()
+
+
+@pytest.mark.slow_on("PYTHON")
+def test_ctrl_c_between_a_step_and_its_save_is_not_said_to_be_saved(few_images, tmp_path, capsys, monkeypatch):
+    """One more step is done, and is saved."""
+    file, answers = tmp_path / "stopped", iter([False])
+
+    class Asked:                                     # a Ctrl-C after the first question
+        def is_set(self):
+            return next(answers, True)
+    monkeypatch.setattr(training_loop, "_interrupt_noted", lambda wanted: nullcontext(Asked()))
+    assert cli.main(["train", "mnist", "--steps", "6", "--checkpoint", str(file)]) == 130
+    assert f"step 2 of 6 is saved in {file}" in capsys.readouterr().out
+    assert safe_load(file)["model.0.weight"].shape == (16, 1, 3, 3)
 
 
 @pytest.mark.slow_on("PYTHON")

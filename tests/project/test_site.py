@@ -43,11 +43,7 @@ def test_the_guide_and_the_sidebar_have_the_same_order() -> None:
     assert pages == sidebar
 
 
-WRITTEN_BY_COMMANDS = ("api.md", "benchmarks.md", "performance-gpu.md")
-
-
-@pytest.mark.parametrize("page", sorted(p for p in DOCS.rglob("*.md") if p.name not in WRITTEN_BY_COMMANDS),
-                         ids=lambda p: p.relative_to(DOCS).as_posix())
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda p: p.relative_to(DOCS).as_posix())
 def test_a_page_says_who_it_is_for(page: Path) -> None:
     title, _, first = page.read_text().partition("\n\n")
     assert title.startswith("# ") and first.startswith(("For ", "For: ")), first[:100]
@@ -56,8 +52,21 @@ def test_a_page_says_who_it_is_for(page: Path) -> None:
 def test_a_session_is_marked_as_one_and_is_copied_without_its_prompts() -> None:
     assert hooks.with_site_links("```python\n>>> x = 1\n```", "index.md") == "```pycon\n>>> x = 1\n```"
     assert hooks.with_site_links("```python\nx = 1\n```", "index.md") == "```python\nx = 1\n```"
+    assert hooks.with_site_links("```text\n$ ls\nsite\n```", "index.md") == "```console\n$ ls\nsite\n```"
     style = (DOCS / "img" / "site.css").read_text()
     assert "[data-md-copying] .gp, [data-md-copying] .go { display: none; }" in style
+
+
+def test_no_line_of_a_traceback_is_copied() -> None:
+    markdown = pytest.importorskip("markdown", reason="MkDocs is not installed (pip install -e '.[docs]')")
+    session = (">>> f()\nTraceback (most recent call last):\n...\nglassgrad.base.errors.InputError: not this\n"
+               "  given:    1\n...\n\n>>> g()\n2")
+    html = markdown.markdown(f"```pycon\n{session}\n```", extensions=["pymdownx.highlight", "pymdownx.superfences"])
+    output = re.sub(r"<a [^>]*></a>", "", hooks.with_tracebacks_as_output(html))
+    while (inner := re.sub(r'<span class="(?!g[op]")[^"]*">([^<]*)</span>', r"\1", output)) != output:
+        output = inner
+    typed = re.sub(r'<span class="g[op]">[^<]*</span>', "", output)
+    assert re.sub(r"<[^>]*>|\s", "", typed) == "f()g()"
 
 
 def test_generated_pages_of_the_navigation_exist() -> None:

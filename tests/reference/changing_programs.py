@@ -55,6 +55,7 @@ PROGRAMS: dict[str, Program] = {
     "queries that change": (lambda x: x.scaled_dot_product_attention(Tensor(KEYS), Tensor(KEYS)), lambda n: (2, n, 8)),
     "a batch of attention": (lambda x: x.scaled_dot_product_attention(x, x), lambda n: (n, 34, 8)),
     "softmax": (lambda x: x.softmax(-1), lambda n: (5, n)),
+    "means of images": (lambda x: x.adaptive_avg_pool2d(1) * 2, lambda n: (2, 3, n, 7)),
     "mean": (lambda x: x.mean(0), lambda n: (n, 6)),
     "std": (lambda x: x.std(1), lambda n: (4, n)),
     "masked mean": (lambda x: ((x > 0) * x).sum(1) / (x > 0).sum(1).maximum(1), lambda n: (4, n)),

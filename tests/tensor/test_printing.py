@@ -15,7 +15,9 @@ from glassgrad.tensor.memory.python_values import true_indices_by_axis
 
 
 def whole(x: Tensor) -> str:
-    """The text, from all of the values."""
+    """The text, from all of the values; an empty tensor has its shape, as in NumPy's repr."""
+    if 0 in x.shape:
+        return f"Tensor([], shape={x.shape}, dtype={x.dtype.name}, device={x.device})"
     body = np.array2string(x.numpy(), separator=", ", prefix="Tensor(", threshold=1000, edgeitems=3)
     return f"Tensor({body}, dtype={x.dtype.name}, device={x.device})"
 
@@ -117,3 +119,8 @@ def test_a_mask_has_the_same_indices_with_and_without_numpy(monkeypatch: pytest.
             without.setitem(sys.modules, "numpy", None)
             found = [axis.tolist() for axis in true_indices_by_axis(memoryview(mask.tobytes()), shape)]
         assert found == [axis.tolist() for axis in mask.nonzero()]
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0, 2), (10**9, 0)])
+def test_an_empty_tensor_of_several_axes_shows_its_shape(shape: tuple[int, ...]) -> None:
+    assert repr(Tensor.zeros(*shape, device="CPU")) == f"Tensor([], shape={shape}, dtype=float32, device=CPU)"

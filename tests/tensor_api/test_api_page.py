@@ -23,7 +23,8 @@ from glassgrad.tensor.checks import REQUIRED
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 HEAD = """# Every name
 
-Written by `python tests/tensor_api/test_api_page.py` from the code; a test compares. A tick in the column "tinygrad"
+For people who look for a name, or know it from another library. Written by
+`python tests/tensor_api/test_api_page.py` from the code; a test compares. A tick in the column "tinygrad"
 means the same name there; the column "PyTorch" says what it is called there: a bare name is a method of
 `torch.Tensor`, `F` is `torch.nn.functional`. Where behaviour differs, the last column says so. Scripts written for
 tinygrad run as they are: `python -m glassgrad.compat script.py`.

@@ -197,7 +197,7 @@ the formula does not fit the tensor
 the sizes of the formula do not fit
   given:    (b c) for an axis of 3
   expected: all but one size known, and their product a divisor
-  fix:      pass them: a=2"""),
+  fix:      pass sizes whose product is 3: b=.."""),
     "rearrange, unused size": (lambda: x23().rearrange("a b -> b a", c=2), """
 rearrange was given the size of an axis that the formula does not name
   given:    c=2 for 'a b -> b a'

@@ -266,6 +266,9 @@ class Variable(Length):
         2
         """
         name, low, high, before, exact = self.symbol
+        if not hasattr(value, "__index__"):
+            raise InputError("a length is an integer", given=f"{name} bound to {value!r}", expected="an integer",
+                             fix=f"write {name}.bind(int(value)), if it is one")
         value = value.__index__()
         if before is not None and before != value:
             raise InputError("this variable has a value already", given=f"{self} bound to {value}",

@@ -27,7 +27,8 @@ from glassgrad.jit.plain_values import mapped
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["BatchSampler", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "RandomSampler", "Sampler",
-           "SequentialSampler", "Subset", "TensorDataset", "WeightedRandomSampler", "default_collate", "random_split"]
+           "SequentialSampler", "Subset", "TensorDataset", "WeightedRandomSampler", "default_collate",
+           "default_convert", "random_split"]
 
 
 # -- examples by index -------------------------------------------------------------------------------------------------
@@ -81,6 +82,8 @@ class ConcatDataset(Dataset):
 
     def __getitem__(self, index: int) -> Any:
         at = index + len(self) if index < 0 else index
+        if at < 0:
+            raise IndexError(index)
         for dataset in self.datasets:
             if at < len(dataset):
                 return dataset[at]
@@ -214,6 +217,15 @@ def default_collate(batch: Sequence[Any]) -> Any:
     return mapped(_collated(batch), HostValues.tensor, HostValues)
 
 
+def default_convert(example: Any) -> Any:
+    """An example with tensors in the place of arrays: what a DataLoader gives that makes no batches.
+
+    >>> default_convert((np.ones(2), "a"))
+    (Tensor([1., 1.], dtype=float64, device=CPU), 'a')
+    """
+    return mapped(example, TorchTensor._made_of, np.ndarray)
+
+
 def _collated(batch: Sequence[Any]) -> Any:
     """Return examples as a batch, with arrays and numbers as `HostValues`, which need no device."""
     first = batch[0]
@@ -246,6 +258,11 @@ def _same_for_all(batch: Sequence[Any], measure: Callable[[Any], Any], what: str
 def _collect(dataset: Any, collate: Callable[[list[Any]], Any] | None, indices: Sequence[Any]) -> Any:
     """Return a collated batch, as a worker process sends it: with `HostValues` for tensors."""
     return (collate or _collated)([dataset[index] for index in indices])
+
+
+def _example(dataset: Any, change: Callable[[Any], Any] | None, index: Any) -> Any:
+    """A single example, as a worker process sends it."""
+    return dataset[index] if change is None else change(dataset[index])
 
 
 def _gathering(dataset: Any) -> Callable[[Sequence[Any]], Any] | None:
@@ -285,13 +302,18 @@ class DataLoader(Subscripted):
                  batch_sampler: Any = None, num_workers: int = 0, collate_fn: Callable[[list[Any]], Any] | None = None,
                  pin_memory: bool = False, drop_last: bool = False, timeout: float = 0, worker_init_fn: Any = None,
                  multiprocessing_context: Any = None, generator: Generator | None = None, *,
-                 prefetch_factor: int | None = None, **options: Any):
+                 prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
+                 in_order: bool = True):
         if shuffle and sampler is not None:
             raise InputError("a sampler says the order already", given="shuffle=True and a sampler",
                              expected="one of them", fix="leave shuffle away")
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise InputError("DataLoader cannot make such batches", given=f"batch_size={batch_size!r}",
                              expected="1 or more; None for single examples", fix="write batch_size=32, for example")
+        if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
+            raise InputError("a batch_sampler says already what a batch is", given="a batch_sampler, and one of "
+                             "batch_size, shuffle, sampler and drop_last", expected="one or the other",
+                             fix="leave the others away: DataLoader(dataset, batch_sampler=batch_sampler)")
         ahead = 2 if prefetch_factor is None else prefetch_factor
         sound = all(isinstance(n, int) for n in (num_workers, ahead)) and num_workers >= 0 and ahead >= 1
         if not sound or timeout < 0:
@@ -302,8 +324,15 @@ class DataLoader(Subscripted):
         self.dataset, self.batch_size, self.drop_last, self.collate_fn = dataset, batch_size, drop_last, collate_fn
         self.num_workers, self.timeout, self.prefetch_factor = num_workers, timeout, ahead
         self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
-        self.streams = isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__")
+        ordered = shuffle or sampler is not None or batch_sampler is not None
+        self.streams = isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") and \
+            sampler is None and batch_sampler is None
         if self.streams:
+            if ordered:
+                raise InputError("a stream of examples has an order of its own",
+                                 given=f"{type(dataset).__name__}, with shuffle, a sampler or a batch_sampler",
+                                 expected="a data set with a length and examples by index",
+                                 fix="shuffle in its __iter__, or write __getitem__ and __len__")
             return
         self.sampler = sampler if sampler is not None else \
             RandomSampler(dataset, generator=generator) if shuffle else SequentialSampler(dataset)
@@ -311,25 +340,31 @@ class DataLoader(Subscripted):
             None if batch_size is None else BatchSampler(self.sampler, batch_size, drop_last)
 
     def __iter__(self) -> Iterator[Any]:
-        collate = self.collate_fn or default_collate
         if self.streams:
-            return iter(self.dataset) if self.batch_size is None else \
-                map(collate, _in_batches(self.dataset, self.batch_size, self.drop_last))
+            return map(self.collate_fn or default_convert, self.dataset) if self.batch_size is None else \
+                map(self.collate_fn or default_collate, _in_batches(self.dataset, self.batch_size, self.drop_last))
         if self.batch_sampler is None:
-            return (self.dataset[index] for index in self.sampler)
+            examples = self._from_workers(partial(_example, self.dataset, self.collate_fn), self.sampler) \
+                if self.num_workers else (_example(self.dataset, self.collate_fn, index) for index in self.sampler)
+            return examples if self.collate_fn is not None else map(default_convert, examples)
         gather = None if self.collate_fn is not None else _gathering(self.dataset)
         if gather is not None:
             return map(gather, self.batch_sampler)
         if self.num_workers:
-            return self._from_workers()
+            return self._from_workers(partial(_collect, self.dataset, self.collate_fn), self.batch_sampler)
+        collate = self.collate_fn or default_collate
         return (collate([self.dataset[index] for index in indices]) for indices in self.batch_sampler)
 
-    def _from_workers(self) -> Iterator[Any]:
+    def _from_workers(self, collect: Callable[[Any], Any], indices: Iterable[Any]) -> Iterator[Any]:
         seed = int(TorchTensor.randint(1, high=1 << 31).item())
         workers = WorkerOptions(self.num_workers, self.prefetch_factor, self.timeout, self.worker_init_fn,
-                                 self.multiprocessing_context, seed)
-        collect = partial(_collect, self.dataset, self.collate_fn)
-        return batches_from_workers(collect, iter(self.batch_sampler or ()), workers)
+                                self.multiprocessing_context, seed)
+        return batches_from_workers(collect, iter(indices), workers)
 
     def __len__(self) -> int:
+        if self.streams and self.batch_size is not None:
+            count, size = len(self.dataset), self.batch_size
+            return count // size if self.drop_last else -(-count // size)
+        if self.streams:
+            return len(self.dataset)
         return len(self.sampler if self.batch_sampler is None else self.batch_sampler)

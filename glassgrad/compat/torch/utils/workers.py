@@ -44,6 +44,12 @@ class WorkerOptions(NamedTuple):
     seed: int
 
 
+class _Lines(str):
+    """A text whose repr, which a KeyError shows, is itself."""
+
+    def __repr__(self) -> str: return str(self)
+
+
 class _Failure(NamedTuple):
     """An exception in a worker: its class if that can be pickled, and its traceback as text."""
     kind: type[BaseException]
@@ -53,7 +59,7 @@ class _Failure(NamedTuple):
         """Return the exception to raise here: of the same class, if that can be constructed from a message."""
         message = f"in DataLoader worker {worker}, whose traceback was:\n\n{self.text}"
         try:
-            return self.kind(message)
+            return self.kind(_Lines(message) if issubclass(self.kind, KeyError) else message)
         except Exception:
             return RuntimeError(message)
 

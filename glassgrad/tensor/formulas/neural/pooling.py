@@ -124,9 +124,16 @@ def _parts(x: UOp, axis: int, count: int) -> tuple[UOp, UOp, UOp]:
 def adaptive_mean(x: UOp, sizes: tuple[int, ...]) -> UOp:
     """The means of `sizes` parts of the last axes."""
     rank = len(sizes)
-    space = x.shape[len(x.shape) - rank:]
+    lead, space = x.shape[:len(x.shape) - rank], x.shape[len(x.shape) - rank:]
     if all(n % m == 0 for n, m in zip(space, sizes)):
-        return mean_pool(x, PoolOptions(tuple(n // m for n, m in zip(space, sizes))))
+        parts = tuple(n // m for n, m in zip(space, sizes))
+        if 0 in space:
+            return mean_pool(x, PoolOptions(parts))                 # an error that says so
+        # not windows: their size would be a number in the graph, and each length of an axis another program
+        x = as_float(x)
+        rows = x.cast(x.dtype.accumulator).reshape((*lead, *[n for pair in zip(sizes, parts) for n in pair]))
+        sums = total(rows, tuple(range(len(lead) + 1, len(rows.shape), 2)))
+        return divide(sums, math.prod(parts)).cast(x.dtype)
     x = as_float(x)
     means = x.cast(x.dtype.accumulator)
     for i, count in enumerate(sizes):

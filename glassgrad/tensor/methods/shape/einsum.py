@@ -166,7 +166,8 @@ class EinsumMixin(TensorBase):
             product = math.prod(known[name] for name in axis if name in known)
             if len(open_) > 1 or (n % product if product else n) or not open_ and product != n:
                 raise ShapeError("the sizes of the formula do not fit", given=f"({' '.join(axis)}) for an axis of {n}",
-                                 expected="all but one size known, and their product a divisor", fix="pass them: a=2")
+                                 expected="all but one size known, and their product a divisor",
+                                 fix=f"pass sizes whose product is {n}: {axis[0]}=.." if axis else "write a name there")
             if open_:
                 known[open_[0]] = n // product if product else 0
         flat = [name for axis in left for name in axis]
