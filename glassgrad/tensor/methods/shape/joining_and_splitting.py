@@ -160,7 +160,7 @@ class JoiningMixin(TensorBase):
         return tuple(t._view(t.uop.broadcast(shape)) for t in tensors)
 
     def meshgrid(self, *others: Self, indexing: str = "ij") -> tuple[Self, ...]:
-        """A grid's coordinates from its axes: the first varies along rows ("ij") or columns ("xy").
+        """A grid's coordinates, views of its axes: the first varies along rows ("ij") or columns ("xy").
 
         >>> [t.tolist() for t in Tensor([1, 2]).meshgrid(Tensor([3, 4]))]
         [[[1, 1], [2, 2]], [[3, 4], [3, 4]]]
@@ -169,7 +169,7 @@ class JoiningMixin(TensorBase):
         axes = _several(self, others, "meshgrid")
         if len(axes) == 1:
             return (axes[0],)
-        return tuple(t._with(node) for t, node in zip(axes, _grid([t.uop for t in axes], indexing)))
+        return tuple(t._view(node) for t, node in zip(axes, _grid([t.uop for t in axes], indexing)))
 
     def cartesian_prod(self, *others: Self) -> Self:
         """Every choice of one value from each vector, as rows.
