@@ -246,9 +246,9 @@ def clamp(x: UOp, low: Any, high: Any) -> UOp:
     if x.dtype.kind != "f":
         x = x if low is None else maximum(x, low)
         return x if high is None else minimum(x, high)
-    if low is not None:                          # at a limit, x has the whole gradient
-        x = where(less(x, low).logical_not(), x, maximum(x, low))
-    return x if high is None else where(less(high, x).logical_not(), x, minimum(x, high))
+    if low is not None:                          # at a limit, x has the whole gradient; a limit may be NaN
+        x = where(at_least(x, low), x, maximum(x, low))
+    return x if high is None else where(at_most(x, high), x, minimum(x, high))
 
 
 def is_nan(x: UOp) -> UOp: return x.ne(x)
@@ -271,11 +271,17 @@ def round_to(x: UOp, decimals: int) -> UOp:
     if not decimals:
         return x.round()
     scale = 10.0 ** min(abs(decimals), 308)                        # the largest power that is a float
-    return (x * scale).round() / scale if decimals > 0 else divide(x, scale).round() * scale
+    return in_accumulator(lambda x: (x * scale).round() / scale if decimals > 0 else divide(x, scale).round() * scale,
+                          x)
 
 
 def lerp(x: UOp, end: Any, weight: Any) -> UOp:
-    """Linear interpolation from x (weight 0) to `end` (weight 1)."""
+    """Linear interpolation from x (weight 0) to `end` (weight 1); of float16 and bfloat16 in float32."""
+    x, end = both(x, end)
+    wide = x.dtype.accumulator
+    if wide is not x.dtype and (not isinstance(weight, UOp) or promote(x.dtype, weight.dtype) is x.dtype):
+        weight = weight.cast(wide) if isinstance(weight, UOp) else weight
+        return lerp(x.cast(wide), end.cast(wide), weight).cast(x.dtype)
     return add(x, mul(sub(end, x), weight))
 
 
@@ -288,8 +294,4 @@ def is_close(x: UOp, y: UOp, rtol: float, atol: float, equal_nan: bool) -> UOp:
 
 def logaddexp(x: UOp, y: UOp) -> UOp:
     """ln(e^x + e^y) without overflow."""
-    x, y = as_float(x), as_float(y)
-    top = maximum(x, y)
-    top = top.abs().eq(math.inf).where(0.0, top).detach()
-    terms = in_accumulator(elementary.exp, x - top) + in_accumulator(elementary.exp, y - top)
-    return in_accumulator(elementary.log, terms) + top
+    return in_accumulator(elementary.logaddexp, *broadcast(as_float(x), as_float(y)))

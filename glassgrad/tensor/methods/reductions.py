@@ -16,9 +16,9 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.autocast import exact
-from glassgrad.tensor.formulas import (any_true, diagonal, equal, flatten, largest, norm, reductions,
-                                       running as running_total, smallest, stack, statistics, sum_dtype, total,
-                                       unsqueeze)
+from glassgrad.tensor.formulas import (any_true, as_float, diagonal, equal, flatten, in_accumulator, largest, norm,
+                                       reductions, running as running_total, smallest, stack, statistics, sum_dtype,
+                                       total, unsqueeze)
 from glassgrad.tensor.methods import (REQUIRED, Axis, Found, Self, TensorBase, arguments, computed, of_kind, two_axes,
                                       working_axis)
 
@@ -322,9 +322,13 @@ class ReductionsMixin(TensorBase):
                [0. , 1. ]], dtype=float32)
         """
         p, dim, limit = arguments("renorm", spelling, p=p, dim=dim, maxnorm=maxnorm)
-        x, axis = self.uop, working_axis(dim, self.ndim, "renorm")
-        sizes = norm(x, p, [a for a in range(self.ndim) if a != axis], keepdim=True)
-        return self._with((sizes > limit).where(x * (limit / (sizes + 1e-7)), x))
+        axis = working_axis(dim, self.ndim, "renorm")
+
+        def scaled(x: UOp) -> UOp:
+            sizes = norm(x, p, [a for a in range(self.ndim) if a != axis], keepdim=True)
+            return (sizes > limit).where(x * (limit / (sizes + 1e-7)), x)
+
+        return self._with(in_accumulator(scaled, as_float(self.uop)))
 
     def cov(self, correction: int = 1) -> Self:
         """The covariance of variables (rows) over their observations (columns).

@@ -24,12 +24,12 @@ class SpecialFunctionsMixin(TensorBase):
 
     # -- special functions -----------------------------------------------------------------------------------
     def erfc(self) -> Self:
-        """1 - erf(x).
+        """1 - erf(x), with all its digits where that is nearly 0.
 
         >>> Tensor([0.0]).erfc().tolist()
         [1.0]
         """
-        return self._with(arithmetic.sub(1, in_accumulator(elementary.erf, as_float(self.uop))))
+        return self._with(in_accumulator(elementary.erfc, as_float(self.uop)))
 
     def erfinv(self) -> Self:
         """The y for which erf(y) = x.
@@ -152,8 +152,10 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([3.0]).logaddexp2(Tensor([3.0])).tolist()
         [4.0]
         """
-        x, y = (mul(value, math.log(2)) for value in (self.uop, as_node(self._operand(other), self.uop)))
-        return self._with(mul(arithmetic.logaddexp(*both(x, y)), 1 / math.log(2)), other)
+        x, y = (as_float(value) for value in both(self.uop, as_node(self._operand(other), self.uop)))
+        return self._with(in_accumulator(
+            lambda x, y: elementary.logaddexp(x * elementary.LN_2, y * elementary.LN_2) * elementary.LOG2_E,
+            *broadcast(x, y)), other)
 
     # -- comparing -------------------------------------------------------------------------------------------
     def equal(self, other: Self) -> bool:

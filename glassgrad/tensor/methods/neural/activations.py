@@ -7,7 +7,8 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import DType, UOp
-from glassgrad.tensor.formulas import absolute, add, as_float, elementary, halves, in_accumulator, less, mul, sub, where
+from glassgrad.tensor.formulas import (absolute, add, as_float, at_most, elementary, halves, in_accumulator, mul, sub,
+                                       where)
 from glassgrad.tensor.formulas.neural import activations
 from glassgrad.tensor.methods import Axis, Self, TensorBase, arguments, choice, computed, share, spelled, working_axis
 
@@ -175,7 +176,8 @@ class ActivationsMixin(TensorBase):
         [0.0, 0.5, 1.0]
         """
         alpha, beta = arguments("hardsigmoid", alpha=alpha, beta=beta)
-        return self._with(activations.between(add(mul(self.uop, alpha), beta), 0, 1))
+        return self._with(in_accumulator(lambda x: activations.between(add(mul(x, alpha), beta), 0, 1),
+                                         as_float(self.uop)))
 
     def hardswish(self) -> Self:
         """x relu6(x + 3) / 6.
@@ -197,13 +199,13 @@ class ActivationsMixin(TensorBase):
         return self._with(activations.leaky_relu(self.uop, slope), weight)
 
     def threshold(self, threshold: float, value: float) -> Self:
-        """x where it is above a threshold, `value` elsewhere.
+        """x where it is above a threshold, `value` elsewhere; NaN stays NaN.
 
         >>> Tensor([0.5, 2.0]).threshold(1, 9).tolist()
         [9.0, 2.0]
         """
         limit, other = self._operand(threshold, "as a threshold"), self._operand(value, "in where")
-        return self._with(where(less(limit, self.uop), self.uop, other), threshold, value)
+        return self._with(where(at_most(self.uop, limit), other, self.uop), threshold, value)
 
     def hardshrink(self, lambd: float = 0.5) -> Self:
         """x where |x| is above lambd, 0 elsewhere; NaN stays NaN.
