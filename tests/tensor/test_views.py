@@ -496,3 +496,18 @@ def test_a_shallow_copy_and_the_axes_of_a_grid_are_views() -> None:
     deep = copy.deepcopy(x)
     deep += 1
     assert x.tolist() == [2.0, 3.0]
+
+
+def test_another_thread_may_settle_an_assigned_tensor_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    from glassgrad.tensor.autograd import gradient_leaves
+    x = Tensor([1.0, 2.0])
+    x += 1
+
+    class TakenMeanwhile(dict):  # type: ignore[type-arg]
+        def items(self) -> list[tuple[int, object]]:  # type: ignore[override]
+            found = [(key, lambda: None) for key in self]
+            self.clear()                                          # as another thread does between two lines
+            return found
+
+    monkeypatch.setattr(gradient_leaves.registry, "assigned", TakenMeanwhile(gradient_leaves.registry.assigned))
+    assert x.tolist() == [2.0, 3.0]
