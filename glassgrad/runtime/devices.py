@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from glassgrad.base.errors import DeviceError
+from glassgrad.base.errors import Bug, DeviceError, GlassgradError
 from glassgrad.base.settings import State, current_state, settings
 from glassgrad.runtime.backend import Backend, DeviceRecord
 from glassgrad.runtime.disk_device import PREFIX, FileDevice, on_disk
@@ -48,9 +48,17 @@ def open_clang(name: str) -> Backend:
 
 def _opener(module: str, function: str) -> Callable[[str], Backend]:
     """Return a function that opens a device by a function or class of a module, which is imported when the device is
-    first used."""
+    first used. A broken driver or package may raise anything: that is a DeviceError too, so that the other devices can
+    be listed."""
     def open_device(name: str) -> Backend:
-        opened: Backend = getattr(import_module(f"glassgrad.runtime.{module}"), function)(name)
+        try:
+            opened: Backend = getattr(import_module(f"glassgrad.runtime.{module}"), function)(name)
+        except (GlassgradError, ImportError, Bug):
+            raise
+        except Exception as error:
+            raise DeviceError(f"the device {name} does not open", given=f"{type(error).__name__}: {error}",
+                              expected="a driver and a package that work",
+                              fix="install them anew, or use another device: DEV=CPU") from error
         return opened
     return open_device
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from glassgrad.base.errors import DTypeError, GradientError, NoAxesError, ShapeError
+from glassgrad.base.errors import DTypeError, GradientError, InputError, NoAxesError, ShapeError
 from glassgrad.base.source_lines import calls_are_noted
 from glassgrad.compiler.graph import UOp, dtype_by_name, full, ops as o, sizes_now, toposort
 from glassgrad.compiler.graph.gradient import at_once, deferred, passes_to
@@ -212,7 +212,11 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         return (self[i] for i in range(len(self)))
 
     def __contains__(self, value: Any) -> bool:
-        return bool((self == value).any().item())
+        found = self == value
+        if isinstance(found, bool):                 # beside None
+            raise InputError("a tensor holds numbers", given=f"{value!r} in a tensor", expected="a number or a tensor",
+                             fix="to look for it among tensors, write: any(t is x for t in tensors)")
+        return bool(found.any().item())
 
     def __bool__(self) -> bool:
         if self.numel() != 1:
@@ -232,6 +236,10 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
     def __reduce__(self) -> Any:
         return (_restored, (self.__class__, self.dtype.name, sizes_now(self.shape),
                             bytes(running.bytes_of(self.uop, self.device)), self.device, self._requires_grad))
+
+    def __copy__(self) -> Self:
+        """A view, as in PyTorch: `copy.copy(x)` shares the values of x, `copy.deepcopy(x)` copies them."""
+        return self._view(self.uop)
 
     def __deepcopy__(self, known: dict[int, Any]) -> Self:
         make, parts = self.__reduce__()

@@ -41,6 +41,7 @@ ABSENT = {
     "tinygrad.engine.search": "BEAM=2",
     "tinygrad.schedule.rangeify": "glassgrad.compiler.schedule",
     "tinygrad.gradient": "glassgrad.compiler.graph.gradient",
+    "tinygrad.state": "from tinygrad.nn.state import get_parameters",
     "tinygrad.no_such_module": "docs/from_tinygrad.md says where things are",
 }
 
@@ -64,6 +65,8 @@ ABSENT_NAMES = {
     "tinygrad.engine.realize method_cache": "glassgrad.engine realizes and counts",
     "tinygrad.viz.serve get_viz_list": "VIZ=1 shows graphs and kernels in a browser",
     "tinygrad codegen": "kernels are loop trees here",
+    "tinygrad.shape.symbolic NumNode": "glassgrad.compiler.graph.symbolic",
+    "tinygrad.nn.optim get_parameters": "from tinygrad.nn.state import get_parameters",
 }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import glassgrad.nn.functional as G
-from glassgrad import Tensor, dtypes
+from glassgrad import Tensor, dtypes, nn
 from glassgrad.base.errors import InputError, ShapeError
 
 torch = pytest.importorskip("torch")
@@ -304,6 +304,17 @@ def test_inplace_changes_the_input():
     x, (t,) = Tensor([-1.0, 2.0]), both(np.array([-1.0, 2.0], np.float32))[1]
     assert G.relu(x, inplace=True).tolist() == x.tolist() == F.relu(t, inplace=True).tolist() == t.tolist()
     assert G.relu_(Tensor([-1.0])).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("name", ["ReLU", "ReLU6", "LeakyReLU", "ELU", "CELU", "SELU", "SiLU", "Mish", "Hardswish",
+                                  "Hardsigmoid", "Hardtanh", "RReLU", "Dropout", "AlphaDropout"])
+def test_a_layer_that_works_in_place_changes_its_input_and_views_of_it(name: str) -> None:
+    w, values = Tensor([-1.0, 2.0, 0.5]), [-1.0, 2.0, 0.5]
+    x = w * 1
+    view, layer = x[1:], getattr(nn, name)
+    result = layer(inplace=True)(x)
+    assert result is x and x.tolist() == layer()(Tensor(values)).tolist() and view.tolist() == x.tolist()[1:]
+    assert x.sum().gradient(w)[0].tolist() == layer()(w).sum().gradient(w)[0].tolist()
 
 
 def test_mistakes_are_named():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,26 @@ def test_gpu_is_opencl_or_else_cuda(here: tuple[str, ...], expected: str, nothin
                             DeviceRecord(name, PythonDevice if name in here else absent, ("GPU",)))
     nothing_set.setenv("GPU", "1")
     assert Device.DEFAULT == Device.canonicalize("gpu") == expected
+
+
+@pytest.mark.parametrize("package", ["raise OSError('no libOpenCL')", "def get_platforms(): 1 / 0",
+                                     "get_platforms = None"])
+def test_a_package_that_raises_anything_leaves_the_other_devices(package: str, tmp_path: Path) -> None:
+    (tmp_path / "pyopencl.py").write_text(package)
+    out, errors = run_script("""
+        import sys
+        sys.path.insert(0, FOLDER)
+        from glassgrad import Device, DeviceError
+        from glassgrad.cli.doctor import show_devices
+        assert not Device.is_available("OPENCL") and "CPU" in Device.get_available_devices()
+        show_devices()
+        try:
+            Device["OPENCL"]
+        except DeviceError as error:
+            print(error.what, "|", error.__cause__ is not None)
+    """.replace("FOLDER", repr(str(tmp_path))))
+    assert out.endswith("the device OPENCL does not open | True\n"), errors
+    assert "OPENCL   not here: " in out and "or use another device: DEV=CPU" in out
 
 
 def test_tinygrads_flag_for_opencl_chooses_it_or_says_what_is_missing(nothing_set: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from glassgrad import InputError, ShapeError, Tensor, dtypes
+from glassgrad import InputError, ShapeError, Tensor, dtypes, nn
 from glassgrad.nn.state import get_parameters, get_state_dict, load_state_dict
 
 
@@ -224,3 +224,15 @@ def test_a_state_dict_of_pytorch_loads_as_it_is(torch):
     load_state_dict(mine, theirs.state_dict())
     for name, value in theirs.state_dict().items():
         np.testing.assert_array_equal(mine[name].numpy(), value.float().numpy())
+
+
+def test_views_of_a_parameter_see_what_is_loaded():
+    layer = nn.Linear(2, 1)
+    whole, row = layer.weight.detach(), layer.weight.data[0]
+    state = {"weight": Tensor([[5.0, 6.0]]), "bias": Tensor([1.0])}
+    load_state_dict(layer, state)
+    assert whole.tolist() == layer.weight.tolist() == [[5.0, 6.0]] and row.tolist() == [5.0, 6.0]
+    row.fill_(0)
+    assert layer.weight.tolist() == [[0.0, 0.0]] and state["weight"].tolist() == [[5.0, 6.0]]
+    layer(Tensor([[1.0, 2.0]])).sum().backward()
+    assert layer.weight.grad.tolist() == [[1.0, 2.0]]

@@ -19,6 +19,12 @@ def test_a_tensor_is_not_none() -> None:
     assert (x == None) is False and (x != None) is True and None not in [x]          # noqa: E711
 
 
+def test_none_is_not_looked_for_in_a_tensor() -> None:
+    with pytest.raises(InputError, match="a tensor holds numbers"):
+        assert None in Tensor([1.0])
+    assert 1.0 in Tensor([1.0]) and 2 not in Tensor([1.0])
+
+
 def test_where_on_a_float_condition_with_bool_values_shows_the_right_order() -> None:
     x = Tensor([-1.0, 0.0, 2.0])
     with pytest.raises(InputError, match="condition.where"):
@@ -307,3 +313,66 @@ def test_gamma_functions_near_their_poles(name: str, tolerance: float, rng: np.r
     values = values[values != np.round(values)]
     exact = getattr(torch, name)(torch.tensor(values).double()).numpy()
     np.testing.assert_allclose(getattr(Tensor(values), name)().numpy(), exact, rtol=tolerance, atol=tolerance)
+
+
+def test_norms_of_integers_are_taken_in_floats() -> None:
+    x = Tensor([50000, 50000, 50000])
+    assert x.norm().item() == pytest.approx(86602.54) and x.vector_norm(3).item() == pytest.approx(72112.48)
+    assert Tensor([2 ** 31 - 1, 1]).norm(1).item() == 2.0 ** 31
+    assert Tensor([200, 200], dtype=dtypes.uint8).norm().item() == pytest.approx(282.8427)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float64"])
+def test_erfc_and_logaddexp_have_all_digits_where_they_are_small(kind: str) -> None:
+    theirs = torch.linspace(-4, 3.2, 50).to(getattr(torch, kind))
+    ours = Tensor(theirs.double().numpy()).cast(kind)
+    near: dict[str, Any] = {"rtol": {"float16": 1e-3, "bfloat16": 8e-3, "float32": 4e-6, "float64": 1e-13}[kind],
+                            "atol": 6e-8 if kind == "float16" else 0}           # its least denormal number
+    exact = theirs.double()
+    np.testing.assert_allclose(ours.erfc().cast("float64").numpy(), exact.erfc().numpy(), **near)
+    for name in ("logaddexp", "logaddexp2"):
+        found = getattr(ours * 3, name)(Tensor.zeros(50, dtype=kind))
+        wanted = getattr(torch, name)((theirs * 3).double(), torch.zeros(50, dtype=torch.float64))
+        np.testing.assert_allclose(found.cast("float64").numpy(), wanted.numpy(), **near)
+
+
+def test_logaddexp_of_infinities_and_its_gradients_are_those_of_pytorch() -> None:
+    inf = float("inf")
+    x, y = [0.3, inf, -inf, inf, -inf, 2.0], [-0.2, 1.0, 3.0, -inf, -inf, -inf]
+    a, b = Tensor(x), Tensor(y)
+    assert np.array_equal(a.logaddexp(b).numpy()[1:], torch.logaddexp(torch.tensor(x), torch.tensor(y)).numpy()[1:])
+    assert a.logaddexp(b).sum().gradient(a)[0].tolist()[1:] == [1.0, 0.0, 1.0, 0.5, 1.0]
+    a, t = Tensor([0.3, -1.0]), torch.tensor([0.3, -1.0], requires_grad=True)
+    first, = a.logaddexp(0.5).square().sum().gradient(a)
+    theirs, = torch.autograd.grad(torch.logaddexp(t, torch.tensor(0.5)).square().sum(), t, create_graph=True)
+    np.testing.assert_allclose(first.numpy(), theirs.detach().numpy(), rtol=1e-5)
+    second, = torch.autograd.grad(theirs.square().sum(), t)
+    np.testing.assert_allclose(first.square().sum().gradient(a)[0].numpy(), second.numpy(), rtol=1e-5)
+
+
+def test_a_nan_is_not_hidden_by_threshold_or_by_a_limit() -> None:
+    nan = float("nan")
+    x, limits = Tensor([nan, 1.0, 5.0]), Tensor([2.0, nan, 3.0])
+    np.testing.assert_array_equal(x.threshold(2, 9).numpy(), [nan, 9, 5])
+    np.testing.assert_array_equal(x.clamp(limits).numpy(), [nan, nan, 5])
+    np.testing.assert_array_equal(x.clamp(max=limits).numpy(), [nan, nan, 3])
+    x = Tensor([1.0, 2.0])
+    assert x.clamp(Tensor([1.0, 3.0])).sum().gradient(x)[0].tolist() == [1.0, 0.0]
+
+
+def test_float16_is_averaged_rounded_and_interpolated_in_float32() -> None:
+    half = dtypes.float16
+    assert Tensor.full((100_000,), 0.25, dtype=half).nanmean().item() == 0.25
+    assert Tensor([1e4, 65504.0], dtype=half).round(decimals=1).tolist() == [10000.0, 65504.0]
+    assert Tensor([65504.0], dtype=half).lerp(Tensor([-65504.0], dtype=half), 0.25).tolist() == [32752.0]
+    assert Tensor([[6e4, 0.0]], dtype=half).renorm(2, 0, 1.0).tolist() == [[1.0, 0.0]]
+    assert Tensor([-2.5], dtype=half).hardsigmoid().item() == pytest.approx(1 / 12, rel=4e-4)
+
+
+def test_a_batch_without_channels_is_normalized_to_nothing() -> None:
+    assert functional.batch_norm(Tensor.zeros(3, 0), None, None, training=True).shape == (3, 0)
+
+
+def test_padding_of_negative_zeros_is_zero() -> None:
+    padded = Tensor.full((2,), -0.0).pad((1, 1)).numpy()
+    assert np.signbit(padded).tolist() == [False, True, True, False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 
 import numpy as np
@@ -483,3 +484,30 @@ def test_a_weight_that_is_written_through_a_view_gets_its_gradient_once() -> Non
     h.assign(h + 1)
     (w * w).sum().backward()
     assert w.grad is not None and w.grad.tolist() == [[4.0, 6.0]]
+
+
+def test_a_shallow_copy_and_the_axes_of_a_grid_are_views() -> None:
+    x, y = Tensor([1.0, 2.0]), Tensor([3.0])
+    twin, (rows, columns) = copy.copy(x), x.meshgrid(y)
+    twin += 1
+    assert x.tolist() == [2.0, 3.0] and rows.tolist() == [[2.0], [3.0]]
+    y.fill_(7)
+    assert columns.tolist() == [[7.0], [7.0]]
+    deep = copy.deepcopy(x)
+    deep += 1
+    assert x.tolist() == [2.0, 3.0]
+
+
+def test_another_thread_may_settle_an_assigned_tensor_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    from glassgrad.tensor.autograd import gradient_leaves
+    x = Tensor([1.0, 2.0])
+    x += 1
+
+    class TakenMeanwhile(dict):  # type: ignore[type-arg]
+        def items(self) -> list[tuple[int, object]]:  # type: ignore[override]
+            found = [(key, lambda: None) for key in self]
+            self.clear()                                          # as another thread does between two lines
+            return found
+
+    monkeypatch.setattr(gradient_leaves.registry, "assigned", TakenMeanwhile(gradient_leaves.registry.assigned))
+    assert x.tolist() == [2.0, 3.0]

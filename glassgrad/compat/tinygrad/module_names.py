@@ -60,7 +60,7 @@ _NAMES = {
     "jit features.jit": "TinyJit JIT JitError",
     "engine.jit": "TinyJit JIT JitError GraphRunner MultiGraphRunner graph_class",
     "mlops function": "Function", "mixin mixin.op": "ReductionStr", "multi": "MultiLazyBuffer",
-    "shape.symbolic": "Variable sint", "shape.shapetracker shape.view": "ShapeTracker View",
+    "shape.symbolic": "Variable sint sym_infer", "shape.shapetracker shape.view": "ShapeTracker View",
     "runtime.ops_python": "from_storage_scalar to_storage_scalar",
     "runtime.lib": f"{_DEVICE} RawBuffer RawMallocBuffer",
     "renderer renderer.cstyle": "CStyleLanguage ClangRenderer Renderer CUDARenderer",
@@ -98,6 +98,10 @@ INSTEAD: dict[str, str] = {
     "tinygrad.realize": "x.schedule() lists the kernels and x.realize() runs them; glassgrad.engine.realize",
     "tinygrad.graph": "VIZ=1 shows graphs and kernels in a browser (docs/guide/visualizer.md)",
     "tinygrad.shape": "from glassgrad.compiler.graph.view import ShapeTracker, View",
+    "tinygrad.shape.symbolic": "from glassgrad import Variable; lengths are expressions of variables, in "
+                               "glassgrad.compiler.graph.symbolic",
+    "tinygrad.state": "from tinygrad.nn.state import get_parameters, safe_save, ...",
+    "tinygrad.nn.optim": "from tinygrad.nn.state import get_parameters; glassgrad.nn.optim has the optimizers",
     **{f"tinygrad.runtime.ops_{name}": f'the device {device}: Tensor(values, device="{device}"), or {variable}=1 in '
        "the environment" for name, device, variable in (
            ("clang", "CLANG", "CLANG"), ("cpu", "CPU", "CPU"), ("gpu", "OPENCL", "GPU"), ("cl", "OPENCL", "GPU"),

@@ -45,6 +45,16 @@ class View:
     offset: int = 0
     mask: Mask | None = None
 
+    @classmethod
+    def create(cls, shape: Sequence[int], strides: Sequence[int] | None = None, offset: int = 0,
+               mask: Mask | None = None) -> View:
+        """The same as `of`, by tinygrad's name.
+
+        >>> View.create((2, 3)).strides
+        (3, 1)
+        """
+        return cls.of(shape, strides, offset, mask)
+
     @staticmethod
     def of(shape: Sequence[int], strides: Sequence[int] | None = None, offset: int = 0,
            mask: Mask | None = None) -> View:

@@ -227,10 +227,11 @@ class Values:
         if op in o.MOVEMENT:
             inner, own_gate = source_index(node, at, self.size)
             value = yield (node.src[0], inner, both(gate, own_gate))
-            is_zero_outside = value.op is o.LOAD and len(value.src) == 3 or value.op is o.CONST and value.arg == 0
+            zero = const(0, value.dtype)                                      # and not -0.0
+            is_zero_outside = value.op is o.LOAD and len(value.src) == 3 or value is zero
             if own_gate is None or is_zero_outside or own_gate.op is o.CONST and own_gate.arg:
                 return value
-            return own_gate.where(value, const(0, value.dtype))
+            return own_gate.where(value, zero)
         if op in o.REDUCE:
             return (yield from self.reduction(node, at, gate))
         if op in (o.CONST, o.RANGE) or op is o.PARAM and node.arg.scalar:

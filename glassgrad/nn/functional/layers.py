@@ -139,7 +139,7 @@ def batch_norm(input: Tensor, running_mean: Maybe, running_var: Maybe, weight: M
     if not training and running_mean is not None and running_var is not None:
         return wide.batchnorm(weight, bias, running_mean, (running_var + eps).rsqrt()).cast(input.dtype)
     if training:
-        n = input.numel() // input.shape[1]
+        n = math.prod(input.shape[axis] for axis in axes)
         average_into(running_mean, wide.mean(axes), momentum)
         average_into(running_var, wide.var(axes, correction=0) * (n / max(1, n - 1)), momentum)
     weight, bias = _per_channel(weight, input), _per_channel(bias, input)

@@ -23,12 +23,12 @@ class _Dropout(Layer):
 
     def __init__(self, p: float = 0.5, inplace: bool = False):
         checks.fraction("Dropout", "dropout needs a probability", "write Dropout(0.5), for example", p=p)
-        self.p = p
+        self.p, self.inplace = p, inplace
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim < self.least_axes:
             self._refuse(x, "(batch, channels, ...space)", f"use {self.instead} for single values")
-        return self.drop(x, self.p, bool(settings.TRAINING))
+        return self.drop(x, self.p, bool(settings.TRAINING), self.inplace)
 
 
 class Dropout(_Dropout, drop=staticmethod(F.dropout)):

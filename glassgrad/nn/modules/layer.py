@@ -105,7 +105,7 @@ def _named(layer: Layer, what: str, given: str, expected: str, fix: str, where: 
 class FunctionLayer(Layer):
     """A layer that calls a function of `nn.functional`: `class ELU(FunctionLayer, function=F.elu)`. The function's
     tensors are the layer's inputs, its other parameters (or those that `settings` names) the layer's settings.
-    `inplace` is accepted without effect; PyTorch's older parameters for `reduction` are not settings. If inputs have
+    PyTorch's older parameters for `reduction` are not settings. If inputs have
     space axes, settings of windows get one number for each of these.
 
     >>> def scale(input: Tensor, by: float = 2.0) -> Tensor: return input * by
@@ -127,7 +127,7 @@ class FunctionLayer(Layer):
             known = inspect.signature(function).parameters
             taken = [known[name] for name in settings or known if settings or _is_setting(known[name])]
             cls.settings = inspect.Signature(taken)
-            cls.passed = tuple(p.name for p in taken if p.name != "inplace")
+            cls.passed = tuple(p.name for p in taken)
             cls.shows = tuple(p.name for p in taken if p.name != "inplace" and _is_shown(p))
         super().__init_subclass__(**constants)
 

@@ -14,6 +14,7 @@ from glassgrad.nn.modules.object_tree import walk
 from glassgrad.tensor import checks, realize_and_read as running
 from glassgrad.tensor.jit_access import wants_gradient
 from glassgrad.tensor.memory.python_values import is_torch
+from glassgrad.tensor.memory.storage import is_shared
 from glassgrad.tensor.tensor import Tensor
 
 MOST_ROWS = 100         # most names of each kind that a message shows
@@ -193,18 +194,23 @@ def load_into(model: Any, state_dict: MutableMapping[str, Any], strict: bool, ve
 
 
 def put(found: Comparison, realize: bool = True, any_type: bool = False) -> None:
-    """Give the model's tensors the values that fit, in the model's types or, with `any_type`, in the values' types."""
+    """Give the model's tensors the values that fit, in the model's types or, with `any_type`, in the values' types.
+    Views of a tensor see its new value, unless that has another type."""
     waiting: dict[str, list[Tensor]] = {}
     for mine, value in found.fitting.values():
         kind = value.dtype if any_type else mine.dtype
-        mine.replace(value.to(mine.device).cast(kind).reshape(mine.shape))
+        value = value.to(mine.device).cast(kind).reshape(mine.shape)
+        if is_shared(mine) and kind is mine.dtype:
+            mine.assign(value)
+        else:
+            mine.replace(value)
         if mine.uop.base.op is not o.BUFFER:
             waiting.setdefault(mine.device, []).append(mine)
     if realize:
         for first, *others in waiting.values():
             first.realize(*others)
     for mine, _ in found.fitting.values():
-        if mine.uop.base.op is o.BUFFER and wants_gradient(mine) is not False:
+        if mine.uop.base.op is o.BUFFER and wants_gradient(mine) is not False and not is_shared(mine):
             mine.replace(mine._with(_separate_leaf(mine.uop)))
 
 

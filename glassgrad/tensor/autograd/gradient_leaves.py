@@ -265,7 +265,7 @@ def assigned_within(nodes: Sequence[UOp], device: str) -> list[Any]:
         tensor = reference()
         node = below_reshapes(tensor.uop) if tensor is not None else None
         if node is None or node.base.op is o.BUFFER or node in registry.values:
-            del registry.assigned[key]
+            registry.assigned.pop(key, None)              # another thread may have been faster
         elif node not in wanted and node.op.kind not in (o.Kind.LEAF, o.Kind.MOVEMENT):
             waiting[node] = tensor
     if not waiting:

@@ -273,9 +273,9 @@ def clamp(x: UOp, low: Any, high: Any) -> UOp:
     if x.dtype.kind != "f":
         x = x if low is None else maximum(x, low)
         return x if high is None else minimum(x, high)
-    if low is not None:                          # where x equals a limit, it gets the whole gradient
-        x = where(less(x, low).logical_not(), x, maximum(x, low))
-    return x if high is None else where(less(high, x).logical_not(), x, minimum(x, high))
+    if low is not None:                          # where x equals a limit, it gets all of the gradient; limits may be NaN
+        x = where(at_least(x, low), x, maximum(x, low))
+    return x if high is None else where(at_most(x, high), x, minimum(x, high))
 
 
 def is_nan(x: UOp) -> UOp: return x.ne(x)
@@ -298,7 +298,8 @@ def round_to(x: UOp, decimals: int) -> UOp:
     if not decimals:
         return x.round()
     scale = 10.0 ** min(abs(decimals), 308)                        # the largest power that is a float
-    return (x * scale).round() / scale if decimals > 0 else divide(x, scale).round() * scale
+    return in_accumulator(lambda x: (x * scale).round() / scale if decimals > 0 else divide(x, scale).round() * scale,
+                          x)
 
 
 def scaled(x: UOp, factor: Any) -> UOp:
@@ -336,10 +337,6 @@ def is_close(x: UOp, y: UOp, rtol: float, atol: float, equal_nan: bool) -> UOp:
     return near | (is_nan(x) & is_nan(y)) if equal_nan else near
 
 
-@rounded_once
 def logaddexp(x: UOp, y: UOp) -> UOp:
     """ln(e^x + e^y) without overflow."""
-    x, y = as_float(x), as_float(y)
-    top = maximum(x, y)
-    top = top.abs().eq(math.inf).where(0.0, top).detach()
-    return elementary.log(elementary.exp(x - top) + elementary.exp(y - top)) + top
+    return in_accumulator(elementary.logaddexp, *broadcast(as_float(x), as_float(y)))

@@ -63,6 +63,18 @@ def log1p(x: UOp) -> UOp:
     return (u.eq(1.0) | x.eq(math.inf)).where(x, log(u) * (x / (u - 1.0)))
 
 
+def _logaddexp_gradient(g: UOp, z: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp]:
+    apart = x.eq(y).where(0.0, x - y)                   # infinities may be equal too
+    return g * sigmoid(apart), g * sigmoid(-apart)
+
+
+@gradient_is(_logaddexp_gradient)
+def logaddexp(x: UOp, y: UOp) -> UOp:
+    """ln(e^x + e^y): the larger of both, and ln(1 + e^-|x - y|)."""
+    top = x.maximum(y)
+    return top.abs().eq(math.inf).where(top, top + log1p(exp(-(x - y).abs())))
+
+
 @gradient_is(lambda g, y, x: g * (y * (1.0 - y)))
 def sigmoid(x: UOp) -> UOp:
     """1 / (1 + e^-x)."""
@@ -244,6 +256,17 @@ def erf(x: UOp) -> UOp:
     z = 0.5 / (x * x)
     far = 1.0 - fall / (size * math.sqrt(math.pi)) * (polynomial(z, top) / polynomial(z, bottom))
     return (size < 3.0).where(near, with_sign_of(x, far))
+
+
+@gradient_is(lambda g, y, x: g * exp(-x * x) * (-2.0 / math.sqrt(math.pi)))
+def erfc(x: UOp) -> UOp:
+    """1 - erf(x), without that subtraction where erf is nearly 1."""
+    size = x.abs()
+    top, bottom = _erfc_fraction(40)
+    z = 0.5 / (x * x)
+    tail = exp(-x * x) / (size * math.sqrt(math.pi)) * (polynomial(z, top) / polynomial(z, bottom))
+    far = size.ge(2.0 if x.dtype is dtypes.float64 else 1.0)
+    return far.where((x < 0.0).where(2.0 - tail, tail), 1.0 - erf(x))
 
 
 # -- powers and limits ---------------------------------------------------------------------------------------

@@ -89,16 +89,17 @@ def standard_deviation(x: UOp, axis: Axis = None, keepdim: bool = False, correct
 
 def norm(x: UOp, p: float = 2, axis: Axis = None, keepdim: bool = False) -> UOp:
     """(sum |x|^p)^(1/p); p may be infinite, and 0 counts the values that are not 0. Powers, sums and roots of float16
-    and bfloat16 are taken in float32."""
-    if x.dtype.kind == "f" and x.dtype.accumulator is not x.dtype:
+    and bfloat16 are taken in float32; those of integers too, because their squares soon do not fit into integers."""
+    x = as_float(x)
+    if x.dtype.accumulator is not x.dtype:
         return norm(x.cast(x.dtype.accumulator), p, axis, keepdim).cast(exact(x.dtype))
     size = absolute(x)
     if p == 2:
-        return as_float(total(square(size), axis, keepdim)).sqrt()
+        return total(square(size), axis, keepdim).sqrt()
     if p == math.inf or p == -math.inf:
         return largest(size, axis, keepdim) if p > 0 else smallest(size, axis, keepdim)
     if p == 0:
-        return total(size.ne(0).cast(as_float(x).dtype), axis, keepdim)
+        return total(size.ne(0).cast(x.dtype), axis, keepdim)
     if p == 1:
         return total(size, axis, keepdim)
     return power(total(power(size, p), axis, keepdim), 1.0 / p)
@@ -187,5 +188,7 @@ def nan_sum(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
 
 def nan_mean(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
     """The mean of all values that are not NaN."""
-    counted = is_nan(x).logical_not().cast(x.dtype)
-    return divide(nan_sum(x, axis, keepdim), total(counted, axis, keepdim))
+    x = as_float(x)
+    wide = x.cast(x.dtype.accumulator)
+    counted = is_nan(wide).logical_not().cast(wide.dtype)
+    return divide(nan_sum(wide, axis, keepdim), total(counted, axis, keepdim)).cast(x.dtype)

@@ -110,7 +110,7 @@ def hypot(x: UOp, y: UOp) -> UOp:
 
 def log2_add_exp2(x: UOp, y: UOp) -> UOp:
     """log2(2^x + 2^y) without overflow."""
-    return logaddexp(x * math.log(2), y * math.log(2)) * (1 / math.log(2))
+    return elementary.logaddexp(x * elementary.LN_2, y * elementary.LN_2) * elementary.LOG2_E
 
 
 def finite(x: UOp, nan: float, above: float | None, below: float | None) -> UOp:

@@ -23,12 +23,12 @@ class SpecialFunctionsMixin(TensorBase):
 
     # -- special functions -----------------------------------------------------------------------------------
     def erfc(self) -> Self:
-        """1 - erf(x).
+        """1 - erf(x), with all its digits where that is nearly 0.
 
         >>> Tensor([0.0]).erfc().tolist()
         [1.0]
         """
-        return self._formula(lambda x: 1.0 - elementary.erf(x))
+        return self._formula(elementary.erfc)
 
     def erfinv(self) -> Self:
         """The y for which erf(y) = x.

@@ -7,7 +7,8 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import DType, UOp
-from glassgrad.tensor.formulas import absolute, as_float, at_most, elementary, halves, in_accumulator, mul, sub, where
+from glassgrad.tensor.formulas import (absolute, add, as_float, at_most, elementary, halves, in_accumulator, mul, sub,
+                                       where)
 from glassgrad.tensor.formulas.neural import activations
 from glassgrad.tensor.methods import (Axis, Self, TensorBase, arguments, choice, computed, fraction, spelled,
                                       working_axis)
@@ -179,7 +180,8 @@ class ActivationsMixin(TensorBase):
         [0.0, 0.5, 1.0]
         """
         alpha, beta = arguments("hardsigmoid", alpha=alpha, beta=beta)
-        return self._formula(lambda x: activations.between(x * alpha + beta, 0, 1))
+        return self._with(in_accumulator(lambda x: activations.between(add(mul(x, alpha), beta), 0, 1),
+                                         as_float(self.uop)))
 
     def hardswish(self) -> Self:
         """x relu6(x + 3) / 6.

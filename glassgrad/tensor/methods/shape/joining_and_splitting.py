@@ -172,8 +172,8 @@ class JoiningMixin(TensorBase):
         return tuple(t._view(t.uop.broadcast(shape)) for t in tensors)
 
     def meshgrid(self, *others: Self, indexing: str = "ij") -> tuple[Self, ...]:
-        """The coordinates of a grid, from the values along its axes: the first varies along rows ("ij") or columns
-        ("xy").
+        """The coordinates of a grid, as views of the values along its axes: the first varies along rows ("ij") or
+        columns ("xy").
 
         >>> [t.tolist() for t in Tensor([1, 2]).meshgrid(Tensor([3, 4]))]
         [[[1, 1], [2, 2]], [[3, 4], [3, 4]]]
@@ -182,7 +182,7 @@ class JoiningMixin(TensorBase):
         axes = _several(self, others, "meshgrid")
         if len(axes) == 1:
             return (axes[0],)
-        return tuple(t._with(node) for t, node in zip(axes, _grid([t.uop for t in axes], indexing)))
+        return tuple(t._view(node) for t, node in zip(axes, _grid([t.uop for t in axes], indexing)))
 
     def cartesian_prod(self, *others: Self) -> Self:
         """Every combination of one value from each vector, as rows.
