@@ -125,7 +125,7 @@ def test_loops_that_are_partly_written_out_compute_the_same(sizes: tuple[int, ..
     """By the loop interpreter, which runs both trees."""
     kernel = long_loops(*sizes)
     jammed = [jam(phase, Instructions()) for phase in kernel.phases]
-    [shorter] = limit_iterations(jammed, kernel, replace(GPU, most_rounds=most))
+    [shorter] = limit_iterations(jammed, kernel, replace(GPU, iteration_limit=most))
     x = np.random.default_rng(1).standard_normal(max(sizes), np.float32)
     found = []
     for body in (jammed[0].body, shorter.body):
