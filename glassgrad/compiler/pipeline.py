@@ -144,7 +144,7 @@ FEWER_PRODUCTS = When("for a GPU, not under WINOGRAD=0 nor NOOPT=1",
 STRIDED = When("not under NOOPT=1", lambda work: not settings.NOOPT and any(
     n.op is o.UNWINDOW and n.arg.stride > 1 for n in toposort(work.sinks)))
 ON_A_GPU = When("for a GPU, not under NOOPT=1", lambda work: bool(work.limits.held_row and not settings.NOOPT))
-ENDING_LOOPS = When("for a driver that ends long loops", lambda work: work.target.most_rounds < 1 << 62)
+ENDING_LOOPS = When("for a driver that ends long loops", lambda work: work.target.iteration_limit < 1 << 62)
 SANITIZING = When("under SANITIZE=1", lambda work: bool(settings.SANITIZE))
 
 

@@ -24,7 +24,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Kernel, Phase, Store, expressions, loads_in, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.moves.split_by_remainder import by_remainder
-from glassgrad.compiler.optimize.plain.access_order import weighted_statements
+from glassgrad.compiler.optimize.plain.access_order import weighted
 from glassgrad.compiler.optimize.product import conv_tile_plan, recognize as recognize_file
 from glassgrad.compiler.optimize.product.recognize import count, recognize
 from glassgrad.compiler.optimize.recipes import optimize
@@ -227,7 +227,7 @@ def test_a_strided_gradient_multiplies_no_zeros(size: int, taps: int, dilation: 
         for nest in nests:
             text = [n for s in walk(nest) for e in expressions(s) for n in toposort([e])]
             assert not any(n.op is o.MOD for n in text), "no gate asks for a remainder"
-            products.extend([int(times) for s, times in weighted_statements(nest) if isinstance(s, Accumulate)])
+            products.extend([int(times) for s, times in weighted(nest) if isinstance(s, Accumulate)])
         return Kernel(plain.name, plain.params, [Phase(nest) for nest in nests], plain.written)
 
     with monkeypatch.context() as alone:                    # one product with zeros, if that costs less, is another way

@@ -203,7 +203,7 @@ REWRITES = {
     "chained_matmuls.in_registers": "test_chained_matmuls.py::test_trees_are_right",
     "loop_moves.tasks": "test_optimize.py::test_a_loop_spread_over_tasks_computes_the_same",
     "reduction_moves.group": "test_optimize.py::test_a_sum_by_groups_of_rows_is_the_same_sum",
-    "padding_bounds.loop_over_interval": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",
+    "padding_bounds.loop_between": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",
     "loop_moves.branch": "test_cold_path.py::test_the_same_values_with_and_without_the_branch",
     "redundant_phases.without_redundant_fills":
         "test_conv_window_copies.py::test_the_gradients_of_a_strided_convolution",

@@ -115,8 +115,8 @@ def test_a_driver_that_ends_long_loops_gets_fewer_rounds() -> None:
         unroll_factor(inside, 200, "the kernel k_0")
     assert message(error) == """\
 the kernel k_0 has loops that are too long for this driver
-  given:    10010 rounds
-  expected: at most 200 rounds of a thread, or 32 times as many in innermost loops: the driver ends a loop after that
+  given:    10010 iterations
+  expected: at most 200 iterations of a thread, or 32 times as many in innermost loops: the driver ends a loop after that
   fix:      use another driver or device"""
 
 
@@ -125,7 +125,7 @@ def test_loops_that_are_partly_written_out_compute_the_same(sizes: tuple[int, ..
     """By the loop interpreter, which runs both trees."""
     kernel = long_loops(*sizes)
     jammed = [jam(phase, Instructions()) for phase in kernel.phases]
-    [shorter] = limit_iterations(jammed, kernel, replace(GPU, most_rounds=most))
+    [shorter] = limit_iterations(jammed, kernel, replace(GPU, iteration_limit=most))
     x = np.random.default_rng(1).standard_normal(max(sizes), np.float32)
     found = []
     for body in (jammed[0].body, shorter.body):

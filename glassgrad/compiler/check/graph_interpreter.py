@@ -138,7 +138,7 @@ def _value(np: Any, node: UOp, sources: list[Array]) -> Array:
     axes = _changing(node, sources)
     if all(used or n <= 1 for used, n in zip(axes, full)):
         return evaluate(np, node, sources)
-    result = evaluate(np, node, [without_repeats(x, axes) for x in sources])
+    result = evaluate(np, node, [collapsed(x, axes) for x in sources])
     return np.broadcast_to(result, [n if used else whole for n, used, whole in zip(result.shape, axes, full)])
 
 
@@ -401,7 +401,7 @@ def varying_axes(array: Array) -> tuple[bool, ...]:
     return tuple(stride != 0 and n > 1 for n, stride in zip(array.shape, array.strides))
 
 
-def without_repeats(array: Array, axes: Sequence[bool]) -> Array:
+def collapsed(array: Array, axes: Sequence[bool]) -> Array:
     """The array cut to one element along every axis that is False in `axes`; a scalar is unchanged."""
     return array[tuple(slice(None) if used else slice(1) for used in axes)] if array.shape else array
 
@@ -416,14 +416,13 @@ def sum_of_products(np: Any, factors: Sequence[Array], shape: tuple[int, ...], a
     [[1.5, 1.5, 1.5, 1.5], [1.5, 1.5, 1.5, 1.5]]
     """
     factors = [np.broadcast_to(f, shape) for f in factors]
-    largest = math.prod(float(np.max(np.abs(without_repeats(f, varying_axes(f))), initial=1.0)) for f in factors)
+    largest = math.prod(float(np.max(np.abs(collapsed(f, varying_axes(f))), initial=1.0)) for f in factors)
     if not largest * math.prod(shape[a] for a in axes) < np.finfo(factors[0].dtype).max:     # false if it is NaN, too
         return None
     operands: list[Any] = []                   # for each factor, an array without repeated elements, and its axes
     for factor in factors:
         own = [a for a, used in enumerate(varying_axes(factor)) if used]
-        once = without_repeats(factor, varying_axes(factor))
-        operands += [once.reshape([shape[a] for a in own]).astype(np.float64), own]
+        operands += [collapsed(factor, varying_axes(factor)).reshape([shape[a] for a in own]).astype(np.float64), own]
     found = {a for own in operands[1::2] for a in own}
     kept = [a for a in range(len(shape)) if a in found and a not in axes]
     total = np.einsum(*operands, kept, optimize=True) * math.prod(shape[a] for a in axes if a not in found)

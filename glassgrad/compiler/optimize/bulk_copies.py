@@ -59,7 +59,7 @@ class BoxedTile:
         if value.op is not o.LOAD or value.src[0].op is not o.PARAM:
             return None
         position, step = counter("position", axis.size), counter("step", k.size)
-        apart = {**axis.loop_indices(position), **k.loop_indices(step)}
+        apart = {**axis.indices(position), **k.indices(step)}
         offset, terms = linear(substitute_index(value.src[1], apart, {}))
         ends = {c: Extent(c.arg.size, None, c.arg.size) for c in (position, step)}
         for gate in all_of(value.src[2]) if len(value.src) > 2 else []:

@@ -99,7 +99,7 @@ def staying(nests: BoxedNests, tasks: FlatAxis, processors: int) -> list[Stateme
     def numbered(round_: UOp) -> tuple[UOp, dict[UOp, UOp]]:
         """The number of this group's task in a round, and the values of the task counters for it."""
         number = add(multiply(round_, groups), place(round_))
-        apart = tasks.loop_indices(number)
+        apart = tasks.indices(number)
         return number, {r: substitute_index(differ.get(r, r), apart, {}) for r in tasks.parts}
 
     copies = moves.rebuild(nests.first_copies(), numbered(index(0))[1])

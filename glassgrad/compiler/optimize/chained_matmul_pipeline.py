@@ -282,18 +282,17 @@ class BoxedNests(HeldNests):
         registers. The scores inside exponentials come last: otherwise a compiler would move exponentials into the turn,
         between the steps."""
         loop, count = counter("kn", self.most_blocks), self.parts.count
-        this_block = current(loop)
+        block = current(loop)
         # past the last block, the last one again
-        following = operation(o.MIN, add(this_block, index(1)), add(count, index(-1)))
-        first, ahead = (self.column_numbers(self.scores(block).begins)[0] for block in (index(0), following))
-        scores, reads, made, early, late = self.weighted(this_block)
+        following = operation(o.MIN, add(block, index(1)), add(count, index(-1)))
+        first, ahead = (self.column_numbers(self.scores(b).begins)[0] for b in (index(0), following))
+        scores, reads, made, early, late = self.weighted(block)
         _, begins = self.column_numbers(scores.begins)
-        sums, after = self.sums(this_block), add(this_block, index(self.blocks))
+        sums, after = self.sums(block), add(block, index(self.blocks))
         body: list[Statement] = [
-            *begins, *self.await_copies(self.rounds[:1], this_block),
-            Turn(), *scores.steps[::-1], Turn(ends=True), *reads,
+            *begins, *self.await_copies(self.rounds[:1], block), Turn(), *scores.steps[::-1], Turn(ends=True), *reads,
             AwaitSteps(0, scores.registers), *made, *self.refill(self.of_scores, after), *early, *late,
-            *sums.begins, *self.await_copies(self.rounds[1:], this_block), *ahead, *sums.steps,
+            *sums.begins, *self.await_copies(self.rounds[1:], block), *ahead, *sums.steps,
             AwaitSteps(0, sums.registers), *self.refill(self.of_sums, after)]
         early_copies, late_copies = self.next_copies()
         return [*first, For(loop, LOOP, body, None if count.op is o.CONST else count), *early_copies, *late_copies]
@@ -337,9 +336,9 @@ class BoxedNests(HeldNests):
 
         Steps wait for the initial values of their sums, which are loaded before threads wait for copies."""
         loop, blocks = counter("kn", self.most_blocks - 1), self.blocks
-        this_block = current(loop)
-        next_block = add(this_block, index(1))
-        sums = self.sums(this_block)
+        block = current(loop)
+        next_block = add(block, index(1))
+        sums = self.sums(block)
         scores, reads, made, early, late = self.weighted(next_block)
         assigned = dict.fromkeys(s.register for s in walk(early) if isinstance(s, (Assign, Accumulate)))
         read = {n for s in walk([*late, *sums.begins]) for e in expressions(s) for n in toposort([e])}
@@ -349,7 +348,7 @@ class BoxedNests(HeldNests):
             AwaitSteps(len(self.lasts), scores.registers), *made,
             *self.refill(self.of_scores, add(next_block, index(blocks))), *early,
             *self.await_copies(self.rounds[1:], next_block),     # a loop that waits: compilers move no code across it
-            AwaitSteps(0, sums.registers, used_later), *self.refill(self.of_sums, add(this_block, index(blocks))),
+            AwaitSteps(0, sums.registers, used_later), *self.refill(self.of_sums, add(block, index(blocks))),
             *late, *sums.begins]
         count = self.parts.count
         return For(loop, LOOP, body, None if count.op is o.CONST else add(count, index(-1)))
@@ -426,7 +425,7 @@ class BoxedNests(HeldNests):
         line, begin = divide(at, along), multiply(modulo(at, along), piece)
         inner = add(begin, current(each))
         row, column, edge = (inner, line, line) if across else (line, inner, begin)
-        there = {self.plan.row: row, **columns.loop_indices(column)}
+        there = {self.plan.row: row, **columns.indices(column)}
         kept = {**there, self.plan.row: begin} if across else there          # all rows of a piece are stored, or none
         gate = both(None if s.gate is None else substitute_index(s.gate, kept, {}), below(edge, columns.size))
         store = Store(s.memory, substitute_index(s.index, there, {}), load(tile, add(multiply(line, pitch), inner)),

@@ -281,7 +281,7 @@ class HeldNests:
         out = {**self.block, self.plan.row: self.row}
         for m in matrices:
             axis = FlatAxis.of(counters)
-            out.update(axis.loop_indices(self.column[m]))
+            out.update(axis.indices(self.column[m]))
         return out
 
     def new(self, value: UOp, replace: dict[UOp, UOp]) -> UOp:

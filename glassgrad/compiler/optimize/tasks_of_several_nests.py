@@ -129,7 +129,7 @@ def _columns(loops: list[For], inner: list[Statement], target: Target, decisions
     if target.groups and len(loops) > 1 and loops[-1].range.arg.size < lanes and all(f.stop is None for f in loops):
         axis = FlatAxis.of([f.range for f in loops])
         whole = counter(loops[0].range.arg.name, axis.size)
-        loops, inner = [For(whole, TASK, [])], moves.rebuild(inner, axis.loop_indices(whole))
+        loops, inner = [For(whole, TASK, [])], moves.rebuild(inner, axis.indices(whole))
     chosen = ask_lanes(decisions, loops, len(loops) - 1, vectors_in_flight(inner), lanes)
     along = next(f for f in loops if f.range.arg.name == chosen.loop)
     wide = moves.wide(For(along.range, LOOP, inner, along.stop), chosen.tile, chosen.lanes, copies=False)
@@ -170,6 +170,6 @@ def _sums_apart(loops: list[For], inner: list[Statement]) -> tuple[list[Statemen
     if rows < FEW_ROWS or arithmetic(rest) < LONG_ARITHMETIC:
         return inner, []
     at = flat_index([f.range for f in loops])
-    memories = {r: local(f"rows_{r.arg}", r.dtype, rows) for r in moves.initialized_registers(inner[:last])}
+    memories = {r: local(f"rows_{r.arg}", r.dtype, rows) for r in moves.initialized(inner[:last])}
     stores: list[Statement] = [Store(memory, at, r) for r, memory in memories.items()]
     return [*inner[:last], *stores], moves.rebuild(rest, {r: load(memory, at) for r, memory in memories.items()})

@@ -200,8 +200,7 @@ class _Jam:
         lanes = tuple(r for r in wide if r in self.lanes)
         if tiles:
             choices = [[ix.index(v) for v in range(r.arg.size)] for r in tiles]
-            values = [self.bind(value, dict(zip(tiles, c))) for c in product(*choices)]
-            value = combine_in_pairs(node.arg.combine, values)
+            value = pairwise(node.arg.combine, [self.bind(value, dict(zip(tiles, c))) for c in product(*choices)])
         return UOp(o.FOLD, node.dtype, (value, *lanes), node.arg) if lanes else value
 
 
@@ -211,7 +210,7 @@ def is_step(statement: Accumulate, units: Set[UOp]) -> bool:
     return len(own) == 2 and statement.value.op is o.MUL and not units.isdisjoint(ranges_of(statement.value) - {*own})
 
 
-def combine_in_pairs(combine: o.Op, values: list[UOp]) -> UOp:
+def pairwise(combine: o.Op, values: list[UOp]) -> UOp:
     """Combine values in pairs, then pairs of pairs, and so on: short dependency chains, always in the same order."""
     while len(values) > 1:
         pairs = [UOp(combine, values[0].dtype, (a, b)) for a, b in zip(values[::2], values[1::2])]

@@ -160,7 +160,7 @@ class WebgpuDevice(GpuDevice):
         fusion = GPU.fusion._replace(buffers=self.limits["max-storage-buffers-per-shader-stage"],
                                      products_per_byte=0)      # no Winograd: its tiles may not fit a block
         self.target = replace(GPU, vector_bytes=threads, row_bytes=group_bytes, group_bytes=group_bytes, fusion=fusion,
-                              most_rounds=ROUNDS.get(about["vendor"], GPU.most_rounds))
+                              iteration_limit=ROUNDS.get(about["vendor"], GPU.iteration_limit))
         self.about = f"{about['device']}, {about['description']}, through {about['backend_type']}"
         self.machine = f"{self.about} {wgpu.__version__} {self.limits} {features}"
 

@@ -151,7 +151,7 @@ class ComputedFactor(BlockLoops):
     def product(self, node: UOp, tile: UOp, spot: UOp, gate: UOp | None) -> list[Statement]:
         """Store a contraction, with the values added to it, in its tile; keys past the end are masked there."""
         top = self.tops[node]
-        value = self.value_at(top, self.last_read_at[top], gate).cast(self.dtype)
+        value = self.value_at(top, self.read_at[top], gate).cast(self.dtype)
         if not self.equal_sizes:
             return [Store(tile, spot, value)]
         [total] = [made for (requested, _, _), made in self.memo.items() if requested is node]

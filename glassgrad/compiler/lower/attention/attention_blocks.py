@@ -110,8 +110,7 @@ BOX_BLOCKS = GROUP_BLOCKS._replace(keys=128, narrow_rows=256)
 
 def batch_elements(chain: WeightedSum) -> int:
     """The number of elements of a chain's batch axes: those that are not rows, columns or keys."""
-    shape = chain.weights.shape
-    others = (chain.row_axis, chain.axis, *chain.columns)
+    shape, others = chain.weights.shape, (chain.row_axis, chain.axis, *chain.columns)
     return math.prod(lower_bound(n) for a, n in enumerate(shape) if a not in others)
 
 
@@ -158,7 +157,7 @@ class BlockLoops(Values):
                       for i, (product, rows) in enumerate(zip(chain.products, chain.rows))]
         self.out = local("out", self.dtype, math.prod(self.shape[a] for a in chain.columns) * self.rows)
         self.known: dict[UOp, Callable[[Index], UOp]] = {}      # node -> how to load its elements from LOCAL memory
-        self.last_read_at: dict[UOp, Index] = {}                       # and the index at which each was read last
+        self.read_at: dict[UOp, Index] = {}                       # and the index at which each was read last
 
     def set_blocks(self, size: Length, larger: int, least: int) -> UOp:
         """Set the counter of this size's blocks, for a number of rows that blocks of these sizes cover; return where a
@@ -189,8 +188,7 @@ class BlockLoops(Values):
         parts = self.part.arg.size
         each = (whole + parts - 1) // parts
         block = self.counter("kb", each)
-        first = multiply(block, parts) if upper_bound(each) > 1 else index(0)
-        number = add(first, self.part if parts > 1 else index(0))
+        number = add(multiply(current(block), parts), current(self.part))
         body, kept = self.over_keys(multiply(number, self.keys), self.keys)
         if self.ends_with_keys:
             body = [For(block, LOOP, body, self.until_last_key(number, block, kept))]
@@ -269,7 +267,7 @@ class BlockLoops(Values):
     # -- values ----------------------------------------------------------------------------------------------
     def computation(self, node: UOp, at: Index, gate: UOp | None) -> Computation:
         if node in self.known:
-            self.last_read_at[node] = at
+            self.read_at[node] = at
             return self.known[node](at)
         if node in self.chain.keys:       # keys are the same for all rows
             gate = self.key_gate
@@ -299,7 +297,7 @@ class BlockLoops(Values):
 
     def transposed(self, left: LeftFactor) -> list[Statement]:
         """Store a row factor, transposed, in LOCAL memory."""
-        at = tuple([left.step if a == left.axis else i for a, i in enumerate(self.last_read_at[left.rows])])
+        at = tuple([left.step if a == left.axis else i for a, i in enumerate(self.read_at[left.rows])])
         return self.nest([left.step, self.row], lambda: [Store(
             left.memory, left.at(left.step, self.row),
             self.value_at(left.rows, at, self.row_gate).cast(left.memory.dtype))])

@@ -46,7 +46,7 @@ def something_masked(score: UOp, kept: UOp, inner: list[UOp]) -> UOp | None:
     the score has another form."""
     wanted: UOp | None = const(True)
     while score is not kept:
-        if score.op is not o.WHERE or not _is_least(score.src[2]):
+        if score.op is not o.WHERE or not _is_minus_infinity(score.src[2]):
             return None
         condition, score, _ = score.src
         for part in _conjuncts(condition):
@@ -71,13 +71,13 @@ def _kept_where(score: UOp) -> list[UOp]:
         return _kept_where(score.src[0])
     if score.op is o.WHERE:
         condition, chosen, other = score.src
-        if _is_least(other):
+        if _is_minus_infinity(other):
             return _holds_where(condition, True) + _kept_where(chosen)
-        return _holds_where(condition, False) + _kept_where(other) if _is_least(chosen) else []
+        return _holds_where(condition, False) + _kept_where(other) if _is_minus_infinity(chosen) else []
     return []
 
 
-def _is_least(node: UOp) -> bool:
+def _is_minus_infinity(node: UOp) -> bool:
     return node.op is o.CONST and node.arg == -math.inf
 
 
@@ -144,7 +144,7 @@ def shifted_sum(value: UOp, total: UOp) -> ShiftedSum | None:
     """
     if value is total:
         return ShiftedSum(None, 1.0, None)
-    if value.op is o.WHERE and _is_least(value.src[2]):
+    if value.op is o.WHERE and _is_minus_infinity(value.src[2]):
         found = shifted_sum(value.src[1], total)
         return None if found is None or found.factor < 0 else found._replace(mask=both(found.mask, value.src[0]))
     if value.op not in (o.ADD, o.SUB, o.MUL):
@@ -207,9 +207,9 @@ def without_factor(scores: UOp) -> tuple[UOp, float]:
         return UOp(scores.op, scores.dtype, (inner,), scores.arg, scores.place), of_inner
     if scores.op is o.WHERE:
         condition, chosen, other = scores.src
-        if _is_least(chosen):
+        if _is_minus_infinity(chosen):
             condition, chosen, other = UOp(o.NOT, condition.dtype, (condition,)), other, chosen
-        if _is_least(other) or other.op is o.CONST and other.arg == 0:
+        if _is_minus_infinity(other) or other.op is o.CONST and other.arg == 0:
             inner, of_chosen = without_factor(chosen)
             return UOp(o.WHERE, scores.dtype, (condition, inner, other), scores.arg, scores.place), of_chosen
     return scores, 1.0

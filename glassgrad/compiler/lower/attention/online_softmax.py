@@ -67,7 +67,7 @@ class OnlineSoftmax(BlockLoops):
     def weigh(self, node: UOp, at: Index, value: UOp) -> UOp:
         """A weight, computed from the value of its exponential; factors shared by all keys are applied at the end."""
         if node is self.chain.exps or any(node is n for n, _ in self.chain.shared):
-            self.last_read_at[node] = at
+            self.read_at[node] = at
             return value if node is self.chain.exps else const(1, self.dtype)
         if node.op in o.MOVEMENT:
             return self.weigh(node.src[0], source_index(node, at, self.size)[0], value)
@@ -121,7 +121,7 @@ class OnlineSoftmax(BlockLoops):
         at = self.at_key("k_at", first, key)
         self.chosen_key = ranges_of(at[chain.axis])
         self.weigh(chain.weights, at, register("e", self.dtype))
-        scores_at, spot = self.last_read_at[chain.exps], add(multiply(key, self.rows), self.row)
+        scores_at, spot = self.read_at[chain.exps], add(multiply(key, self.rows), self.row)
         found: list[UOp] = []
         self.known = self.rows_known()
 
@@ -172,8 +172,7 @@ class OnlineSoftmax(BlockLoops):
             scaled = scaled * load(self.scale, self.row)
         top = load(self.top, self.row)
         self.known[chain.maximum] = lambda at: top if self.factor == 1 else top * self.factor
-        exps_at = self.last_read_at[chain.exps]
-        along = tuple([index(0) if a in chain.maximum.arg.axes else i for a, i in enumerate(exps_at)])
+        along = tuple([index(0) if a in chain.maximum.arg.axes else i for a, i in enumerate(self.read_at[chain.exps])])
         for store in self.of_rows():
             out += self.nest([self.row], partial(self.stored, store, along))
         self.nest([self.row], list)
@@ -183,7 +182,7 @@ class OnlineSoftmax(BlockLoops):
         """The factor that the weights of all keys of a row share."""
         factor = const(1, self.dtype)
         for node, op in self.chain.shared:
-            value = self.value_at(node, self.last_read_at[node], self.row_gate).cast(self.dtype)
+            value = self.value_at(node, self.read_at[node], self.row_gate).cast(self.dtype)
             factor = factor * value if op is o.MUL else factor / value
         return factor
 
@@ -219,8 +218,8 @@ class OnlineSoftmax(BlockLoops):
         row = counter("q", self.shape[axis]) if self.shape[axis] > 1 else index(0)
         here = {self.place[axis]: row}
         self.place[axis], self.gate, self.row_gate = row, None, None
-        self.last_read_at, self.row_masks = ({node: tuple([substitute_index(i, here, {}) for i in at])
-                                       for node, at in known.items()} for known in (self.last_read_at, self.row_masks))
+        self.read_at, self.row_masks = ({node: tuple([substitute_index(i, here, {}) for i in at])
+                                       for node, at in known.items()} for known in (self.read_at, self.row_masks))
         top, sums, total, shrink = (register(name, self.dtype) for name in ("top", "sums", "total", "shrink"))
         part_top, part_sums = (self.part_memory(name, row, []) for name in ("part_top", "part_sums"))
         part_out = self.part_memory("part_out", row, self.wide)

@@ -23,8 +23,8 @@ def cut_at_gates(loop: For, most: int) -> list[For]:
     For loops of independent iterations with conditions that compare i alone with constants, as in `cat` and `pad`. If n
     is known only at run time, the condition may also compare i or a quotient of it with any bound, and i plus a tap
     (the counter k of an inner loop): then the loop is cut where the condition holds for all taps, as in the middle of a
-    padded row. Refuses (returns the loop) more than `most` cuts (half as many with a run-time bound, since their order
-    is not known).
+    padded row. Refuses (returns the loop) more than `most` cuts (a quarter as many with a run-time bound, since their
+    order is not known).
     """
     pieces = _pieces(loop, loop.body, most)
     return [piece.of(loop) for piece in pieces] if len(pieces) > 1 else [loop]
@@ -76,9 +76,9 @@ def branches_at_gates(loop: For, most: int) -> list[tuple[UOp | None, For]]:
     each condition with its loop (None: always). Refuses more than `most` such conditions, or none.
     """
     i, inside = loop.range, {f.range for f in walk(loop.body) if isinstance(f, For)} | {loop.range}
-    apart = [n for n in loads_in([loop]) if len(n.src) > 2 and i in ranges_of(n.src[1])
-             and linear(n.src[1])[1].get(i) != 1]
-    gates = dict.fromkeys(gate for n in apart for gate in all_of(n.src[2])
+    strided = [n for n in loads_in([loop]) if len(n.src) > 2 and i in ranges_of(n.src[1])
+               and linear(n.src[1])[1].get(i) != 1]
+    gates = dict.fromkeys(gate for n in strided for gate in all_of(n.src[2])
                           if gate.op is o.CMPLT and inside.isdisjoint(ranges_of(gate)))
     if not 0 < len(gates) <= most:
         return [(None, loop)]

@@ -44,14 +44,14 @@ def rebuild(body: Iterable[Statement], replace: Replace) -> list[Statement]:
     return [copied(s) for s in body]
 
 
-def initialized_registers(body: Iterable[Statement]) -> list[UOp]:
+def initialized(body: Iterable[Statement]) -> list[UOp]:
     """Registers that are initialized (assigned, not only accumulated) in these statements."""
     return list(dict.fromkeys(s.register for s in walk(body) if isinstance(s, Assign)))
 
 
-def accumulated_registers(body: Iterable[Statement]) -> dict[UOp, o.Op]:
+def accumulated(body: Iterable[Statement]) -> dict[UOp, o.Op]:
     """Registers that are accumulated here but initialized outside, each with the op that combines them."""
-    inside = set(initialized_registers(body))
+    inside = set(initialized(body))
     return {s.register: s.combine for s in walk(body) if isinstance(s, Accumulate) and s.register not in inside}
 
 
@@ -198,10 +198,10 @@ class WideStep:
     def body_of(self, loop: For) -> list[Statement]:
         """The loop's body for one step: registers initialized inside become one per iteration of the step."""
         names: Replace = {r: register(r.arg + f"_{self.name}", r.dtype, (*r.src, *self.axes))
-                          for r in initialized_registers(loop.body)}
+                          for r in initialized(loop.body)}
         body, gate = rebuild(loop.body, {loop.range: self.at, **names}), self.is_inside
         # the first lane is always inside
-        return body if gate is None else gated(body, gate, accumulated_registers(body), self.axes)
+        return body if gate is None else gated(body, gate, accumulated(body), self.axes)
 
     def tiled(self, body: list[Statement]) -> list[Statement]:
         """S  ->  TILE u: LANE l: S"""
@@ -221,7 +221,7 @@ def wide_steps(loop: For, tile: int, lanes: int, consecutive: bool = False) -> l
     if stop is None:
         return [WideStep(name, index(start), count, t, v, None, consecutive)
                 for start, count, t, v in _steps(n, tile, lanes)]
-    stop = clamped_stop(stop, n)
+    stop = clamped(stop, n)
     tiles, vectors = divide(stop, tile * lanes), divide(stop, lanes)
     before, rest = multiply(tiles, tile * lanes), divide_up(modulo(stop, lanes), lanes)
     steps = [WideStep(name, index(0), n // (tile * lanes), tile, lanes, tiles, consecutive),
@@ -231,7 +231,7 @@ def wide_steps(loop: For, tile: int, lanes: int, consecutive: bool = False) -> l
     return [step for step in steps if step.count > 0 and step.stop is not index(0)]
 
 
-def clamped_stop(stop: UOp, size: int) -> UOp:
+def clamped(stop: UOp, size: int) -> UOp:
     """The stop, clamped to the size."""
     return stop if bounds(stop)[1] <= size else UOp(o.MIN, dtypes.index, (stop, index(size)))
 

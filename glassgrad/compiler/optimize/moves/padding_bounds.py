@@ -290,7 +290,7 @@ def in_interval(low: UOp, at: UOp, high: UOp) -> UOp | None:
     return both(less(low, add(at, index(1))), less(at, high))
 
 
-def loop_over_interval(k: UOp, low: UOp, high: UOp, body: list[Statement]) -> list[Statement]:
+def loop_between(k: UOp, low: UOp, high: UOp, body: list[Statement]) -> list[Statement]:
     """for k: S  ->  for k from low below high: S"""
     if low is index(0) and high is index(k.arg.size):
         return [For(k, LOOP, body)]
@@ -303,7 +303,7 @@ def loop_over_interval(k: UOp, low: UOp, high: UOp, body: list[Statement]) -> li
         if most > 0 else []
 
 
-def clamped_interval(low: UOp, high: UOp, start: UOp, size: int) -> tuple[UOp, UOp]:
+def clamp_interval(low: UOp, high: UOp, start: UOp, size: int) -> tuple[UOp, UOp]:
     """An interval relative to `start`, clamped to the next `size` iterations."""
     back = multiply(start, -1)
     return operation(o.MAX, add(low, back), index(0)), operation(o.MIN, add(high, back), index(size))

@@ -14,8 +14,7 @@ from glassgrad.compiler.graph.index_algebra import add, divide_up, index, multip
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
                                             expressions, flat_index, fold, load, local, loops_around, nested, nodes_in,
                                             piece_bound, register, walk)
-from glassgrad.compiler.optimize.moves.loop_moves import (Replace, WideStep, accumulated_registers, clamped_stop,
-                                                          rebuild, wide_steps)
+from glassgrad.compiler.optimize.moves.loop_moves import Replace, WideStep, accumulated, clamped, rebuild, wide_steps
 from glassgrad.compiler.optimize.moves.move_decorator import move
 
 
@@ -35,7 +34,7 @@ def sums_together(body: list[Statement]) -> list[Statement]:
     begins: list[Statement] = []
     rest: list[Statement] = []
     for at, s in enumerate(behind):
-        own = set(accumulated_registers([s])) if isinstance(s, For) else set()
+        own = set(accumulated([s])) if isinstance(s, For) else set()
         starts = [b for b in rest if isinstance(b, Assign) and b.register in own]
         joined = _one_nest(first, s) if isinstance(s, For) and len(starts) == len(own) and _needs_nothing(
             s, own, [first, *behind[:at]]) else None
@@ -93,7 +92,7 @@ def reduce_step(loop: For, step: WideStep, kind: str, number: int = 0, others: S
         -> list[Statement]:
     """One step of a sum: initialize vectors, accumulate into them in a loop of this kind, fold them. With `others`,
     several steps accumulate into the first one's vectors: in short rows, a fold for each step would take longest."""
-    totals = accumulated_registers(loop.body)
+    totals = accumulated(loop.body)
     parts = {r: register(f"{r.arg}_{number}v", r.dtype, (*r.src, *step.axes)) for r in totals}
     out = [*step.tiled([Assign(parts[r], identity(combine, r.dtype)) for r, combine in totals.items()]),
            *step.loop(step.tiled(_into(step.body_of(loop), parts)), kind)]
@@ -107,9 +106,9 @@ def reduce_step(loop: For, step: WideStep, kind: str, number: int = 0, others: S
 
 def folds(loop: For) -> bool:
     """Whether a loop's iterations can be split into partial sums that are combined at the end."""
-    totals, inside = accumulated_registers(loop.body), list(walk(loop.body))
+    totals, inside = accumulated(loop.body), list(walk(loop.body))
     reads = {n for s in inside for e in expressions(s) for n in toposort([e]) if n.op is o.REGISTER}
-    deeper = {r for s in inside if isinstance(s, For) for r in accumulated_registers(s.body)}
+    deeper = {r for s in inside if isinstance(s, For) for r in accumulated(s.body)}
     return not any(isinstance(s, If) for s in inside) and not (reads | deeper) & set(totals)
 
 
@@ -119,7 +118,7 @@ def _in_chunks(loop: For, chunk: int, inside: Callable[[For], list[Statement]]) 
     With a run-time bound, there is no remainder loop: the last chunk is shorter.
     """
     n, name = loop.range.arg.size, loop.range.arg.name
-    stop = None if loop.stop is None else clamped_stop(loop.stop, n)
+    stop = None if loop.stop is None else clamped(loop.stop, n)
     outer, inner = counter(name + "c", n // chunk if stop is None else -(-n // chunk)), counter(name, chunk)
     whole = rebuild(loop.body, {loop.range: add(multiply(outer, chunk), inner)})
     if stop is not None:
@@ -143,7 +142,7 @@ def chunks(body: list[Statement], chunk: int) -> list[Statement]:
         if not isinstance(s, For):
             out.append(s)
             continue
-        totals = accumulated_registers(s.body)
+        totals = accumulated(s.body)
         n = s.range.arg.size
         sums = bool(totals) and all(combine is o.ADD and r.dtype.is_float for r, combine in totals.items())
         inside = _steps_inside(s.body)
@@ -198,7 +197,7 @@ def group(body: list[Statement], rows: list[UOp], chunk: int) -> tuple[list[Stat
     loop = body[at] if at < len(body) else None
     if not isinstance(loop, For) or loop.kind != LOOP or not begins:
         return None
-    totals = accumulated_registers(loop.body)
+    totals = accumulated(loop.body)
     if set(totals) != {b.register for b in begins} or any(
             isinstance(s, Store) and s.memory.op is o.LOCAL for s in walk(loop.body)):
         return None
@@ -206,7 +205,7 @@ def group(body: list[Statement], rows: list[UOp], chunk: int) -> tuple[list[Stat
     count = -(-n // chunk)
     if count < 2:
         return None
-    stop = None if loop.stop is None else clamped_stop(loop.stop, n)
+    stop = None if loop.stop is None else clamped(loop.stop, n)
     group_name = name + "g"
     while any(r.arg.name == group_name for r in rows):      # for groups of groups: equal counters would be one node
         group_name += "g"

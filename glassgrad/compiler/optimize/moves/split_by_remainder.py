@@ -103,7 +103,7 @@ def in_one_nest(nests: list[list[Statement]]) -> list[list[Statement]]:
     sums: list[Statement] = []
     stores: list[Statement] = []
     for number, body in enumerate(inner):
-        own = {r: register(f"{r.arg}_{number}", r.dtype, r.src) for r in moves.initialized_registers(body)}
+        own = {r: register(f"{r.arg}_{number}", r.dtype, r.src) for r in moves.initialized(body)}
         begins = [s for s in body if isinstance(s, Assign)]
         steps = [s for s in body if isinstance(s, (For, Accumulate))]
         ends = [s for s in body if isinstance(s, Store)]

@@ -40,7 +40,7 @@ def rows_cost(body: list[Statement], lanes: int, times: float = 1.0) -> float:
             cost += rows_cost(f.body, lanes, times * n)
         else:
             used = _share(n, lanes)
-            folds = FOLD_COST if moves.accumulated_registers(f.body) else 0.0
+            folds = FOLD_COST if moves.accumulated(f.body) else 0.0
             cost += times * (n * access_cost(f.body, f.range, lanes) / used + folds)
     return cost
 
@@ -48,7 +48,7 @@ def rows_cost(body: list[Statement], lanes: int, times: float = 1.0) -> float:
 def access_cost(body: list[Statement], lane: UOp, lanes: int) -> float:
     """Memory instructions per iteration with lanes along this counter: a strided access is one instruction per lane."""
     cost = 0.0
-    for s, times in weighted_statements(body):
+    for s, times in weighted(body):
         for memory_index in _accesses(s):
             cost += times * (1 / lanes if _contiguous(memory_index, lane) else 1.0)
     return cost
@@ -82,14 +82,14 @@ def greatest_size(loop: For) -> int:
     return loop.range.arg.size  # type: ignore[no-any-return]
 
 
-def weighted_statements(body: list[Statement], times: float = 1.0, size: Callable[[For], int] = greatest_size) \
+def weighted(body: list[Statement], times: float = 1.0, size: Callable[[For], int] = greatest_size) \
         -> list[tuple[Statement, float]]:
     out: list[tuple[Statement, float]] = []
     for s in body:
         if isinstance(s, For):
-            out += weighted_statements(s.body, times * size(s), size)
+            out += weighted(s.body, times * size(s), size)
         elif isinstance(s, If):
-            out += weighted_statements(s.body, times, size)
+            out += weighted(s.body, times, size)
         else:
             out.append((s, times))
     return out
@@ -100,7 +100,7 @@ def _accesses(statement: Statement) -> list[UOp]:
     return [*found, statement.index] if isinstance(statement, Store) else found
 
 
-def consecutive_elements(body: list[Statement], lane: UOp) -> int:
+def access_width(body: list[Statement], lane: UOp) -> int:
     """How many consecutive elements a GPU thread should take, so that it accesses 16 bytes of the smallest type read or
     stored, and at most 32 of the largest. 0 unless all accesses are contiguous, or in contiguous pieces of that
     many."""
@@ -138,9 +138,9 @@ def odd_rows(body: list[Statement], lane: UOp) -> bool:
     return all(any(k % 2 for atom, k in terms.items() if atom is not lane) for terms in rows)
 
 
-def consecutive_row_elements(body: list[Statement]) -> int:
-    """The greatest of `consecutive_elements` over all loops of a row; 0 if it is 0 for one of them."""
-    found = [consecutive_elements(s.body, s.range) for s in body if isinstance(s, For)]
+def row_access_width(body: list[Statement]) -> int:
+    """The greatest of `access_width` over all loops of a row; 0 if it is 0 for one of them."""
+    found = [access_width(s.body, s.range) for s in body if isinstance(s, For)]
     return max(found, default=0) if all(found) else 0
 
 
@@ -190,7 +190,7 @@ def step_cost(statement: Statement) -> float:
 def work(body: list[Statement], size: Callable[[For], int] = greatest_size,
          cost: Callable[[Statement], float] = step_cost) -> int:
     """The total number of element steps, weighted by their cost."""
-    return int(sum([times * cost(s) for s, times in weighted_statements(body, 1.0, size)]))
+    return int(sum([times * cost(s) for s, times in weighted(body, 1.0, size)]))
 
 
 def greatest_within(steps: int, body: list[Statement], value: Measure) -> int:

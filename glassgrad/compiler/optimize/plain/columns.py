@@ -75,7 +75,7 @@ def along_rows_of_slices(columns: For, body: list[Statement], tile: int, lanes: 
 def _is_pass(loop: For) -> bool:
     """Whether a loop only accumulates and stores, and reads nothing that it accumulates."""
     simple = all(isinstance(s, Accumulate) or isinstance(s, Store) and s.combine is None for s in loop.body)
-    return simple and moves.accumulated_registers(loop.body).keys().isdisjoint(nodes_in(loop.body))
+    return simple and moves.accumulated(loop.body).keys().isdisjoint(nodes_in(loop.body))
 
 
 def _only_sums(loop: For) -> bool:
@@ -87,7 +87,7 @@ def _slices(columns: For, body: list[Statement], width: int, rows: int, tile: in
     size, name = columns.range.arg.size, columns.range.arg.name
     outer, inner = counter(name + "s", -(-size // width)), counter(name, width)
     place, left = {columns.range: add(multiply(current(outer), width), inner)}, piece_bound(size, width, outer)
-    values = {r: local(f"of_columns_{r.arg}", r.dtype, width) for r in moves.initialized_registers(body)}
+    values = {r: local(f"of_columns_{r.arg}", r.dtype, width) for r in moves.initialized(body)}
     read = {r: load(memory, inner) for r, memory in values.items()}
 
     def along(statements: list[Statement]) -> list[Statement]:
@@ -131,7 +131,7 @@ def _sums(loop: For, values: dict[UOp, UOp], read: dict[UOp, UOp], rows: int, co
           along: Callable[[list[Statement]], list[Statement]]) -> list[Statement]:
     """for k: r += f(k)  ->  for k by rows: for n: r = 0; TILE u: r += f(k + u); m[n] += r"""
     out: list[Statement] = []
-    combines = moves.accumulated_registers(loop.body)
+    combines = moves.accumulated(loop.body)
     earlier = {r: value for r, value in read.items() if r not in combines}
     known = For(loop.range, LOOP, moves.rebuild(loop.body, earlier), loop.stop)
     begin: list[Statement] = [Assign(r, identity(combine, r.dtype)) for r, combine in combines.items()]

@@ -14,14 +14,12 @@ from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, loops_aro
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_first
-from glassgrad.compiler.optimize.plain.access_order import (arithmetic, columns_cost, consecutive_elements,
-                                                            consecutive_row_elements, itemsize, lane_loop, lane_loops,
-                                                            odd_rows, rows_cost, stores_in_order, vectors_in_flight,
-                                                            weighted_statements, work)
+from glassgrad.compiler.optimize.plain.access_order import (access_width, arithmetic, columns_cost, itemsize, lane_loop,
+                                                            lane_loops, odd_rows, row_access_width, rows_cost,
+                                                            stores_in_order, vectors_in_flight, weighted, work)
 from glassgrad.compiler.optimize.plain.gpu_scatters import rows_apart
 from glassgrad.compiler.optimize.plain.lanes_and_tasks import (ADDS, FEW_ROWS, LEAST_READ, LONG_ARITHMETIC, along_rows,
-                                                               ask_lanes, divisible_sum, nest_with_tasks, one_loop,
-                                                               partial_sums)
+                                                               ask_lanes, divisible_sum, nest, one_loop, partial_sums)
 from glassgrad.compiler.optimize.plain.reductions import rows_at_once
 from glassgrad.compiler.optimize.plain.rows_in_registers import Row, row_in_steps
 from glassgrad.compiler.optimize.plain.scans import read_ahead_of_totals, scan_in_chunks, scan_in_group
@@ -83,7 +81,7 @@ class GroupColumns(NamedTuple):
             return None
         at = lane_loop(free, inner)
         along, size = free[at].range, free[at].range.arg.size
-        consecutive = consecutive_elements(inner, along)
+        consecutive = access_width(inner, along)
         if arithmetic(inner) and tasks >= LONG_ROW * lanes * target.few_tasks and odd_rows(inner, along):
             consecutive = 0
         tile = max(tile, AT_ONCE) if tile > 1 else tile
@@ -104,7 +102,7 @@ def _along_columns(columns: GroupColumns, loops: list[For], inner: list[Statemen
     if consecutive and arithmetic(inner) >= LONG_ARITHMETIC and tasks >= AHEAD_TASKS * target.few_tasks:
         body = read_ahead(body)
     body = read_first(body, least=2 if consecutive else 1)
-    return nest_with_tasks([f for f in loops if f is not loop], body, total, target, decisions)
+    return nest([f for f in loops if f is not loop], body, total, target, decisions)
 
 
 def _rows(loops: list[For], inner: list[Statement], row: Row | None, tasks: int, total: int, lanes: int,
@@ -116,12 +114,11 @@ def _rows(loops: list[For], inner: list[Statement], row: Row | None, tasks: int,
         few = size < FEW_ROWS and groups < min(target.few_tasks, total // target.task_steps)
         rows = None if few or size // rows.count < target.few_tasks or work(inner) >= gpu.LONG_ROW else rows
     if rows is None:
-        steps = None if row is None else row_in_steps(row, tasks, consecutive_row_elements(inner), target, decisions)
-        body = steps or along_rows(inner, lanes, decisions, by_threads=True)
-        return nest_with_tasks(loops, body, total, target, decisions)
+        steps = None if row is None else row_in_steps(row, tasks, row_access_width(inner), target, decisions)
+        return nest(loops, steps or along_rows(inner, lanes, decisions, by_threads=True), total, target, decisions)
     wide = along_rows(inner, lanes, decisions, by_threads=True, most=rows.most_vectors(target))
     wide = rows.together(wide, target, decisions)
-    return nest_with_tasks([f for f in loops if f not in (rows.row, rows.few)], wide, total, target, decisions)
+    return nest([f for f in loops if f not in (rows.row, rows.few)], wide, total, target, decisions)
 
 
 def _parts(loops: list[For], inner: list[Statement], tasks: int, lanes: int, columns: GroupColumns | None,
@@ -146,7 +143,7 @@ def _parts(loops: list[For], inner: list[Statement], tasks: int, lanes: int, col
 
 def _steps(body: list[Statement]) -> int:
     """How often the innermost statement of a body runs."""
-    return int(max(times for _, times in weighted_statements(body)))
+    return int(max(times for _, times in weighted(body)))
 
 
 def _scatter_or_scan(loops: list[For], inner: list[Statement], total: int, lanes: int, target: Target,
@@ -159,9 +156,9 @@ def _scatter_or_scan(loops: list[For], inner: list[Statement], total: int, lanes
     if body is not None:
         return [loops_around([f.range for f in loops], body, TASK)]
     if not loops or loops[-1].range.arg.size == 1 or loops[-1] not in lane_loops(loops, inner):
-        return [nest_with_tasks(loops, inner, total, target, decisions, independent=False)]
+        return [nest(loops, inner, total, target, decisions, independent=False)]
     lane = loops[-1].range
-    consecutive = consecutive_elements(inner, lane) if lane.arg.size >= 4 * lanes and not odd_rows(inner, lane) else 0
+    consecutive = access_width(inner, lane) if lane.arg.size >= 4 * lanes and not odd_rows(inner, lane) else 0
     tile = max(1, consecutive)
     if lane.arg.size > tile * lanes:
         groups = count(f.range for f in loops[:-1]) * -(-lane.arg.size // (tile * lanes))
@@ -169,7 +166,7 @@ def _scatter_or_scan(loops: list[For], inner: list[Statement], total: int, lanes
     chosen = ask_lanes(decisions, loops[-1:], 0, tile, lanes)
     loop = For(lane, LOOP, read_ahead_of_totals(inner, chosen.tile), loops[-1].stop)
     wide = moves.wide(loop, chosen.tile, chosen.lanes, consecutive=consecutive > 0)
-    return [nest_with_tasks(loops[:-1], wide, total, target, decisions)]
+    return [nest(loops[:-1], wide, total, target, decisions)]
 
 
 def _whole_groups(size: int, tile: int, lanes: int) -> tuple[int, int]:

@@ -16,8 +16,7 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, For, If, Sta
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.move_decorator import move
-from glassgrad.compiler.optimize.plain.access_order import (consecutive_elements, greatest_within, vectors_in_flight,
-                                                            work)
+from glassgrad.compiler.optimize.plain.access_order import access_width, greatest_within, vectors_in_flight, work
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.product.recognize import count
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, gpu_costs as gpu
@@ -89,7 +88,7 @@ def along_rows(body: list[Statement], lanes: int, decisions: Decisions, by_threa
         if any(isinstance(x, For) for x in s.body):
             out.append(For(s.range, LOOP, along_rows(s.body, lanes, decisions, by_threads, most), s.stop))
             continue
-        consecutive = consecutive_elements(s.body, s.range) if by_threads and s.stop is None else 0
+        consecutive = access_width(s.body, s.range) if by_threads and s.stop is None else 0
         consecutive = consecutive if s.range.arg.size % (max(consecutive, 1) * lanes) == 0 else 0
         if s.kind == TASK:
             chosen = ask_lanes(decisions, [s], 0, consecutive or vectors_in_flight(s.body), lanes)
@@ -146,7 +145,7 @@ def one_loop(loop: For) -> For:
         return loop
     whole = counter(loop.range.arg.name, axis.size)
     inside = axis.size // loop.range.arg.size
-    return For(whole, LOOP, moves.rebuild(body, axis.loop_indices(whole)), loop.stop and multiply(loop.stop, inside))
+    return For(whole, LOOP, moves.rebuild(body, axis.indices(whole)), loop.stop and multiply(loop.stop, inside))
 
 
 @move(lambda body, most: body)
@@ -165,8 +164,8 @@ def unrolled(body: list[Statement], most: int) -> list[Statement]:
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
-def nest_with_tasks(loops: list[For], body: list[Statement], total: int, target: Target, decisions: Decisions,
-                    independent: bool = True) -> list[Statement]:
+def nest(loops: list[For], body: list[Statement], total: int, target: Target, decisions: Decisions,
+              independent: bool = True) -> list[Statement]:
     """Wrap the body in its outer loops; as many of these, from the outside, as give tasks of a worthwhile size become
     TASK loops. If that gives few tasks, the first loop of the body becomes tasks too, if it is `independent` of the
     rest."""

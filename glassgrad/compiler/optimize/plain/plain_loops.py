@@ -21,7 +21,7 @@ from glassgrad.compiler.optimize.plain.columns import along_rows_of_slices, goes
 from glassgrad.compiler.optimize.plain.cpu_scatters import rows_among_tasks
 from glassgrad.compiler.optimize.plain.gpu_scatters import scattered_along
 from glassgrad.compiler.optimize.plain.lanes_and_tasks import (ADDS, FEW_ROWS, LEAST_READ, along_rows, ask_lanes,
-                                                               divisible_sum, nest_with_tasks, partial_sums, unrolled)
+                                                               divisible_sum, nest, partial_sums, unrolled)
 from glassgrad.compiler.optimize.plain.reductions import rows_at_once, transposed
 from glassgrad.compiler.optimize.product.recognize import count
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
@@ -45,7 +45,7 @@ def _phases(body: list[Statement], target: Target, decisions: Decisions) -> list
         return _scatter_or_scan(loops, inner, total, lanes, target, decisions)
     blocks = transposed(loops, inner, lanes, decisions)
     if blocks is not None:
-        return [nest_with_tasks(blocks[0], blocks[1], total, target, decisions)]
+        return [nest(blocks[0], blocks[1], total, target, decisions)]
     columns = Columns.of(loops, inner, total, lanes, target)
     tasks = count(f.range for f in loops) if columns is None else columns.tasks
     reduced = divisible_sum(loops, inner) if total >= target.cut_steps and tasks < target.few_tasks else None
@@ -107,7 +107,7 @@ def _along_columns(columns: Columns, loops: list[For], inner: list[Statement], t
     slices = along_rows_of_slices(loop, inner, chosen.tile, chosen.lanes, count(f.range for f in others), target,
                                   decisions) if columns.in_slices else None
     if slices is not None:
-        return nest_with_tasks([*others, slices[0]], slices[1], total, target, decisions, independent=False)
+        return nest([*others, slices[0]], slices[1], total, target, decisions, independent=False)
     whole = For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop)
     pieces: list[tuple[UOp | None, For]] = [(None, whole)]
     if any(n.op is o.CMPLT for n in nodes_in(inner)):
@@ -119,7 +119,7 @@ def _along_columns(columns: Columns, loops: list[For], inner: list[Statement], t
     for holds, piece in pieces:
         wide = moves.wide(piece, chosen.tile, chosen.lanes)
         body += wide if holds is None else [If(holds, wide)]
-    return nest_with_tasks(others, body, total, target, decisions)
+    return nest(others, body, total, target, decisions)
 
 
 def _rows(loops: list[For], inner: list[Statement], tasks: int, total: int, lanes: int, target: Target,
@@ -130,10 +130,10 @@ def _rows(loops: list[For], inner: list[Statement], tasks: int, total: int, lane
             tasks // (rows.count * rows.width) < min(target.few_tasks, total // target.task_steps):
         rows = None                                      # there would be few tasks
     if rows is None:
-        return nest_with_tasks(loops, along_rows(inner, lanes, decisions, by_threads=False), total, target, decisions)
+        return nest(loops, along_rows(inner, lanes, decisions, by_threads=False), total, target, decisions)
     wide = along_rows(inner, lanes, decisions, by_threads=False, most=rows.most_vectors(target))
     wide = rows.together(wide, target, decisions)
-    return nest_with_tasks([f for f in loops if f not in (rows.row, rows.few)], wide, total, target, decisions)
+    return nest([f for f in loops if f not in (rows.row, rows.few)], wide, total, target, decisions)
 
 
 def _scatter_or_scan(loops: list[For], inner: list[Statement], total: int, lanes: int, target: Target,
@@ -141,7 +141,7 @@ def _scatter_or_scan(loops: list[For], inner: list[Statement], total: int, lanes
     """The phases of a nest whose stores must stay in order; lanes go along its last loop if that pays."""
     rows = rows_among_tasks(loops, inner, min(target.workers, total // target.task_steps), lanes)
     if rows is not None:
-        nested = nest_with_tasks(rows.loops, rows.body, total, target, decisions, independent=False)
+        nested = nest(rows.loops, rows.body, total, target, decisions, independent=False)
         return [*rows.before, loops_around(rows.tasks, nested, TASK)]
     lane = loops[-1].range if loops and loops[-1] in lane_loops(loops, inner) else None
     along = lane is not None and lane.arg.size > 1 and not scattered_along(inner, lane) and \
@@ -150,4 +150,4 @@ def _scatter_or_scan(loops: list[For], inner: list[Statement], total: int, lanes
         chosen = ask_lanes(decisions, loops[-1:], 0, 1, lanes)
         inner = moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes)
         loops = loops[:-1]
-    return [nest_with_tasks(loops, inner, total, target, decisions, independent=along)]
+    return [nest(loops, inner, total, target, decisions, independent=along)]

@@ -55,7 +55,7 @@ class Reduction:
             return None
         if not all(isinstance(s, Accumulate) for s in loops[0].body) or not begins:
             return None
-        if set(moves.accumulated_registers(loops[0].body)) != {s.register for s in begins}:
+        if set(moves.accumulated(loops[0].body)) != {s.register for s in begins}:
             return None
         reads = any(n.op is o.REGISTER for n in nodes_in(loops[0].body))
         return None if reads else Reduction(begins, loops[0], [*rest])

@@ -116,8 +116,7 @@ def rows_by_length(body: list[Statement]) -> list[list[Statement]]:
 
 
 def _can_be_wide(loop: For) -> bool:
-    return loop.kind == TASK or \
-        loop.kind == LOOP and sum_moves.folds(loop) and bool(moves.accumulated_registers(loop.body))
+    return loop.kind == TASK or loop.kind == LOOP and sum_moves.folds(loop) and bool(moves.accumulated(loop.body))
 
 
 def row_in_steps(row: Row, rows: int, consecutive: int, target: Target, decisions: Decisions) -> list[Statement] | None:

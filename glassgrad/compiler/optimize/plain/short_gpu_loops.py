@@ -24,10 +24,8 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
                                             walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
-from glassgrad.compiler.optimize.plain.access_order import (consecutive_elements, lanes_used, vectors_in_flight,
-                                                            weighted_statements, work)
-from glassgrad.compiler.optimize.plain.lanes_and_tasks import (ADDS, FoldedLanes, PartialSums, ask_lanes,
-                                                               nest_with_tasks, one_loop)
+from glassgrad.compiler.optimize.plain.access_order import access_width, lanes_used, vectors_in_flight, weighted, work
+from glassgrad.compiler.optimize.plain.lanes_and_tasks import ADDS, FoldedLanes, PartialSums, ask_lanes, nest, one_loop
 from glassgrad.compiler.optimize.plain.rows_in_registers import Row
 from glassgrad.compiler.optimize.plain.short_rows import short_rows
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
@@ -128,11 +126,11 @@ class GroupNest:
             loop = inner[len(begins)] if len(begins) < len(inner) else None
             if not begins or not isinstance(loop, For) or loop.kind != LOOP:
                 break
-            if set(moves.accumulated_registers(loop.body)) != {b.register for b in begins} or _stores([loop]):
+            if set(moves.accumulated(loop.body)) != {b.register for b in begins} or _stores([loop]):
                 return None
             sums.append(Sums.of(begins, loop))
             inner = inner[len(begins) + 1:]
-        steps = sum(times for _, times in weighted_statements(inner))
+        steps = sum(times for _, times in weighted(inner))
         if steps > FEW_STORES or len(_stores(inner)) != sum(not isinstance(s, For) for s in walk(inner)) or not inner:
             return None
         return GroupNest([f.range for f in loops], sums, inner)
@@ -182,7 +180,7 @@ class Plan:
         axis = FlatAxis.of(found.loops)
         lane = counter("lane", axis.size)
         depth = sum(part.depth for part in found.sums)
-        each = max(depth, pieces_touched(moves.rebuild(found.inner, axis.loop_indices(lane)), lane))
+        each = max(depth, pieces_touched(moves.rebuild(found.inner, axis.indices(lane)), lane))
         return Plan.best(-(-axis.size // target.lanes(4)), lambda parts: each / parts, depth // LEAST_PART, target)
 
     @staticmethod
@@ -209,7 +207,7 @@ def pieces_touched(body: list[Statement], lane: UOp) -> float:
     """The memory transactions of a warp with its threads along a counter, in the whole body, in units of a contiguous
     access."""
     total = 0.0
-    for s, times in weighted_statements(body):
+    for s, times in weighted(body):
         reads = [(n.src[0], n.src[1]) for n in toposort(expressions(s)) if n.op is o.LOAD]
         for memory, at in [*reads, (s.memory, s.index)] if isinstance(s, Store) else reads:
             total += times * pieces(at, lane, memory.dtype.itemsize) / gpu.WARP_PIECES
@@ -248,11 +246,11 @@ def along_results(found: GroupNest, target: Target, decisions: Decisions) -> lis
     consecutive = divided(inner, last) if last is not None else 1
     most = axis.size // (lanes * target.few_tasks) if axis.size == found.results else 1
     tile = consecutive if consecutive > 1 else max(1, min(vectors_in_flight(inner), most))
-    loop = For(flat, LOOP, sum_moves.chunks(moves.rebuild(inner, axis.loop_indices(flat)), ADDS))
+    loop = For(flat, LOOP, sum_moves.chunks(moves.rebuild(inner, axis.indices(flat)), ADDS))
     chosen = ask_lanes(decisions, [loop], 0, tile, lanes)
     total = count(f.range for f in found.outer) * axis.size * work(inner)
     body = moves.wide(loop, chosen.tile, chosen.lanes, consecutive=consecutive > 1)
-    return nest_with_tasks(found.outer, body, total, target, decisions)
+    return nest(found.outer, body, total, target, decisions)
 
 
 def in_strips(found: GroupNest, target: Target, decisions: Decisions) -> tuple[list[UOp], list[Statement]]:
@@ -340,14 +338,14 @@ def _unrolled(body: list[Statement]) -> list[Statement]:
             out.append(s)
             continue
         loop, size = For(s.range, s.kind, _unrolled(s.body)), s.range.arg.size
-        short = size <= WINDOW and size * max(times for _, times in weighted_statements(s.body)) <= WRITTEN_OUT
+        short = size <= WINDOW and size * max(times for _, times in weighted(s.body)) <= WRITTEN_OUT
         out += moves.wide(loop, size, 1) if short else [loop]
     return out
 
 
 def _by_neighbours(s: Statement) -> list[Statement]:
     """for k: r += x[i, k]  ->  for k by 8: TILE u: r += x[i, k + u]      (loads of 16 bytes)"""
-    width = consecutive_elements(s.body, s.range) if isinstance(s, For) else 0
+    width = access_width(s.body, s.range) if isinstance(s, For) else 0
     return moves.wide(s, width, 1) if isinstance(s, For) and width and s.range.arg.size % width == 0 else [s]
 
 
@@ -415,12 +413,11 @@ def split_sums(found: GroupNest) -> list[GroupNest]:
 
 def divided(body: list[Statement], lane: UOp) -> int:
     """How many consecutive iterations of a loop a thread takes: a divisor of its size; 1 if none is found."""
-    most = consecutive_elements(body, lane)
+    most = access_width(body, lane)
     return next((n for n in (8, 4, 2) if n <= most and lane.arg.size % n == 0), 1)
 
 
-# -- recognizing nests
-# --------------------------------------------------------------------------------------------------
+# -- recognizing nests -------------------------------------------------------------------------------------------------
 def _stores_last(body: list[Statement]) -> list[Statement]:
     """sum a; y = a; sum b; z = b  ->  sum a; sum b; y = a; z = b
     refuses: registers that are assigned twice; reads of memory that is stored to"""

@@ -81,14 +81,14 @@ class ShortRows:
             return None
         axis, [size] = FlatAxis.of([f.range for f in loops]), sizes
         row = counter("row", axis.size)
-        found = ShortRows(row, size, moves.serial(moves.rebuild(inner, axis.loop_indices(row))), [], [], [])
+        found = ShortRows(row, size, moves.serial(moves.rebuild(inner, axis.indices(row))), [], [], [])
         return found if 1 < size <= LONGEST and found.is_in_rows() else None
 
     def is_in_rows(self) -> bool:
         """Whether everything read or stored along a row is contiguous; also records these memories."""
         for s in self.body:
             loop, inside = (s.range, s.body) if isinstance(s, For) else (None, list[Statement]([s]))
-            if loop is not None and set(moves.accumulated_registers(inside)) & _registers(inside):
+            if loop is not None and set(moves.accumulated(inside)) & _registers(inside):
                 return False
             for at_store, memory, at, gate in _accesses(inside):
                 found = self.stored if at_store else self.read
@@ -183,7 +183,7 @@ class GroupRows:
         self.row = add(first, self.in_group)
         self.held = {m: register_over(f"row{i}", m.dtype, (self.step.over, self.lane))
                      for i, m in enumerate([*rows.read, *rows.kept])}
-        self.own = {r: self.of_thread(r, "") for r in moves.initialized_registers(rows.body)}
+        self.own = {r: self.of_thread(r, "") for r in moves.initialized(rows.body)}
 
     def of_thread(self, r: UOp, kind: str) -> UOp:
         return register(r.arg + kind, r.dtype, [self.lane])
@@ -220,13 +220,13 @@ class GroupRows:
     def along(self, loop: For) -> list[Statement]:
         """for k: S  ->  TILE u: LANE l: S[k = u * parts + l % parts]"""
         body, gate = moves.rebuild(loop.body, {loop.range: self.step.at}), self.step.is_inside
-        body = body if gate is None else gated(body, gate, moves.accumulated_registers(body))
+        body = body if gate is None else gated(body, gate, moves.accumulated(body))
         return nested([self.step.over], [For(self.lane, LANE, moves.rebuild(body, {self.step.lane: self.part}))], TILE)
 
     def loop(self, loop: For) -> list[Statement]:
         """A loop along the row, which is in registers: threads compute partial sums and combine them."""
         rows, k = self.rows, loop.range
-        sums = moves.accumulated_registers(loop.body)
+        sums = moves.accumulated(loop.body)
         mine = {r: self.of_thread(r, "_part") for r in sums}
         held: dict[UOp, UOp] = {load(m, add(multiply(rows.row, rows.size), k)): self.held[m] for m in rows.read}
         held |= {load(m, k): self.held[m] for m in rows.kept}

@@ -130,7 +130,7 @@ class LineFactor(BoxFactor):
         pixels = FlatAxis.of([counter(f"a{a}", size) for a, size in enumerate(sizes)])
 
         def read(pixel: UOp, channel: UOp) -> tuple[UOp, UOp | None]:
-            places, at, gate = pixels.loop_indices(pixel), multiply(channel, image.channels.stride), None
+            places, at, gate = pixels.indices(pixel), multiply(channel, image.channels.stride), None
             for number, (r, axis) in enumerate(zip(pixels.parts, image.axes)):
                 low = {len(sizes) - 2: 0, len(sizes) - 1: image.reads[-1][0]}.get(number, image.ends[number][0])
                 position = add(places[r], index(low))
@@ -208,7 +208,7 @@ class ShiftedFactor:
         taps, *outer, channels, rows, columns = [Axis(*axis) for axis in zip(sizes, strides)]
         found = []
         for i in range(0, size, at_once):
-            places = {**self.axis.loop_indices(add(position, index(i))), **self.k.loop_indices(k)}
+            places = {**self.axis.indices(add(position, index(i))), **self.k.indices(k)}
             *around, row = [substitute_index(build(constant - least, terms), places, {})
                             for (constant, terms), (least, _) in zip(self.image.coordinates[:-1], self.image.ends)]
             first = (places[self.k.parts[-1]], places[self.image.channel], row, *around, places[self.axis.parts[-2]])
@@ -224,7 +224,7 @@ class ShiftedFactor:
         constant, terms = image.coordinates[-1]
 
         def read(piece: UOp, each: UOp) -> tuple[UOp, UOp | None]:
-            places = all_.loop_indices(multiply(piece, BESIDE))
+            places = all_.indices(multiply(piece, BESIDE))
             tap, *outer, channel, row, column = [places[r] for r in all_.parts]
             own = add(column, each)
             column = add(add(own, index(constant)), multiply(tap, terms[self.axis.parts[-2]]))

@@ -27,8 +27,8 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below
-from glassgrad.compiler.optimize.moves.padding_bounds import (Region, Run, RunTimePiece, clamped_interval, in_interval,
-                                                              loop_over_interval)
+from glassgrad.compiler.optimize.moves.padding_bounds import (Region, Run, RunTimePiece, clamp_interval, in_interval,
+                                                              loop_between)
 from glassgrad.compiler.optimize.product.conv_tile_plan import CutLoop, ImagePlan
 from glassgrad.compiler.optimize.product.flat_axes import FlatAxis
 from glassgrad.compiler.optimize.product.packing import PackedFactor
@@ -141,7 +141,7 @@ class ImageTile(PanelBlocks):
                 steps: list[Statement] = []
                 for low, high, wanted in self.regions(cut, runs):
                     body = moves.rebuild(self.steps(rest, runs, both(condition, wanted)), {cut: add(before, inner)})
-                    steps += loop_over_interval(inner, *clamped_interval(low, high, before, inner.arg.size), body)
+                    steps += loop_between(inner, *clamp_interval(low, high, before, inner.arg.size), body)
                 body = self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)), *steps,
                                    Store(memory, spot, self.total, o.ADD)])
                 out += body if around is None else [If(around, body)]
@@ -155,7 +155,7 @@ class ImageTile(PanelBlocks):
         if loops:                        # not unrolled: elements shared by consecutive taps would fill the registers
             first, *rest = loops
             return [s for low, high, part in self.regions(first, runs)
-                    for s in loop_over_interval(first, low, high, self.steps(rest, runs, both(wanted, part)))]
+                    for s in loop_between(first, low, high, self.steps(rest, runs, both(wanted, part)))]
         a = substitute_index(load(*self.p.left.src[:2]), {r.loop: r.index_of(current(r.inside)) for r in self.rows}, {})
         b = load(self.right.memory, self.right.index_of(self.panel_n, self.right.step(), self.column))
         step = Accumulate(self.total, o.ADD, a * b)
@@ -194,14 +194,14 @@ class ImageTile(PanelBlocks):
                     part = [For(number, LOOP, part)] if piece.count > 1 else part
             body += part
         tiles = FlatAxis([r.over for r in self.plan.flat], self.plan.tiles)
-        return moves.rebuild(self.over_m(self.over_n(body)), tiles.loop_indices(self.panel_m))
+        return moves.rebuild(self.over_m(self.over_n(body)), tiles.indices(self.panel_m))
 
     def finish(self, held: UOp) -> list[Statement]:
         """The stores of a finished tile: one vector of columns after another, each for all rows together. A renderer
         stores such a block by columns."""
         at_n = add(multiply(self.panel_n, self.columns), self.column)
         gate = below(at_n, self.plan.n.size)
-        places = {**self.plan.n.loop_indices(at_n), **{r.loop: r.index_of(current(r.inside)) for r in self.rows}}
+        places = {**self.plan.n.indices(at_n), **{r.loop: r.index_of(current(r.inside)) for r in self.rows}}
         for r in [r for r in self.rows if not r.pieces or self.reads_along(r)]:
             gate = both(gate, r.gate(current(r.inside)))
         body = self.p.stores(load(self.sums, self.spot(held)), places, gate)

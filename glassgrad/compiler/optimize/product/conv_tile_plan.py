@@ -170,7 +170,7 @@ class ImagePlan:
     lanes: int
     cost: float                  # estimated steps, for comparing plans
     registers: int               # of the target
-    near: list[tuple[float, int, list[int]]]     # the cheapest tiles: (estimated steps, vectors, rows along each loop)
+    alternatives: list[tuple[float, int, list[int]]]     # the cheapest tiles: (cost, vectors, rows along each loop)
     block: tuple[int, int] = (0, 0)      # tiles of M and panels of N per task; 0: as many as suit the shape
 
     @staticmethod
@@ -245,7 +245,7 @@ class ImagePlan:
 
     def others(self) -> list[Tiling]:
         """The tiles with the next lowest costs."""
-        return [self.with_tile(vectors, tiles).choice() for _, vectors, tiles in self.near]
+        return [self.with_tile(vectors, tiles).choice() for _, vectors, tiles in self.alternatives]
 
     def choice(self) -> Tiling:
         return Tiling("direct", self.height, self.vectors, self.lanes, "_".join(str(r.tile) for r in self.rows),

@@ -69,7 +69,7 @@ class BoxFactor:
         step = columns * rows if self.along_k else line
         found = []
         for i in range(0, size, step):
-            places = {**self.axis.loop_indices(add(position, index(i))), **self.k.loop_indices(k)}
+            places = {**self.axis.indices(add(position, index(i))), **self.k.indices(k)}
             found.append(self.box(places, line, columns, rows, add(to, index(i * line))))
         return found
 

@@ -22,7 +22,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.gates import below
-from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Region, loop_over_interval, read_in_place
+from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Region, loop_between, read_in_place
 from glassgrad.compiler.optimize.product.recognize import Product, count, footprint, innermost
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
@@ -108,8 +108,7 @@ class TapsPlan:
             body = self.joined(body)
         for k in reversed(around):
             body = [For(k, LOOP, body, p.stops[k])] if k in p.stops else [
-                s for low, high, part in self.regions(k)
-                for s in loop_over_interval(k, low, high, self.wanted(part, body))]
+                s for low, high, part in self.regions(k) for s in loop_between(k, low, high, self.wanted(part, body))]
         tile = self.tiled([Assign(self.total, zero), *body], [*self.inside, self.lane])
         ends = moves.rebuild(p.epilogue, {p.total: fold(self.total, o.ADD, (self.lane,))})
         outer = [*p.batch, *[m for m in p.m if m not in self.inside]]
@@ -125,7 +124,7 @@ class TapsPlan:
         out: list[Statement] = []
         for low, high, part in self.regions(rows):
             row = self.wanted(both(wanted, part), self.vectors())
-            out += loop_over_interval(rows, low, high, self.joined(row) if by_row else row)
+            out += loop_between(rows, low, high, self.joined(row) if by_row else row)
         return out
 
     def regions(self, k: UOp) -> list[Region]:

@@ -1,7 +1,7 @@
 """Flatten the loops of a product's M and N into one axis each. In: a `Product`. Out: `FlatAxis`, `FlatProduct`.
 
 Tiles are cut from a single axis. Several loops become one axis if the output is linear in it; a position on it gives
-the loops' indices (`loop_indices`). A `FlatProduct` also knows along which axis a factor is contiguous, so that tiles
+the loops' indices (`indices`). A `FlatProduct` also knows along which axis a factor is contiguous, so that tiles
 may read it in place. The target and its thresholds are used only for the number of tasks, and for what fits a cache.
 """
 
@@ -24,7 +24,7 @@ from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThreshol
 
 @dataclass
 class FlatAxis:
-    """Several loops flattened into one axis of `size` positions; `loop_indices` recovers the loop indices.
+    """Several loops flattened into one axis of `size` positions; `indices` recovers the loop indices.
 
     With a pitch, each row of the last loop (columns of an image) takes `pitch` positions: those past its last column
     are padding, which `gate` masks off. With a height, the loop before it is padded to that many rows, likewise.
@@ -68,7 +68,7 @@ class FlatAxis:
 
     def gate(self, at: UOp) -> UOp | None:
         """The condition that a position is not padding; None if there is no padding."""
-        places, gate = self.loop_indices(at), None
+        places, gate = self.indices(at), None
         for r, size in reversed(self.sizes.items()):
             gate = both(gate, below(places[r], r.arg.size)) if size > r.arg.size else gate
         return gate
@@ -88,7 +88,7 @@ class FlatAxis:
             at = add(multiply(at, size), r)
         return at
 
-    def loop_indices(self, at: UOp) -> dict[UOp, UOp]:
+    def indices(self, at: UOp) -> dict[UOp, UOp]:
         """The index of each loop at a flat position."""
         out, step = {}, 1
         for r, size in reversed(self.sizes.items()):
@@ -193,7 +193,7 @@ def flat_axis(loops: list[UOp], epilogue: list[Statement], name: str) -> tuple[F
     for start in range(len(loops) - 2, -1, -1):
         axis = FlatAxis.of(loops[start:])
         whole = counter(name, axis.size)
-        split = axis.loop_indices(whole)
+        split = axis.indices(whole)
         stores = [substitute_index(s.index, split, {}) for s in epilogue if isinstance(s, Store)]
         if any(n.op in (o.IDIV, o.MOD) for n in toposort(stores)):
             break

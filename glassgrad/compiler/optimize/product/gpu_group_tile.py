@@ -276,7 +276,7 @@ class GroupTile:
         tasks = [loop for loop in self.tasks if loop.range.arg.size > 1]
         tasks.sort(key=lambda loop: loop.stop is None)            # the outermost one bounds the number of tasks
         if self.c.k_parts == 1:
-            finish = p.stores(self.total, {**self.m.loop_indices(self.at_m), **self.n.loop_indices(self.at_n)}, gate)
+            finish = p.stores(self.total, {**self.m.indices(self.at_m), **self.n.indices(self.at_n)}, gate)
             return [in_loops(tasks, [*start, *loop, *self.for_all(finish)])], []
         parts = Parts(self.total.dtype, self.c.k_parts, self.outer, self.m, self.n, p, self.parts)
         kept = self.for_all([parts.store(self.part, self.at_m, self.at_n, self.total, gate)])
@@ -300,7 +300,7 @@ def is_matrix(value: UOp, axis: FlatAxis, k: FlatAxis) -> bool:
     if value.op is not o.LOAD or len(value.src) != 2:
         return False
     position, step = counter("position", axis.size), counter("step", k.size)
-    _, terms = linear(substitute_index(value.src[1], {**axis.loop_indices(position), **k.loop_indices(step)}, {}))
+    _, terms = linear(substitute_index(value.src[1], {**axis.indices(position), **k.indices(step)}, {}))
     return all(atom.op is o.RANGE for atom in terms)
 
 

@@ -152,7 +152,7 @@ class CopiedLines:
         whole = along.stop is None and along.size % self.each.arg.size == 0
         edge, edge_k = self.element(index(0)) if whole else (position, k)         # one test per piece if possible
         gate = both(self.axis.inside(add(self.first, edge)), self.k.inside(add(begin_k, edge_k)))
-        value = substitute_index(self.value, {**replace, **self.axis.loop_indices(at), **self.k.loop_indices(at_k)}, {})
+        value = substitute_index(self.value, {**replace, **self.axis.indices(at), **self.k.indices(at_k)}, {})
         return zero_outside(value, both(self.inside, gate))
 
     def read(self, begin_k: UOp, replace: dict[UOp, UOp] | None = None) -> list[Statement]:

@@ -64,7 +64,7 @@ class PackedFactor:
         at = add(multiply(add(first, current(panel)), self.width), current(spot))
         end = self.axis.pieces(self.width)
         gate = self.axis.inside(at)
-        value = substitute_index(self.value, self.axis.loop_indices(at), {})
+        value = substitute_index(self.value, self.axis.indices(at), {})
         reads, long = [n for n in toposort([value]) if n.op is o.LOAD], self.k[-1].arg.size >= 4 * lanes
         steps = [stride_along(n.src[1], spot) for n in reads]
         near = self.k[-1].arg.size < lanes and all(step and abs(step) <= NEAR_STEP for step in steps)

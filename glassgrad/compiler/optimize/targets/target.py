@@ -30,7 +30,7 @@ class Target:
     groups: bool = False                      # a vector is a group of threads with shared memory
     group_bytes: int = 40 << 10               # of this size; memory that does not fit is the device's
     most_threads: int = 0                     # threads of a group, if it may have more than a vector has lanes
-    most_rounds: int = 1 << 62                # iterations of all loops of a thread, after which the driver ends it
+    iteration_limit: int = 1 << 62                # iterations of all loops of a thread, after which the driver ends it
     narrow_steps: int = 0  # element steps of a kernel up to which vectors of half the width are better
     masks: bool = True                        # whether kernels use masked accesses, if the processor has them
     units: tuple[MatrixUnit, ...] = ()        # instructions that multiply small matrices

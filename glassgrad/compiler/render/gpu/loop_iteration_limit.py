@@ -1,7 +1,7 @@
 """Unroll loops for drivers that end long ones. In: phases, and how many iterations a thread may run. Out: phases.
 
 Mesa's llvmpipe, which runs WebGPU on the CPU, silently ends all loops of a thread after 65535 iterations in total
-(`Target.most_rounds`). For a thread with more iterations, several iterations of its innermost loops become one:
+(`Target.iteration_limit`). For a thread with more iterations, several iterations of its innermost loops become one:
 
     loop k in 100:            loop k_first in 50:
         x += a[k]       ->        x += a[k_first * 2]
@@ -28,7 +28,7 @@ def limit_iterations(phases: list[Jammed], kernel: Kernel, target: Target) -> li
     """Unroll the phases of a kernel, so that no thread runs more iterations than its driver allows."""
     out, launch = [], gpu_launch(kernel, target.group_bytes).phases
     for jammed, (name, tasks), (_, groups, _, _) in zip(phases, launch_info(kernel).phases, launch):
-        count = unroll_factor(jammed.body, target.most_rounds // -(-tasks // max(groups, 1)), f"the kernel {name}")
+        count = unroll_factor(jammed.body, target.iteration_limit // -(-tasks // max(groups, 1)), f"the kernel {name}")
         out.append(replace(jammed, body=_unrolled(jammed.body, count)) if count > 1 else jammed)
     return out
 
@@ -40,9 +40,9 @@ def unroll_factor(body: list[Statement], most: int, what: str) -> int:
         return 1
     count = -(-inner // max(1, most - outer))
     if outer >= most or count > MOST_UNROLLED:
-        raise DeviceError(f"{what} has loops that are too long for this driver", given=f"{inner + outer} rounds",
-                          expected=f"at most {most} rounds of a thread, or {MOST_UNROLLED} times as many in innermost "
-                          "loops: the driver ends a loop after that", fix="use another driver or device")
+        raise DeviceError(f"{what} has loops that are too long for this driver", given=f"{inner + outer} iterations",
+                          expected=f"at most {most} iterations of a thread, or {MOST_UNROLLED} times as many in "
+                          "innermost loops: the driver ends a loop after that", fix="use another driver or device")
     return count
 
 

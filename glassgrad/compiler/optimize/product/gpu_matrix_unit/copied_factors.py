@@ -70,7 +70,7 @@ class Factor:
 
     def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
         """The boxes of `size` positions from `position` on, for one step of K, which is one line long."""
-        padded = self.k.loop_indices(k) if self.k.pitch else {}
+        padded = self.k.indices(k) if self.k.pitch else {}
         k = padded.get(self.k.parts[-1], k)
         outer = [(Axis(r.arg.size, stride), padded.get(r, r)) for r, stride in self.outer]
         at_once = self.lines(line, size)
@@ -93,7 +93,7 @@ def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line
     if value.op is not o.LOAD or len(value.src) != 2 or value.src[0].op is not o.PARAM or isinstance(k, LineAxis):
         return None
     position, step = counter("position", axis.size), counter("step", k.row)
-    places = {**axis.loop_indices(position), **({k.parts[-1]: step} if k.pitch else k.loop_indices(step))}
+    places = {**axis.indices(position), **({k.parts[-1]: step} if k.pitch else k.indices(step))}
     offset, terms = linear(substitute_index(value.src[1], places, {}))
     used = [r for r in (*outer, *(k.parts[:-1] if k.pitch else ())) if r in terms]
     own, sums = digits(terms, position, line), digits(terms, step, line)
@@ -155,8 +155,7 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
         """The index at which an element is stored, and the element: zero where the gate is false, and in padding."""
         to = add(multiply(add(multiply(flat_index(used), lines.size), at_line), pitch), at)
         inside = both(gate, k.gate(at if along_k else at_line))
-        indices = {**lines.loop_indices(at_line), **inner.loop_indices(at)}
-        return to, zero_outside(substitute_index(value, indices, {}), inside)
+        return to, zero_outside(substitute_index(value, {**lines.indices(at_line), **inner.indices(at)}, {}), inside)
 
     at_line, at = counter("pl", lines.size), counter("pk", inner.size)
     blocks = CopyAcross.of(loops_around([*used, at_line, at], [Store(memory, *copy(at_line, at, None))], TASK))

@@ -56,8 +56,7 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     result = load(tile, add(add(add(multiply(line, pitch), begin), current(each)), start))
     if parts is None:
         product = product if small is None else product.rounded(small)
-        indices = {**axis_m.loop_indices(at_m), **axis_n.loop_indices(add(at_n, current(each)))}
-        stores = product.stores(result, indices, gate)
+        stores = product.stores(result, {**axis_m.indices(at_m), **axis_n.indices(add(at_n, current(each)))}, gate)
     else:
         stores = [parts[0].store(parts[1], at_m, add(at_n, current(each)), result, gate)]
     pieces = nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))

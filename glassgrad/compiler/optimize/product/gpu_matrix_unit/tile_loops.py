@@ -148,7 +148,7 @@ class GroupUnitTile:
             """The copies of a step, which may belong to the next tile; none past the last tile."""
             number = add(multiply(add(tile, divide(later, self.steps)), groups), current(group))
             round_ = add(multiply(tile, self.steps), later)
-            begun = moves.rebuild([self.copies(modulo(later, self.steps), round_)], order.loop_indices(number))
+            begun = moves.rebuild([self.copies(modulo(later, self.steps), round_)], order.indices(number))
             inside = below(number, order.size)
             return begun[0] if inside is None else If(inside, begun)
         number = add(multiply(current(tile), groups), current(group))
@@ -158,7 +158,7 @@ class GroupUnitTile:
         into = self.memory, multiply(modulo(last, self.stages), self.stage_size)
         body = [*self.in_unit([Assign(self.total, const(0, self.unit.total))]),
                 *([For(step, LOOP, steps)] if self.steps > 1 else steps), AwaitSteps(0), Barrier(),
-                *moves.rebuild(self.epilogue(into), order.loop_indices(number)), Barrier(copies=True)]
+                *moves.rebuild(self.epilogue(into), order.indices(number)), Barrier(copies=True)]
         stop = None if order.size % groups == 0 else \
             add(divide(add(index(order.size - 1), multiply(current(group), -1)), groups), index(1))
         first = counter("ka", self.stages - 1)

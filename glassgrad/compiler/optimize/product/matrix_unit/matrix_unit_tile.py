@@ -207,7 +207,7 @@ class UnitTile(PanelBlocks):
         row = add(multiply(current(self.tile_m), unit.rows), inside.row)
         k = add(add(multiply(step, unit.depth), multiply(inside.word, unit.pieces)), inside.piece)
         at_m = add(self.first_row(), row)
-        return substitute_index(self.product.left, {**self.m.loop_indices(at_m), self.product.k[0]: k}, {}), b
+        return substitute_index(self.product.left, {**self.m.indices(at_m), self.product.k[0]: k}, {}), b
 
     def first_row(self) -> UOp:
         """The first row of a panel of M. If rows are read in place, the last panel starts early, so that no row is past
@@ -226,12 +226,12 @@ class UnitTile(PanelBlocks):
         if self.n.pitch:
             down, along = self.n.parts
             result = load(self.tiles, self.index_of(row, add(multiply(down, self.n.pitch), along)))
-            stores = self.product.stores(result, self.m.loop_indices(at_m), gate)
+            stores = self.product.stores(result, self.m.indices(at_m), gate)
             return [For(row, LOOP, [For(down, LOOP, moves.wide(For(along, LOOP, stores), 2, self.lanes))])]
         column = counter("ni", self.columns)
         at_n = add(multiply(self.panel_n, self.columns), column)
         gate = both(gate, below(at_n, self.n.size) if self.n.size % self.columns else None)
         result = load(self.tiles, self.index_of(row, add(multiply(current(self.in_n), self.columns), column)))
-        stores = self.product.stores(result, {**self.m.loop_indices(at_m), **self.n.loop_indices(at_n)}, gate)
+        stores = self.product.stores(result, {**self.m.indices(at_m), **self.n.indices(at_n)}, gate)
         body = moves.wide(For(column, LOOP, stores), -(-self.columns // self.lanes), self.lanes)
         return [For(row, LOOP, self.over_n(body))]

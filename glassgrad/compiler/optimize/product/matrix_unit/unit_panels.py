@@ -154,7 +154,7 @@ class UnitPanels:
             position = position.minimum(self.axis.size - 1)
         elif self.axis.size % self.width:
             gate = both(gate, below(position, self.axis.size))
-        value = substitute_index(self.value, {**self.axis.loop_indices(position), **self.k.loop_indices(k)}, {})
+        value = substitute_index(self.value, {**self.axis.indices(position), **self.k.indices(k)}, {})
         return zero_outside(value, gate)
 
 

@@ -165,10 +165,10 @@ class RegisterTile(PanelBlocks):
         return Accumulate(self.total, o.ADD, self.product.added(a, b))
 
     def right_at(self, n: UOp, k: UOp) -> UOp:
-        return substitute_index(self.product.right, {**self.n.loop_indices(n), self.product.k[0]: k}, {})
+        return substitute_index(self.product.right, {**self.n.indices(n), self.product.k[0]: k}, {})
 
     def left_at(self, m: UOp, k: UOp) -> UOp:
-        return substitute_index(self.product.left, {**self.m.loop_indices(m), self.product.k[0]: k}, {})
+        return substitute_index(self.product.left, {**self.m.indices(m), self.product.k[0]: k}, {})
 
     def ahead(self, k: UOp) -> list[Statement]:
         """The prefetches for `unroll` steps of K. The first case that applies:
@@ -217,8 +217,8 @@ class RegisterTile(PanelBlocks):
         """The sums over windows of an image: every tap is a vector load from the image itself, at a constant offset."""
         a = load(self.left.memory, self.left.index_of(self.panel_m, flat_index(self.product.k), current(self.row)))
         if self.left_in_place:
-            a = substitute_index(self.product.left, self.m.loop_indices(self.at_m), {})
-        b = edge_gate(substitute_index(self.product.right, self.n.loop_indices(self.at_n), {}), self.read_gate)
+            a = substitute_index(self.product.left, self.m.indices(self.at_m), {})
+        b = edge_gate(substitute_index(self.product.right, self.n.indices(self.at_n), {}), self.read_gate)
         gate, b = masked(b)
         value = self.product.added(a, b)
         value = value if gate is None else gate.where(value, const(0, value.dtype))
@@ -346,4 +346,4 @@ class RegisterTile(PanelBlocks):
     def epilogue(self, result: UOp) -> list[Statement]:
         """The stores of a finished tile, masked off past the edges."""
         gate = both(self.gate_m, both(self.gate_n, self.n.gate(self.at_n)))
-        return self.product.stores(result, {**self.m.loop_indices(self.at_m), **self.n.loop_indices(self.at_n)}, gate)
+        return self.product.stores(result, {**self.m.indices(self.at_m), **self.n.indices(self.at_n)}, gate)

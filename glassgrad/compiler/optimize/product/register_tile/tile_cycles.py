@@ -222,9 +222,7 @@ class TileCycles(FlatProduct):
             step = (step + 0.1 * max(0, rows - 8)) * (1.06 if overlaps else 1)
         elif in_place and self.right_pitch % target.vector_bytes:
             step += 0.6 * lines
-        each: float = 2 if size % rows else 1
-        if self.stores_single_elements:
-            each = cpu.STRIDED_STORE_CYCLES * target.vector_bytes / 4
+        each = cpu.STRIDED_STORE_CYCLES * target.vector_bytes / 4 if self.stores_strided else 2 if size % rows else 1
         written_far = self.repetitions * self.m.size * self.n.size * self.itemsize > target.l2_bytes
         writing = self.accesses * rows * vectors * each + costs.write_row[written_far] * rows
         return step + writing / self.depth
@@ -247,8 +245,7 @@ class TileCycles(FlatProduct):
         if there is enough work."""
         if self.workers == 1:
             return [1]
-        each = range(1, cpu.WORKER_TASKS + 1)                # tasks of a worker
-        counts = [min(self.wanted, -(-n * self.workers // self.repetitions)) for n in each]
+        counts = [min(self.wanted, -(-n * self.workers // self.repetitions)) for n in range(1, cpu.WORKER_TASKS + 1)]
         return list(dict.fromkeys(counts))
 
     def waiting(self, tasks: int) -> float:
@@ -266,7 +263,7 @@ class TileCycles(FlatProduct):
         return len(stores) + sum(n.op is o.LOAD for n in toposort([s.value for s in stores]))
 
     @cached_property
-    def stores_single_elements(self) -> bool:
+    def stores_strided(self) -> bool:
         """Whether the result is not contiguous along N, so that each element is stored by itself."""
         return stride_along(self.product.store.index, self.n.parts[-1]) != 1
 
