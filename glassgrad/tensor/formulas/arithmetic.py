@@ -273,7 +273,7 @@ def clamp(x: UOp, low: Any, high: Any) -> UOp:
     if x.dtype.kind != "f":
         x = x if low is None else maximum(x, low)
         return x if high is None else minimum(x, high)
-    if low is not None:                          # where x equals a limit, it gets all of the gradient; limits may be NaN
+    if low is not None:                  # where x equals a limit, it gets all of the gradient; limits may be NaN
         x = where(at_least(x, low), x, maximum(x, low))
     return x if high is None else where(at_most(x, high), x, minimum(x, high))
 

@@ -11,8 +11,8 @@ from glassgrad.compiler.graph import UOp, const, dtypes
 from glassgrad.compiler.graph.dtype import largest as greatest
 from glassgrad.compiler.graph.recurrence import steps_of_items
 from glassgrad.tensor.autograd.custom_gradient import gradient_is
-from glassgrad.tensor.formulas import (absolute, as_float, broadcast, flatten, in_accumulator, is_infinite, is_nan,
-                                       logaddexp, maximum, pad_axis, part, rounded_once, square)
+from glassgrad.tensor.formulas import (absolute, as_float, broadcast, elementary, flatten, in_accumulator, is_infinite,
+                                       is_nan, maximum, pad_axis, part, rounded_once, square)
 from glassgrad.tensor.formulas.bitcast import WORDS
 from glassgrad.tensor.formulas.elementary import erf, exp, log, polynomial, tan
 
