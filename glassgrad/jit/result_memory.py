@@ -2,8 +2,8 @@
 writes.
 
 Results belong to the caller. A buffer lists its readers, so a call may write into memory that nothing can read any
-more: weights and gradients are written in place (`ResultsInPlace`), other results alternately into one of two buffers
-(`Result`). Does not know functions, guards or traces.
+more: weights and gradients are written in place (`ResultsInPlace`), other results into one of two buffers (`Result`).
+Does not know functions, guards or traces.
 """
 
 from __future__ import annotations
@@ -61,36 +61,42 @@ def is_whole(node: UOp) -> bool:
     return node.op is o.BUFFER
 
 
-def _new_buffer(symbol: UOp) -> UOp:
-    place = user_place(4)           # above `begin`, a capture's `call` and that of the jit
+def _new_buffer(symbol: UOp, frames: int = 4) -> UOp:
+    place = user_place(frames)      # above `begin`, a capture's `call` and that of the jit
     return UOp(o.BUFFER, symbol.dtype, (), Buffer(symbol.shape, symbol.dtype, symbol.arg.device, place), place)
 
 
 # -- results in separate memory ----------------------------------------------------------------------------------------
 class Result:
-    """A result that alternates between two buffers: a call writes into the older one, or into a new one if that can be
-    read."""
+    """A result and its memory: up to two buffers, so that a caller may hold a value while the next one is computed."""
 
     def __init__(self, symbol: UOp, replay: Replay, is_cut_off: bool):
         """With `is_cut_off`, no gradient passes through the result."""
         self.symbol, self._pointers, self._is_cut_off = symbol, replay.pointers[symbol], is_cut_off
-        self.node = self._other = symbol         # where this call and the one before it write; no memory yet
+        self.node = self._other = symbol         # the latest value and the one before it; no memory yet
 
     def begin(self) -> None:
-        """Bind the next run to memory that nothing can read."""
-        node, self._other = self._other, self.node
+        """Choose where the next run writes: over the latest value if nothing reads it, because that memory is still in
+        the caches; else over the value before it; else into new memory."""
+        node = self.node
         buffer = node.arg
-        if node is not self.symbol and buffer.is_free():
-            buffer.forget_readers()
-        else:
-            node = _new_buffer(self.symbol)
+        if node is self.symbol or not buffer.is_free():
+            node, self._other = self._other, node
             buffer = node.arg
-            if self._is_cut_off:
-                cut_off(node)
-        self.node = node
-        for array, position, offset in self._pointers:
-            array[position] = buffer.address + offset
+            if node is self.symbol or not buffer.is_free():
+                node = self._new_buffer()
+                buffer = node.arg
+            self.node = node
+            for array, position, offset in self._pointers:
+                array[position] = buffer.address + offset
+        buffer.forget_readers()
         buffer.version += 1                    # what was found out about the integers in it no longer holds
+
+    def _new_buffer(self) -> UOp:
+        node = _new_buffer(self.symbol, 5)
+        if self._is_cut_off:
+            cut_off(node)
+        return node
 
     def give_to(self, tensor: Tensor) -> None:
         """Make the result's BUFFER the node of a tensor without views, and the tensor its leaf and reader."""

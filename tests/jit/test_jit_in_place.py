@@ -447,3 +447,42 @@ def test_a_gradient_that_was_held_during_a_call_that_failed() -> None:
     for scale in (5.0, 6.0):
         step(Tensor([0, 1]), Tensor(scale))
         np.testing.assert_array_equal(weight.grad.numpy(), np.full((5, 3), scale, np.float32))
+
+
+def test_a_result_that_was_dropped_is_written_over_by_the_next_call() -> None:
+    double = TinyJit(lambda x: x * 2)
+    inputs = [(rand(40) + i).realize() for i in range(6)]
+    for x in inputs[:3]:
+        double(x)
+    addresses = {double(x).uop.base.arg.address for x in inputs}
+    assert len(addresses) == 1
+
+
+def test_results_that_are_held_keep_their_values_however_many_there_are() -> None:
+    double = TinyJit(lambda x: x * 2)
+    inputs = [(rand(40) + i).realize() for i in range(8)]
+    for _ in range(3):
+        double(inputs[0])
+    held = [double(x) for x in inputs]
+    arrays = [t.numpy() for t in held[:2]]
+    shown = held[2].reshape(8, 5)[1:]
+    del held[:3]
+    others = [double(x) for x in inputs]
+    for x, result in zip(inputs, others):
+        np.testing.assert_array_equal(result.numpy(), 2 * x.numpy())
+    for x, result in zip(inputs[3:], held):
+        np.testing.assert_array_equal(result.numpy(), 2 * x.numpy())
+    for x, array in zip(inputs, arrays):
+        np.testing.assert_array_equal(array, 2 * x.numpy())
+    np.testing.assert_array_equal(shown.numpy(), 2 * inputs[2].numpy().reshape(8, 5)[1:])
+
+
+def test_a_result_that_is_an_argument_of_the_next_call_is_not_written_over() -> None:
+    double = TinyJit(lambda x: x + x.flip(0))
+    x = rand(40).realize()
+    expected = x.numpy()
+    for _ in range(6):
+        x, expected = double(x), expected + expected[::-1]
+        np.testing.assert_array_equal(x.numpy(), expected)
+    nested = double(double(double(x)))
+    np.testing.assert_array_equal(nested.numpy(), 4 * (expected + expected[::-1]))

@@ -11,10 +11,10 @@ from glassgrad.compiler.graph import UOp, const, dtypes
 from glassgrad.compiler.graph.dtype import largest as greatest
 from glassgrad.compiler.graph.recurrence import steps_of_items
 from glassgrad.tensor.autograd.custom_gradient import gradient_is
-from glassgrad.tensor.formulas import (absolute, as_float, broadcast, elementary, flatten, in_accumulator, is_infinite,
-                                       is_nan, maximum, pad_axis, part, rounded_once, square)
+from glassgrad.tensor.formulas import (absolute, as_float, broadcast, flatten, in_accumulator, is_infinite, is_nan,
+                                       maximum, pad_axis, part, rounded_once, square)
 from glassgrad.tensor.formulas.bitcast import WORDS
-from glassgrad.tensor.formulas.elementary import erf, exp, log, polynomial, tan
+from glassgrad.tensor.formulas.elementary import LN_2, LOG2_E, erf, exp, log, logaddexp, polynomial, tan
 
 # Giles (2012), "Approximating the erfinv function": two polynomials in w = -ln(1 - x^2)
 _ERFINV_NEAR = (1.50140941, 0.246640727, -0.00417768164, -0.00125372503, 0.00021858087, -4.39150654e-06, -3.5233877e-06,
@@ -110,7 +110,7 @@ def hypot(x: UOp, y: UOp) -> UOp:
 
 def log2_add_exp2(x: UOp, y: UOp) -> UOp:
     """log2(2^x + 2^y) without overflow."""
-    return elementary.logaddexp(x * elementary.LN_2, y * elementary.LN_2) * elementary.LOG2_E
+    return logaddexp(x * LN_2, y * LN_2) * LOG2_E
 
 
 def finite(x: UOp, nan: float, above: float | None, below: float | None) -> UOp:
