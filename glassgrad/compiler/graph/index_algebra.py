@@ -175,7 +175,7 @@ def _linear(node: UOp) -> tuple[int, Terms]:
 
 
 def plus(terms: Terms, more: Terms, factor: int = 1) -> Terms:
-    """The terms of terms + factor * more."""
+    """The terms of the sum terms + factor * more."""
     if not more:
         return terms
     out = dict(terms)
@@ -185,7 +185,7 @@ def plus(terms: Terms, more: Terms, factor: int = 1) -> Terms:
 
 
 def order_key(atom: UOp) -> str:
-    """A name for sorting that depends on structure alone, so that equal kernels come out as equal text."""
+    """A sort key that depends on structure alone, so that equal kernels are rendered as equal text."""
     try:
         return atom.order_key
     except AttributeError:
@@ -377,7 +377,7 @@ def below_limit(condition: UOp) -> tuple[Terms, int] | None:
 
 
 def operation(op: o.Op, x: UOp, y: UOp) -> UOp:
-    """Apply an op to two indices and simplify; where their bounds decide the result, it is a constant."""
+    """Apply an op to two indices and simplify: a constant or an operand, where their bounds decide it."""
     return rebuild(UOp(op, dtypes.index, (x, y)), (x, y))
 
 

@@ -81,7 +81,7 @@ class BoxedTile:
         return BoxedTile(value.src[0], offset, along_k, line_of(unit), ends[inner], ends[other], pitch, outer, depth,
                          [])
 
-    def lies_as(self, other: BoxedTile) -> bool:
+    def has_same_boxes(self, other: BoxedTile) -> bool:
         """Whether both tiles are copies of the same boxes, though perhaps read along different axes."""
         mine, others = ((t.source, t.offset, t.inside, t.lines, t.pitch, t.outer, t.rows) for t in (self, other))
         return mine == others and not self.before

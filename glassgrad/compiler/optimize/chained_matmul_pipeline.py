@@ -113,7 +113,7 @@ class BoxedNests(HeldNests):
         firsts = len(self.right)                      # as those of the first ones, whose stages then have two readers
         for last in parts.seconds:
             again = self.boxed(f"right{len(self.right)}", last.right, last.n, last.k)
-            same = [i for i, tile in enumerate(self.right) if again.lies_as(tile)]
+            same = [i for i, tile in enumerate(self.right) if again.has_same_boxes(tile)]
             self.lasts.append((same[0] if same else len(self.right), again))
             self.right += [] if same else [again]
         twice = any(which < firsts for which, _ in self.lasts)

@@ -114,7 +114,7 @@ class HeldPlan:
         return others if step == memory.arg.size else None
 
     def takes(self, product: Product, filled: dict[UOp, list[Store]]) -> bool:
-        """Whether a product's left factor is in registers, or is copied."""
+        """Whether a product's left factor is in registers, or can be copied."""
         left = product.left
         if left.op is not o.LOAD or len(left.src) != 2 or left.src[0].op is not o.LOCAL:
             return False

@@ -129,24 +129,24 @@ def _plan_update(planned: Schedule, root: UOp, part: Part, memory: _Memory, size
 
 # -- one kernel's own graph ----------------------------------------------------------------------------------
 class _Memory:
-    """The slots of values and of pieces of values: step 7 of a loop over x[i] is the kernel of step 6 at an offset."""
+    """The slots of values, and of pieces at offsets: so steps 6 and 7 of a loop over x[i] are the same kernel."""
 
     def __init__(self, slot_of: dict[UOp, int], reasons: dict[UOp, str], slots: list[Slot]):
         self.slot_of, self.reasons, self.slots = slot_of, reasons, slots
         self.pieces: dict[tuple[int, int, Shape], int] = {}
 
     def with_stored(self, reasons: dict[UOp, str]) -> _Memory:
-        """The same memory, for kernels that find these nodes stored too."""
+        """A copy for kernels that find these nodes in memory too."""
         extended = _Memory(self.slot_of, {**self.reasons, **reasons}, self.slots)
         extended.pieces = self.pieces
         return extended
 
     def holds(self, node: UOp, roots: list[UOp]) -> bool:
-        """Whether a kernel that computes `roots` finds a node in memory."""
+        """Whether a node is in memory for a kernel that computes `roots`."""
         return node.op in LEAVES or node in self.reasons and node not in roots
 
     def whole(self, node: UOp, roots: list[UOp]) -> UOp | None:
-        """The value in memory that a SHRINK takes one contiguous piece of; None for other nodes."""
+        """The value in memory of which a SHRINK is a contiguous piece; None for other nodes."""
         if node.op is not o.SHRINK or not node.size:
             return None
         source = node.src[0]

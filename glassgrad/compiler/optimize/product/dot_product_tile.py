@@ -39,8 +39,8 @@ def dot_tiles(p: Product, target: Target, decisions: Decisions) -> list[list[Sta
 
 
 def few_at_once(p: Product, target: Target) -> Product:
-    """The product without loops of N: as many iterations of the last one as there are registers for are summed along
-    with the taps, the others are tasks."""
+    """Remove the loops of N from a product: as many iterations of the last one as registers allow become further taps,
+    all others become tasks."""
     most, last = most_taps(target), p.n[-1]
     inside = innermost(p.m, most)
     rows = next(r for r in range(most // count(inside), 0, -1) if last.arg.size % r == 0)

@@ -347,7 +347,7 @@ class CFunction(CArithmetic, Walker):
         return f"typedef {full} any __attribute__((aligned({memory.dtype.itemsize}), may_alias));"
 
     def _mask(self, full: str, lanes: int, gate: UOp | None) -> tuple[str, str, str, str]:
-        """What a mask adds to a helper: its parameter, the test of a lane, the argument, the end of its name."""
+        """The parts that a mask adds to a helper: a parameter, the test of a lane, an argument, the end of the name."""
         if gate is None:
             return "", "", "", full
         return f", {self.type(dtypes.bool, lanes)} where", "if (where[i]) ", \

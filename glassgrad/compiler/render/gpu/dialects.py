@@ -15,7 +15,7 @@ from glassgrad.compiler.render.c.c_ops import Spelling, literal_ends
 
 @dataclass(frozen=True)
 class Language:
-    """What a device says about its language."""
+    """A kernel language, as a device describes it."""
     name: str
     by_handle: bool              # memory is a handle and an offset, not an address
     missing_types: tuple[str, ...] = ()
