@@ -116,7 +116,7 @@ def test_a_driver_that_ends_long_loops_gets_fewer_rounds() -> None:
     assert message(error) == """\
 the kernel k_0 has loops that are too long for this driver
   given:    10010 iterations
-  expected: at most 200 iterations of a thread, or 32 times as many in innermost loops: the driver ends longer loops
+  expected: at most 200 iterations of a thread, or 32 times as many in innermost loops: the driver ends longer ones
   fix:      use another driver or device"""
 
 

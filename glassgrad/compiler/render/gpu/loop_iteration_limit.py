@@ -42,7 +42,7 @@ def unroll_factor(body: list[Statement], most: int, what: str) -> int:
     if outer >= most or count > MOST_UNROLLED:
         raise DeviceError(f"{what} has loops that are too long for this driver", given=f"{inner + outer} iterations",
                           expected=f"at most {most} iterations of a thread, or {MOST_UNROLLED} times as many in "
-                          "innermost loops: the driver ends longer loops", fix="use another driver or device")
+                          "innermost loops: the driver ends longer ones", fix="use another driver or device")
     return count
 
 
