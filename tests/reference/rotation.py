@@ -4,8 +4,8 @@ In: the collected tests. Out: those of this run, and a line that says which. A f
 same thing at other values: each run takes one part of its parametrized cases, the next commit the next part. All are
 collected; those of other parts are deselected. A part depends on names alone: it is the same tests on every machine.
 
-The families are the slowest of the suite, and have the most cases that resemble each other: about a quarter of some 36
-minutes of processor time, of which a run takes a quarter.
+The families are the slowest of the suite, and have the most cases that resemble each other: about a third of some 45
+minutes of processor time, of which a run takes a sixth.
 
     ./dev test                    the core suite, and the part of the current commit
     ./dev test --part 3           the core suite, and part 3
@@ -37,7 +37,7 @@ from typing import Any, NamedTuple, TypeVar
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "test_results.md"
 CHANGED = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/test_results.md")
-PARTS = 4
+PARTS = 6
 FAMILIES = (
     "tests/tensor_api/test_every_method.py", "tests/tensor_api/test_api_order.py", "tests/optimize/test_decisions.py",
     "tests/optimize/test_rows_in_registers.py", "tests/optimize/test_transposed_copies.py",
@@ -45,7 +45,8 @@ FAMILIES = (
     "tests/optimize/test_products.py", "tests/optimize/test_product_tilings.py",
     "tests/optimize/test_matrix_unit.py", "tests/render/test_render_ops.py", "tests/render/test_render_fuzz.py",
     "tests/lower/test_online_softmax.py",
-    "tests/engine/test_changing_sizes.py", "tests/engine/test_sizes_compiled.py",
+    "tests/engine/test_changing_sizes.py", "tests/engine/test_sizes_compiled.py", "tests/engine/test_short_lengths.py",
+    "tests/engine/test_python_loops.py", "tests/engine/test_kept_values.py", "tests/compat/test_torch_names.py",
     "tests/optimize/test_chained_matmuls.py", "tests/optimize/test_ragged.py",
     "tests/optimize/test_gpu_matrix_unit.py", "tests/optimize/test_chained_matmul_pipeline.py",
     "tests/optimize/test_conv_window_copies.py", "tests/optimize/test_gpu_group_tile.py",

@@ -220,8 +220,9 @@ def default_collate(batch: Sequence[Any]) -> Any:
 def default_convert(example: Any) -> Any:
     """An example with tensors in the place of arrays: what a DataLoader gives that makes no batches.
 
-    >>> default_convert((np.ones(2), "a"))
-    (Tensor([1., 1.], dtype=float64, device=CPU), 'a')
+    >>> values, name = default_convert((np.ones(2), "a"))
+    >>> values.tolist(), name
+    ([1.0, 1.0], 'a')
     """
     return mapped(example, TorchTensor._made_of, np.ndarray)
 
