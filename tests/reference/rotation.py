@@ -4,8 +4,7 @@ In: the collected tests. Out: those of this run, and a line that says which. A f
 same thing at other values: each run takes one part of its parametrized cases, the next commit the next part. All are
 collected; those of other parts are deselected. A part depends on names alone: it is the same tests on every machine.
 
-The families are the slowest of the suite, and have the most cases that resemble each other: about a third of some 45
-minutes of processor time, of which a run takes a sixth.
+The families are the slowest files of the suite, and have the most cases that resemble each other.
 
     ./dev test                    the core suite, and the part of the current commit
     ./dev test --part 3           the core suite, and part 3
