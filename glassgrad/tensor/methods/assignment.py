@@ -109,16 +109,21 @@ class AssignmentMixin(TensorBase):
             return
         whole = new.uop
         if self._steps:
-            before = storage.whole()
-            if before is None:                   # only what the views show can still be read of it
-                before = full(storage.shape, 0, storage.dtype)
-                for member in storage.live():
-                    before = replace_part(before, member._steps, member.uop, repeated=True)
-            whole = replace_part(before, self._steps, new.uop)
+            whole = replace_part(self._whole_value(), self._steps, new.uop)
         storage.written = True
         for member in storage.live():
             member._take(applied(member._steps, whole), new, leaf and member is self and not member._steps)
         storage.note(whole)
+
+    def _whole_value(self) -> UOp:
+        """Return the value of the whole storage that this tensor shows a part of."""
+        storage = self._storage
+        whole: UOp | None = storage.whole()
+        if whole is None:                        # only what the views show can still be read of it
+            whole = full(storage.shape, 0, storage.dtype)
+            for member in storage.live():
+                whole = replace_part(whole, member._steps, member.uop, repeated=True)
+        return whole
 
     def _rebound(self, node: UOp) -> None:
         """Give this tensor and its views a computed value."""
