@@ -28,7 +28,7 @@ from glassgrad.tensor.memory.python_values import HostValue, nest
 from glassgrad.tensor.memory.storage import CopiedMembers, is_shared, leave, renew, share, storage_of
 from glassgrad.tensor.methods import REQUIRED, Self, of_kind, resolve_axis, spelled
 from glassgrad.tensor.methods.arithmetic import ArithmeticMixin
-from glassgrad.tensor.methods.assignment import AssignmentMixin, in_place_methods
+from glassgrad.tensor.methods.assignment import AssignmentMixin, in_place_methods, whole_value
 from glassgrad.tensor.methods.casts import CastMixin, PredicatesMixin
 from glassgrad.tensor.methods.creation import CreationMixin
 from glassgrad.tensor.methods.elementwise import ElementwiseMixin
@@ -248,7 +248,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         storage = storage_of(self)
         if storage is not None and is_shared(self):
             copies = known.setdefault(id(storage), CopiedMembers(storage))
-            copies.add(self, twin, lambda: copy.deepcopy(self._with(self._whole_value())))
+            copies.add(self, twin, lambda: copy.deepcopy(self._with(whole_value(storage))))
         if self.grad is not None:               # copied here, but not pickled: as in PyTorch
             twin.grad = copy.deepcopy(self.grad, known)
         return twin  # type: ignore[no-any-return]
