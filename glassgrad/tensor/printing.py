@@ -4,8 +4,9 @@ computed.
 If there are more than 1000 elements, the first and last three along each axis are shown, as in NumPy. If there are so
 many axes that these are more than 10,000, only their number is shown. A large tensor that is not in memory yet is not
 computed as a whole, but as views with three elements along each long axis; the rest is never computed, and what the
-views have in common is computed once. (A sum of floats may then be added up in another order than in the whole tensor, and differ in the last digit.) If values cannot be
-computed, the text says why and nothing is raised, except inside a jitted function.
+views have in common is computed once. (A sum of floats may then be added up in another order than in the whole tensor,
+and differ in the last digit.) If values cannot be computed, the text says why and nothing is raised, except inside a
+jitted function.
 """
 
 from __future__ import annotations
