@@ -388,3 +388,19 @@ def test_hashes():
     with pytest.raises(InputError, match="keccak hashes bytes"):
         Tensor([1.0]).keccak()
     assert math.prod(Tensor([1]).hash().shape) == 16
+
+
+@pytest.mark.parametrize("size", [0, (0, 2), (3, 0)])
+def test_adaptive_pools_of_no_parts_are_empty(size):
+    x, y = Tensor.ones(2, 3, 6, 7, requires_grad=True), torch.ones(2, 3, 6, 7)
+    average, (largest, places) = x.adaptive_avg_pool2d(size), x.adaptive_max_pool2d(size, return_indices=True)
+    assert average.shape == tuple(F.adaptive_avg_pool2d(y, size).shape)
+    assert largest.shape == places.shape == tuple(F.adaptive_max_pool2d(y, size).shape)
+    (average.sum() + largest.sum()).backward()
+    assert x.grad.sum().item() == 0
+
+
+@pytest.mark.parametrize("pool", ["adaptive_avg_pool2d", "adaptive_max_pool2d"])
+def test_adaptive_pools_of_nothing_are_refused(pool):
+    with pytest.raises(ShapeError, match="parts without elements have no mean and no maximum"):
+        getattr(Tensor.zeros(1, 2, 0, 4), pool)((1, 2))
