@@ -179,6 +179,7 @@ class FirstOfEqualParts:
     def __call__(self, g: UOp, out: UOp, x: UOp) -> tuple[UOp]:
         _, first = _largest_of_equal_parts(x.detach(), self.sizes)
         places, _ = _split(linear_indices(x.shape[len(x.shape) - len(self.sizes):]), self.sizes)
+        first = first.contiguous()               # an index per part is stored, instead of a gradient per element
         return (first.eq(places).where(g.reshape(first.shape), 0).reshape(x.shape),)
 
 
