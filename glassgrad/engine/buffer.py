@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from glassgrad.base.errors import InputError
 from glassgrad.base.source_lines import Place, line_of, user_place
 from glassgrad.compiler.graph import DType, Shape
 from glassgrad.engine.counters import GlobalCounters
@@ -52,7 +53,14 @@ class Buffer:
                  memory: DeviceMemory | None = None):
         self._block: MemoryBlock | None = None         # set first: if allocating fails, `__del__` still runs
         self.shape, self.dtype, self.device = shape, dtype, device
-        self.nbytes = nbytes = math.prod(shape) * dtype.itemsize
+        try:
+            self.nbytes = nbytes = math.prod(shape) * dtype.itemsize
+        except (TypeError, AttributeError):              # tinygrad's order is device, size, type
+            raise InputError("a buffer is made from its shape, type and device, in this order",
+                             given=f"Buffer({shape!r}, {dtype!r}, {device!r})",
+                             expected='for example Buffer((4,), dtypes.int32, "CPU")',
+                             fix="put them in this order, or make a tensor: Tensor.empty(4, dtype=dtypes.int32)"
+                             ) from None
         self.owner: Any = None           # what must live as long as this: a NumPy array whose memory this is
         self.place = place or user_place()
         self.readers: list[Any] = []     # weak references; this list is replaced, never shortened (see `_drop_dead`)

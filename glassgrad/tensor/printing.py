@@ -3,9 +3,10 @@ computed.
 
 If there are more than 1000 elements, the first and last three along each axis are shown, as in NumPy. If there are so
 many axes that these are more than 10,000, only their number is shown. A large tensor that is not in memory yet is not
-computed as a whole, but as views with six elements along each long axis; the rest is never computed. (A sum of floats
-may then be added up in another order than in the whole tensor, and differ in the last digit.) If values cannot be
-computed, the text says why and nothing is raised, except inside a jitted function.
+computed as a whole, but as views with three elements along each long axis; the rest is never computed, and what the
+views have in common is computed once. (A sum of floats may then be added up in another order than in the whole tensor,
+and differ in the last digit.) If values cannot be computed, the text says why and nothing is raised, except inside a
+jitted function.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import JitError
-from glassgrad.compiler.graph import Length, dtypes, ops as o, sizes_now
+from glassgrad.compiler.graph import Length, UOp, dtypes, ops as o, sizes_now
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas.movement import part
 from glassgrad.tensor.memory.disk import on_disk
@@ -83,14 +84,31 @@ def _picked(numbers: Any, shape: Sequence[int], chosen: Sequence[Sequence[int]])
 
 
 def _ends(x: Any) -> list[Any]:
-    """Return the numbers at the ends of each long axis, row by row. Each end is computed by itself: together, the ends
-    of a sum would share a kernel that computes all of it."""
+    """Return the numbers at the ends of each long axis, row by row."""
     values: dict[tuple[int, ...], Any] = {}
-    for last in itertools.product(*((False, True) if n > 2 * ENDS else (False,) for n in x.shape)):
-        piece = x.uop
-        for axis, (end, n) in enumerate(zip(last, x.shape)):
-            if n > 2 * ENDS:
-                piece = part(piece, axis, n - ENDS, n) if end else part(piece, axis, 0, ENDS)
+    places = list(itertools.product(*((False, True) if n > 2 * ENDS else (False,) for n in x.shape)))
+    pieces = [_piece(x.uop, last) for last in places]
+    if _share_work(pieces, x.device):
+        pieces = running.read_together(pieces, x.device)
+    for last, piece in zip(places, pieces):
         sides = [range(ENDS, 2 * ENDS) if end else range(n) for end, n in zip(last, piece.shape)]
         values.update(zip(itertools.product(*sides), _numbers(x._with(piece))))
     return [values[place] for place in sorted(values)]
+
+
+def _piece(node: UOp, last: Sequence[bool]) -> UOp:
+    """Return the first or the last elements along each long axis."""
+    for axis, (end, n) in enumerate(zip(last, node.shape)):
+        if n > 2 * ENDS:
+            node = part(node, axis, n - ENDS, n) if end else part(node, axis, 0, ENDS)
+    return node
+
+
+def _share_work(pieces: Sequence[UOp], device: str) -> bool:
+    """Return whether pieces should be computed together: if each would store values of which others need the same ones.
+    Usually each is computed by itself: together, the ends of a sum would share a kernel that computes all of it."""
+    alone = [running.stored_elements(pieces[:1], device)]
+    if len(pieces) == 1 or alone[0] <= pieces[0].size:
+        return False
+    alone += [running.stored_elements([piece], device) for piece in pieces[1:]]
+    return running.stored_elements(pieces, device) < sum(alone)

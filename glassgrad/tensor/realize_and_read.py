@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.base.settings import State, current_state
-from glassgrad.compiler.graph import DType, UOp, ops as o, sizes_now, substitute
+from glassgrad.compiler.graph import DType, UOp, ops as o, sizes_now, substitute, upper_bound
 from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.buffer import Buffer
@@ -220,6 +220,12 @@ def memory(nodes: Sequence[UOp], device: str) -> MemoryUse:
     return memory_of(with_known_values(nodes, device), device)
 
 
+def stored_elements(nodes: Sequence[UOp], device: str) -> int:
+    """Return how many elements the kernels that `realize` would run store in memory."""
+    items = schedule_of(with_known_values(nodes, device), device)
+    return sum(upper_bound(stored.elements) for item in items for stored in item.ast.src)
+
+
 def read_from_file(node: UOp, device: str) -> UOp:
     """Read the values of a view of files into memory of a device."""
     refuse_reading(f"the file of {node.device}")
@@ -317,6 +323,12 @@ def computed_bytes(nodes: Sequence[UOp], device: str) -> list[memoryview]:
     """Compute nodes' values in row-major order, for messages, also inside a jit. Remembered values are neither used nor
     replaced."""
     return [value.base.arg.copy_out() for value in compute([n.contiguous() for n in nodes], device, recompute=True)]
+
+
+def read_together(nodes: Sequence[UOp], device: str) -> list[UOp]:
+    """Compute nodes in one schedule, to be read. What several of them need is computed once."""
+    refuse_reading(f"the values of {len(nodes)} tensors")
+    return realize([node.contiguous() for node in nodes], device)
 
 
 def numbers_of(node: UOp, device: str) -> Any:

@@ -25,10 +25,10 @@ from glassgrad.tensor.autograd.training_mode import Training, TrainingSwitch
 from glassgrad.tensor.formulas import bitcast
 from glassgrad.tensor.memory.interop import InteropMixin
 from glassgrad.tensor.memory.python_values import HostValue, nest
-from glassgrad.tensor.memory.storage import is_shared, leave, renew, share, storage_of
+from glassgrad.tensor.memory.storage import CopiedMembers, is_shared, leave, renew, share, storage_of
 from glassgrad.tensor.methods import REQUIRED, Self, of_kind, resolve_axis, spelled
 from glassgrad.tensor.methods.arithmetic import ArithmeticMixin
-from glassgrad.tensor.methods.assignment import AssignmentMixin, in_place_methods
+from glassgrad.tensor.methods.assignment import AssignmentMixin, in_place_methods, whole_value
 from glassgrad.tensor.methods.casts import CastMixin, PredicatesMixin
 from glassgrad.tensor.methods.creation import CreationMixin
 from glassgrad.tensor.methods.elementwise import ElementwiseMixin
@@ -242,8 +242,13 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         return self._view(self.uop)
 
     def __deepcopy__(self, known: dict[int, Any]) -> Self:
+        """A copy with memory of its own. Copies that are made together share memory where their originals do."""
         make, parts = self.__reduce__()
         twin = known[id(self)] = make(*parts)
+        storage = storage_of(self)
+        if storage is not None and is_shared(self):
+            copies = known.setdefault(id(storage), CopiedMembers(storage))
+            copies.add(self, twin, lambda: copy.deepcopy(self._with(whole_value(storage))))
         if self.grad is not None:               # copied here, but not pickled: as in PyTorch
             twin.grad = copy.deepcopy(self.grad, known)
         return twin  # type: ignore[no-any-return]

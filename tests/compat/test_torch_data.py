@@ -353,3 +353,37 @@ def test_a_missing_key_in_a_worker_is_shown_in_lines() -> None:
         list(data.DataLoader(Table(), num_workers=1))
     assert str(raised.value).startswith("in DataLoader worker 0, whose traceback was:\n\nTraceback")
     assert "KeyError: 'b'\n" in str(raised.value)
+
+
+class Workers(Squares):
+    """Examples that say which worker made them."""
+
+    def __getitem__(self, index: int) -> Any:
+        info = data.get_worker_info()
+        return -1 if info is None else info.id + 10 * info.num_workers + 100 * (info.dataset is self)
+
+
+@on_linux
+def test_a_worker_knows_its_number_its_seed_and_its_data_set() -> None:
+    def begin(number: int) -> None:
+        info = data.get_worker_info()
+        assert info is not None and info.id == number
+        info.dataset.n = info.seed
+
+    class Seeds(Squares):
+        def __getitem__(self, index: int) -> Any:
+            return self.n
+
+    assert [x.item() for x in data.DataLoader(Workers(4), num_workers=2)] == [120, 121, 120, 121]
+    seeds = [int(x.item()) for x in data.DataLoader(Seeds(2), num_workers=2, worker_init_fn=begin)]
+    assert seeds[1] == seeds[0] + 1
+
+
+def test_outside_of_workers_there_is_no_worker_info_and_a_stream_is_read_once() -> None:
+    class Shard(data.IterableDataset):
+        def __iter__(self) -> Any:
+            info = data.get_worker_info()
+            return iter(range(6) if info is None else range(info.id, 6, info.num_workers))
+
+    assert data.get_worker_info() is None and [x.item() for x in data.DataLoader(Workers(2))] == [-1, -1]
+    assert [x.item() for x in data.DataLoader(Shard(), num_workers=2)] == [0, 1, 2, 3, 4, 5]

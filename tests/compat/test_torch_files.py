@@ -33,14 +33,14 @@ def test_files_hold_tensors_and_plain_values(tmp_path: Path) -> None:
                               "save model.state_dict(), not the model itself"),
                              (np.array([1.0, 2.0]), "array([1., 2.]) of type numpy.ndarray",
                               "write Tensor(array) in its place"),
-                             (np.complex64(1j), "np.complex64(1j) of type numpy.complex64",
-                              "save model.state_dict(), not the model itself")):
+                             (np.datetime64("2026"), "np.datetime64('2026') of type numpy.datetime64",
+                              "save the numbers, strings and tensors that it consists of")):
         with pytest.raises(InputError) as wrong:
             ours.save(value, tmp_path / "model.pt")
         assert str(wrong.value).partition("\n  at: ")[0] == f"""\
 a file of tensors does not hold this
   given:    {text}
-  expected: tensors, numbers, strings, element types, lists, tuples and dictionaries
+  expected: tensors, numbers, strings, bytes, element types, lists, tuples, sets and dictionaries
   fix:      {fix}"""
     assert not (tmp_path / "model.pt").exists()
     circle: list[Any] = []
@@ -95,3 +95,12 @@ def test_a_file_without_counts_of_batches_loads() -> None:
     assert report.missing_keys == [] and here.running_mean is not None and here.running_mean.tolist() == [3, 4]
     with pytest.raises(InputError, match="1 missing from the state"):
         nn.state.load_state_dict(here, {name: t for name, t in state.items() if name != "running_var"})
+
+
+def test_files_hold_sets_bytes_and_complex_numbers(tmp_path: Path) -> None:
+    values = {"seen": {1, "a"}, "key": bytes(range(256)), "root": 1 - 2j, "large": bytearray(b"ab"), "none": set(),
+              "single": np.complex64(1j), "nested": [b"", (1j, {b"x"})]}
+    ours.save(values, tmp_path / "ours.pt")
+    assert theirs.load(tmp_path / "ours.pt", weights_only=True) == ours.load(tmp_path / "ours.pt") == values
+    ours.save({"fixed": frozenset({1, 2})}, tmp_path / "fixed.pt")
+    assert theirs.load(tmp_path / "fixed.pt", weights_only=False) == {"fixed": frozenset({1, 2})}

@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.unjitted import bytecodes
-from glassgrad.base.errors import Bug, MemoryLimitError
+from glassgrad import dtypes
+from glassgrad.base.errors import Bug, InputError, MemoryLimitError
 from glassgrad.base.settings import Context
+from glassgrad.engine.buffer import Buffer
 from glassgrad.runtime import host_memory as module, memory_pool
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 from glassgrad.runtime.host_memory import SLAB, HostMemory
@@ -390,3 +392,13 @@ def test_the_limit_holds_on_every_device() -> None:
             memory.allocate(2 << 20)
         memory.release(held)
         assert memory.allocate(2 << 20).nbytes == 2 << 20
+
+
+def test_a_buffer_in_the_order_of_tinygrads_arguments_is_refused_with_the_right_one() -> None:
+    with pytest.raises(InputError) as wrong:
+        Buffer("CPU", 4, dtypes.int32)  # type: ignore[arg-type]
+    assert str(wrong.value).partition("\n  at: ")[0] == """\
+a buffer is made from its shape, type and device, in this order
+  given:    Buffer('CPU', 4, dtypes.int32)
+  expected: for example Buffer((4,), dtypes.int32, "CPU")
+  fix:      put them in this order, or make a tensor: Tensor.empty(4, dtype=dtypes.int32)"""

@@ -56,6 +56,9 @@ PROGRAMS: dict[str, Program] = {
     "a batch of attention": (lambda x: x.scaled_dot_product_attention(x, x), lambda n: (n, 34, 8)),
     "softmax": (lambda x: x.softmax(-1), lambda n: (5, n)),
     "means of images": (lambda x: x.adaptive_avg_pool2d(1) * 2, lambda n: (2, 3, n, 7)),
+    "largest of images": (lambda x: x.adaptive_max_pool2d(1) * 2, lambda n: (2, 3, n, 7)),
+    "where the largest is": (lambda x: x.adaptive_max_pool1d(1, True)[1], lambda n: (3, n)),
+    "gradient of the largest": (lambda x: _gradient_of_largest(x), lambda n: (2, 3, n, 7)),
     "mean": (lambda x: x.mean(0), lambda n: (n, 6)),
     "std": (lambda x: x.std(1), lambda n: (4, n)),
     "masked mean": (lambda x: ((x > 0) * x).sum(1) / (x > 0).sum(1).maximum(1), lambda n: (4, n)),
@@ -106,6 +109,14 @@ def _gradient(x: Tensor) -> Tensor:
     x = x.detach()
     x.requires_grad = True
     (x @ Tensor(WEIGHT)).tanh().sum().backward()
+    assert x.grad is not None
+    return x.grad
+
+
+def _gradient_of_largest(x: Tensor) -> Tensor:
+    x = x.detach()
+    x.requires_grad = True
+    (x.adaptive_max_pool2d(1) * 2).sum().backward()
     assert x.grad is not None
     return x.grad
 

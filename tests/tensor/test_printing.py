@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from glassgrad import Tensor, dtypes
+from glassgrad import GlobalCounters, Tensor, dtypes
 from glassgrad.tensor.array_text import array_text
 from glassgrad.tensor.memory.python_values import true_indices_by_axis
 
@@ -48,6 +48,18 @@ def test_what_no_memory_holds_is_shown(make: Callable[[], Tensor], shown: str) -
 def test_only_the_ends_of_a_product_are_computed() -> None:
     x = Tensor.ones(10**6, 3).contiguous().realize()
     assert repr(x @ x.T).count("3., 3., 3., ..., 3., 3., 3.") == 6
+
+
+@pytest.mark.parametrize("make", [lambda x: ((x @ x).relu() @ x).relu() @ x, lambda x: x.softmax(0) + x.sum(),
+                                  lambda x: x.cumsum(0).sort(1)[0]], ids=["products", "softmax", "sort"])
+def test_what_the_ends_have_in_common_is_computed_once(make: Callable[[Tensor], Tensor]) -> None:
+    x = Tensor.rand(1000, 300).realize() if "softmax" in make.__code__.co_names else Tensor.rand(300, 300).realize()
+    GlobalCounters.reset()
+    make(x).realize()
+    all_of_it = GlobalCounters.global_ops
+    GlobalCounters.reset()
+    shown = repr(make(x))
+    assert 0 < GlobalCounters.global_ops < 1.2 * all_of_it and shown == whole(make(x))
 
 
 @pytest.mark.parametrize("shape", [(2,) * 20, (6,) * 6, (9,) * 13], ids=str)

@@ -511,3 +511,52 @@ def test_another_thread_may_settle_an_assigned_tensor_first(monkeypatch: pytest.
 
     monkeypatch.setattr(gradient_leaves.registry, "assigned", TakenMeanwhile(gradient_leaves.registry.assigned))
     assert x.tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("parts", [lambda t: [t, t[0]], lambda t: [t[0], t], lambda t: [t[0], t.T],
+                                   lambda t: [t[1], t[0], t], lambda t: [t[0], t.detach()]],
+                         ids=["owner first", "view first", "views", "three", "detached"])
+def test_deep_copies_that_are_made_together_share_memory_where_their_originals_do(parts) -> None:
+    x, y = Tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    held, mine, theirs = parts(x), *map(copy.deepcopy, (parts(x), parts(y)))
+    for copies in (mine, theirs):
+        copies[0][0] = 7
+        copies[1][1] = 9
+    for one, other in zip(mine, theirs):
+        same(one, other)
+    assert x.tolist() == [[1.0, 2.0], [3.0, 4.0]] and len(held) == len(mine)
+
+
+def test_deep_copies_of_views_whose_tensor_is_gone_share_memory() -> None:
+    x = Tensor([1.0, 2.0, 3.0])
+    views = [x[:2].realize(), x[1:].realize()]
+    del x
+    first, second = copy.deepcopy(views)
+    second[0] = 7
+    assert first.tolist() == [1.0, 7.0] and [v.tolist() for v in views] == [[1.0, 2.0], [2.0, 3.0]]
+
+
+def test_the_deep_copy_of_a_view_passes_gradients_to_the_copy_of_its_tensor() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    row = x[0]
+    twin, its_row = copy.deepcopy([x, row])
+    (its_row * its_row).sum().backward()
+    assert twin.requires_grad and twin.grad is not None and twin.grad.tolist() == [[2.0, 4.0], [0.0, 0.0]]
+    assert x.grad is None and row.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("formula,shape", [("ij->ji", (2, 3)), ("ij->ij", (2, 3)), ("ii->i", (3, 3)),
+                                           ("...i->i...", (2, 3, 2)), ("iji->ji", (2, 3, 2))])
+def test_an_einsum_that_computes_nothing_is_a_view(formula: str, shape: tuple[int, ...]) -> None:
+    x, y = Tensor.zeros(*shape), torch.zeros(*shape)
+    Tensor.einsum(formula, x)[0] = 5
+    torch.einsum(formula, y)[0] = 5
+    same(x, y)
+    assert Tensor.einsum(formula, Tensor.zeros(*shape, dtype="bool")).dtype.name == "bool"
+
+
+def test_an_einsum_to_another_type_or_with_a_sum_is_a_value() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    Tensor.einsum("ij->ji", x, dtype="float64").fill_(0)
+    Tensor.einsum("ij->i", x).fill_(0)
+    assert x.tolist() == [[1.0, 2.0], [3.0, 4.0]]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from torch_reference import SPECIAL, Tensor, check, dtypes, seeded, torch
 
-from glassgrad import DeviceError, InputError, ShapeError
+from glassgrad import DeviceError, InputError, ShapeError, nn
 
 F = torch.nn.functional
 
@@ -388,3 +388,47 @@ def test_hashes():
     with pytest.raises(InputError, match="keccak hashes bytes"):
         Tensor([1.0]).keccak()
     assert math.prod(Tensor([1]).hash().shape) == 16
+
+
+@pytest.mark.parametrize("size", [0, (0, 2), (3, 0)])
+def test_adaptive_pools_of_no_parts_are_empty(size):
+    x, y = Tensor.ones(2, 3, 6, 7, requires_grad=True), torch.ones(2, 3, 6, 7)
+    average, (largest, places) = x.adaptive_avg_pool2d(size), x.adaptive_max_pool2d(size, return_indices=True)
+    assert average.shape == tuple(F.adaptive_avg_pool2d(y, size).shape)
+    assert largest.shape == places.shape == tuple(F.adaptive_max_pool2d(y, size).shape)
+    (average.sum() + largest.sum()).backward()
+    assert x.grad.sum().item() == 0
+
+
+@pytest.mark.parametrize("pool", ["adaptive_avg_pool2d", "adaptive_max_pool2d"])
+def test_adaptive_pools_of_nothing_are_refused(pool):
+    with pytest.raises(ShapeError, match="parts without elements have no mean and no maximum"):
+        getattr(Tensor.zeros(1, 2, 0, 4), pool)((1, 2))
+
+
+@pytest.mark.parametrize(
+    "name,values", [("erfinv", [1 - 2.2e-16, -1 + 1e-15, 1 - 1e-12, 1 - 1e-9, 0.999, 0.99, -0.5, 1e-9, 1.0, -1.0]),
+                    ("lgamma", [5e-324, 1e-310, -1e-310, 1e-300, -1e-5, 0.3, -0.3, -1.5])])
+def test_special_functions_of_float64_are_right_at_their_ends(name, values):
+    x, y = Tensor(values, dtype="float64"), torch.tensor(values, dtype=torch.float64)
+    np.testing.assert_allclose(getattr(x, name)().numpy(), getattr(y, name)().numpy(), rtol=1e-14)
+
+
+def test_losses_of_integers_do_not_wrap_around():
+    assert Tensor([100_000]).mse_loss(Tensor([0])).item() == 1e10
+    assert Tensor([0], dtype="uint8").l1_loss(Tensor([255], dtype="uint8")).item() == 255
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+@pytest.mark.parametrize("padding", ["zeros", "border"])
+def test_points_of_a_grid_that_are_nan_or_infinite_are_sampled_as_in_pytorch(mode, padding):
+    points = [[[[math.nan, 0.0], [0.3, math.nan], [math.inf, 0.0], [-math.inf, 0.2], [1e10, 0.1]]]]
+    x, y = Tensor.arange(9).reshape(1, 1, 3, 3).float(), torch.arange(9.0).reshape(1, 1, 3, 3)
+    theirs = F.grid_sample(y, torch.tensor(points), mode, padding, align_corners=False)
+    np.testing.assert_allclose(x.grid_sample(Tensor(points), mode, padding).numpy(), theirs.numpy(), rtol=1e-6)
+
+
+def test_attention_of_no_steps_is_empty():
+    layer, theirs = nn.MultiheadAttention(8, 2, batch_first=True), torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    x, y = Tensor.ones(2, 0, 8), torch.ones(2, 0, 8)
+    assert [t.shape for t in layer(x, x, x)] == [tuple(t.shape) for t in theirs(y, y, y)] == [(2, 0, 8), (2, 0, 0)]

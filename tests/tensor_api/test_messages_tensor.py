@@ -575,10 +575,10 @@ softshrink moves toward 0
   given:    lambd=-1
   expected: 0 or more
   fix:      write x.softshrink(0.5), for example"""),
-    "adaptive pool": (lambda: Tensor.ones(1, 1, 3, 3).adaptive_avg_pool2d(0), """
+    "adaptive pool": (lambda: Tensor.ones(1, 1, 3, 3).adaptive_avg_pool2d(-1), """
 adaptive_avg_pool2d cannot give this size
-  given:    output_size=0 for shape (1, 1, 3, 3)
-  expected: 2 sizes of 1 or more, and None to keep one
+  given:    output_size=-1 for shape (1, 1, 3, 3)
+  expected: 2 sizes of 0 or more, and None to keep one
   fix:      write adaptive_avg_pool2d(1), for example"""),
     "interpolate": (lambda: Tensor.ones(1, 1, 3).interpolate(0), """
 interpolate cannot give this size

@@ -55,6 +55,15 @@ def _number_of(value: Any) -> Any:
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else None
 
 
+def _fix(value: Any) -> str:
+    """Return what to save in place of a value that a file cannot hold."""
+    if getattr(value, "shape", ()):
+        return "write Tensor(array) in its place"
+    if callable(getattr(value, "state_dict", None)):
+        return "save model.state_dict(), not the model itself"
+    return "save the numbers, strings and tensors that it consists of"
+
+
 class PickleWriter:
     """The opcodes of a pickle, and the bytes of the storages that it refers to."""
 
@@ -86,15 +95,27 @@ class PickleWriter:
             self.inside.add(id(value))
             self._container(value)
             self.inside.discard(id(value))
-        elif type(number := _number_of(value)) in (bool, int, float):
+        elif isinstance(value, (set, frozenset)):
+            self._call("__builtin__", type(value).__name__, list(value))
+        elif isinstance(value, bytes):           # protocol 2 has only text
+            self._call("_codecs", "encode", value.decode("latin-1"), "latin1")
+        elif isinstance(value, bytearray):
+            self._call("__builtin__", "bytearray", bytes(value))
+        elif isinstance(value, complex):
+            self._call("__builtin__", "complex", value.real, value.imag)
+        elif type(number := _number_of(value)) in (bool, int, float, complex):
             self.value(number)
         else:
-            is_array = bool(getattr(value, "shape", ()))
             raise InputError("a file of tensors does not hold this", given=f"{repr(value)[:60]} of type "
                              f"{type(value).__module__}.{type(value).__name__}",
-                             expected="tensors, numbers, strings, element types, lists, tuples and dictionaries",
-                             fix="write Tensor(array) in its place" if is_array else
-                             "save model.state_dict(), not the model itself")
+                             expected="tensors, numbers, strings, bytes, element types, lists, tuples, sets and "
+                             "dictionaries", fix=_fix(value))
+
+    def _call(self, module: str, name: str, *arguments: Any) -> None:
+        """Write a value as a call of what makes it, by its name in Python 2, as Python's own pickler does."""
+        self._name(module, name)
+        self.value(arguments)
+        self.parts.append(pickle.REDUCE)
 
     def _integer(self, value: int) -> None:
         if -1 << 31 <= value < 1 << 31:

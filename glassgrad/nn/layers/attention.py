@@ -104,7 +104,7 @@ class MultiheadAttention(Layer):
         return [x.linear(w.transpose(), b) for x, w, b in zip((q, k, v), weights, biases)]
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.reshape(x.shape[0], x.shape[1], self.num_heads, -1).transpose(1, 2)
+        return x.reshape(x.shape[0], x.shape[1], self.num_heads, self.embed_dim // self.num_heads).transpose(1, 2)
 
     def _mask(self, q: Tensor, k: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None,
               is_causal: bool) -> Tensor | None:

@@ -14,7 +14,7 @@ from glassgrad.tensor.autograd.custom_gradient import gradient_is
 from glassgrad.tensor.formulas import (absolute, as_float, broadcast, flatten, in_accumulator, is_infinite, is_nan,
                                        maximum, pad_axis, part, rounded_once, square)
 from glassgrad.tensor.formulas.bitcast import WORDS
-from glassgrad.tensor.formulas.elementary import LN_2, LOG2_E, erf, exp, log, logaddexp, polynomial, tan
+from glassgrad.tensor.formulas.elementary import LN_2, LOG2_E, erf, erfc, exp, log, logaddexp, polynomial, tan
 
 # Giles (2012), "Approximating the erfinv function": two polynomials in w = -ln(1 - x^2)
 _ERFINV_NEAR = (1.50140941, 0.246640727, -0.00417768164, -0.00125372503, 0.00021858087, -4.39150654e-06, -3.5233877e-06,
@@ -33,6 +33,12 @@ def erfinv(x: UOp) -> UOp:
     for _ in range(2 if x.dtype is dtypes.float64 else 1):
         step = (erf(y) - x) * (math.sqrt(math.pi) / 2) * exp(y * y)
         y = (w < 10.0).where(y - step, y)        # close to 1 the difference has no correct digits
+    if x.dtype is dtypes.float64:                # close to 1: Newton steps for ln erfc(size) = ln(1 - |x|)
+        size, rest = y.abs(), 1.0 - x.abs()
+        for _ in range(4):
+            tail = erfc(size)
+            size = size + log(tail / rest) * tail * exp(size * size) * (math.sqrt(math.pi) / 2)
+        y = (w < 5.0).where(y, (x < 0.0).where(-size, size))
     return x.abs().eq(1.0).where(x * math.inf, (x.abs() > 1.0).where(math.nan, y))
 
 
@@ -52,7 +58,9 @@ def lgamma(x: UOp) -> UOp:
     t = z + 7.5
     value = log(t) * (z + 0.5) - t + log(total) + 0.5 * math.log(2 * math.pi)
     turn = x - x.round()  # sin(pi x) from the distance to an integer, exactly 0 at integers
-    reflected = math.log(math.pi) - log((turn * math.pi).sin().abs()) - value
+    size = turn.abs()
+    # sin(pi t) / pi is t where it is tiny, and no product rounds a denormal t
+    reflected = -log((size < 1e-9).where(size, (size * math.pi).sin() / math.pi)) - value
     value = below.where(reflected, value)
     value = (x.eq(1.0) | x.eq(2.0)).where(0.0, value)
     pole = (x < 0.5) & x.eq(x.trunc())

@@ -9,7 +9,7 @@ whole value to its part; a bitcast is a step too. Does not know how a part is re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 from weakref import ref
 
@@ -65,6 +65,31 @@ class TensorStorage:
             self._kept = self._whole()
 
 
+class CopiedMembers:
+    """The copies that one call of `copy.deepcopy` made of members of a storage. The first is a tensor of its own. As
+    soon as there is another one, both become views of a copy of the whole value."""
+
+    def __init__(self, storage: TensorStorage) -> None:
+        self.storage = storage               # kept alive, as its id names this object in the memo of `deepcopy`
+        self.pairs: list[tuple[Any, Any]] = []
+        self.owner: Any = None               # the tensor that shows the whole copy
+
+    def add(self, member: Any, twin: Any, copy_whole: Callable[[], Any]) -> None:
+        """Add the copy of a member. `copy_whole` copies the whole value, if no member that was copied shows it."""
+        self.pairs.append((member, twin))
+        if len(self.pairs) == 1:
+            return
+        if self.owner is None:
+            shown = [twin for member, twin in self.pairs if not member._steps]
+            self.owner = shown[0] if shown else copy_whole()
+            joining = self.pairs
+        else:
+            joining = self.pairs[-1:]
+        for member, twin in joining:
+            if twin is not self.owner:
+                show_part(twin, self.owner, member._steps)
+
+
 def storage_of(tensor: Any) -> TensorStorage | None:
     """Return the storage that a tensor shares; None if it was never viewed."""
     return tensor._storage  # type: ignore[no-any-return]
@@ -107,14 +132,20 @@ def sharing(tensors: Iterable[Any]) -> list[list[int]]:
     return [numbers for numbers in groups.values() if len(numbers) > 1]
 
 
+def _begin(owner: Any) -> TensorStorage:
+    """Give a tensor that was never viewed a storage."""
+    storage = owner._storage = TensorStorage(owner.uop)
+    owner._steps = ()
+    storage.members.append(ref(owner))
+    return storage
+
+
 def share(view: Any, source: Any, bits: UOp | None = None) -> None:
     """Add `view`, whose node is movement ops over that of `source`, to the storage of `source`. If `bits` is given, it
     is the node of `source` read as another type, and the movement ops are over that."""
     storage = source._storage
     if storage is None:
-        storage = source._storage = TensorStorage(source.uop)
-        source._steps = ()
-        storage.members.append(ref(source))
+        storage = _begin(source)
     elif not source._steps and storage._whole() is not source.uop:
         storage.note(source.uop)
     view._storage = storage
@@ -124,6 +155,15 @@ def share(view: Any, source: Any, bits: UOp | None = None) -> None:
         types = (source.uop.dtype, bits.dtype)
         view._steps = (*source._steps, (o.BITCAST, types), *steps_between(bits, view.uop))
     storage.add(view)
+
+
+def show_part(tensor: Any, owner: Any, steps: tuple[Step, ...]) -> None:
+    """Make a tensor a view of another one: what these steps show of it."""
+    storage = owner._storage or _begin(owner)
+    tensor.uop = applied(steps, owner.uop)
+    tensor._storage, tensor._steps = storage, steps
+    storage.add(tensor)
+    tensor.requires_grad = tensor._requires_grad     # a leaf has a node of its own
 
 
 def renew(view: Any, owner: Any) -> None:

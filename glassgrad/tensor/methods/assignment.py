@@ -25,7 +25,7 @@ from glassgrad.tensor.formulas import (add, as_node, ceil, counting, divide, ele
                                        lookup, maximum, mul, replace_part, running as running_total, sub, where)
 from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, uniform, waiting_times
 from glassgrad.tensor.memory.disk import on_disk, write
-from glassgrad.tensor.memory.storage import applied, is_shared, leave, storage_of
+from glassgrad.tensor.memory.storage import TensorStorage, applied, is_shared, leave, storage_of
 from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_to, broadcasts_to, of_kind,
                                       spelled, working_axis)
 
@@ -58,6 +58,16 @@ _IN_PLACE = (
      lcm"""),
 )
 _VIEWS = frozenset(("unsqueeze", "squeeze", "t", "transpose", "swapaxes", "swapdims", "detach"))
+
+
+def whole_value(storage: TensorStorage) -> UOp:
+    """Return the whole value of which the tensors of a storage show parts."""
+    whole = storage.whole()
+    if whole is None:                            # only what the views show can still be read of it
+        whole = full(storage.shape, 0, storage.dtype)
+        for member in storage.live():
+            whole = replace_part(whole, member._steps, member.uop, repeated=True)
+    return whole
 
 
 class AssignmentMixin(TensorBase):
@@ -109,12 +119,7 @@ class AssignmentMixin(TensorBase):
             return
         whole = new.uop
         if self._steps:
-            before = storage.whole()
-            if before is None:                   # only what the views show can still be read of it
-                before = full(storage.shape, 0, storage.dtype)
-                for member in storage.live():
-                    before = replace_part(before, member._steps, member.uop, repeated=True)
-            whole = replace_part(before, self._steps, new.uop)
+            whole = replace_part(whole_value(storage), self._steps, new.uop)
         storage.written = True
         for member in storage.live():
             member._take(applied(member._steps, whole), new, leaf and member is self and not member._steps)

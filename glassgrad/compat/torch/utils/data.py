@@ -3,8 +3,9 @@
 A batch of a `TensorDataset`, an array or a tensor is gathered by one index, and so is a batch of a `Subset` of one.
 Other data sets return one example at a time; with `num_workers`, other processes collect them (`workers.py`) before
 they are needed, and send them through shared memory (`batch_transport.py`). An `IterableDataset` is read by the process
-itself. `pin_memory` and `persistent_workers` are accepted and have no effect: every copy to a GPU goes through pinned
-memory and runs beside kernels in any case, and workers start anew for each epoch.
+itself, whatever `num_workers` is: `get_worker_info()` is None there, and the whole stream is read once. `pin_memory`
+and `persistent_workers` are accepted and have no effect: every copy to a GPU goes through pinned memory and runs beside
+kernels in any case, and workers start anew for each epoch.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compat.torch.creation import Generator, multinomial, randint, randperm, tensor
 from glassgrad.compat.torch.torch_tensor import TorchTensor
 from glassgrad.compat.torch.utils.batch_transport import HostValues
-from glassgrad.compat.torch.utils.workers import WorkerOptions, batches_from_workers
+from glassgrad.compat.torch.utils.workers import WorkerInfo, WorkerOptions, batches_from_workers, get_worker_info
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.jit.plain_values import mapped
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["BatchSampler", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "RandomSampler", "Sampler",
-           "SequentialSampler", "Subset", "TensorDataset", "WeightedRandomSampler", "default_collate",
-           "default_convert", "random_split"]
+           "SequentialSampler", "Subset", "TensorDataset", "WeightedRandomSampler", "WorkerInfo",
+           "default_collate", "default_convert", "get_worker_info", "random_split"]
 
 
 # -- examples by index -------------------------------------------------------------------------------------------------
@@ -359,7 +360,7 @@ class DataLoader(Subscripted):
     def _from_workers(self, collect: Callable[[Any], Any], indices: Iterable[Any]) -> Iterator[Any]:
         seed = int(TorchTensor.randint(1, high=1 << 31).item())
         workers = WorkerOptions(self.num_workers, self.prefetch_factor, self.timeout, self.worker_init_fn,
-                                self.multiprocessing_context, seed)
+                                self.multiprocessing_context, seed, self.dataset)
         return batches_from_workers(collect, iter(indices), workers)
 
     def __len__(self) -> int:

@@ -42,6 +42,23 @@ class WorkerOptions(NamedTuple):
     start: Callable[[int], Any] | None          # called in each worker with its number
     context: Any                # of multiprocessing, or its name
     seed: int
+    dataset: Any                # what the batches are collected from
+
+
+class WorkerInfo(NamedTuple):
+    """What a worker process knows about itself."""
+    id: int                     # 0 to num_workers - 1
+    num_workers: int
+    seed: int                   # of Python's random numbers and NumPy's in this worker
+    dataset: Any                # this worker's copy
+
+
+_this_worker: WorkerInfo | None = None
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """Return the number, seed and data set of the `DataLoader` worker that this process is; None in other processes."""
+    return _this_worker
 
 
 class _Lines(str):
@@ -68,12 +85,14 @@ class _Failure(NamedTuple):
 def _work(pipe: Connection, parents: Sequence[Connection], collect: Collect, number: int,
           options: WorkerOptions) -> None:
     """Collect batches until the pipe is closed."""
+    global _this_worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)        # Ctrl-C reaches every process; the parent ends its workers
     for end in parents:                                 # inherited by fork: open, they hide the parent's death
         end.close()
-    random.seed(options.seed + number)
+    _this_worker = WorkerInfo(number, options.workers, options.seed + number, options.dataset)
+    random.seed(_this_worker.seed)
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed((options.seed + number) % 2 ** 32)
+        sys.modules["numpy"].random.seed(_this_worker.seed % 2 ** 32)
     # a thread reads requests: a worker blocked on sending a batch must still receive, or both sides deadlock
     sender, waiting = BatchSender(pipe, options.prefetch), queue.Queue[Any]()
     threading.Thread(target=_receive_all, args=(pipe, waiting), daemon=True).start()

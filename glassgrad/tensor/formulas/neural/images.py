@@ -9,8 +9,8 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph import UOp, const, dtypes, full
-from glassgrad.tensor.formulas import (add, as_float, at, clamp, counting, floor, gather, matrix_transpose, maximum,
-                                       movedim, mul, repeat_interleave, stack, take, total, unsqueeze)
+from glassgrad.tensor.formulas import (add, as_float, at, clamp, counting, floor, gather, is_nan, matrix_transpose,
+                                       maximum, movedim, mul, repeat_interleave, stack, take, total, unsqueeze)
 from glassgrad.tensor.formulas.float_remainder import toward_zero
 from glassgrad.tensor.formulas.linalg.products import matmul
 
@@ -65,6 +65,7 @@ def _in_range(t: UOp, n: int, padding_mode: str, align_corners: bool) -> UOp:
     are."""
     if padding_mode == "zeros":
         return t
+    t = is_nan(t).where(0.0, t)                  # as in PyTorch
     if padding_mode == "reflection":         # at the centres of the border elements, or at their outer edges
         low, span = (0.0, n - 1) if align_corners else (-0.5, n)
         beyond = (t - low).abs()

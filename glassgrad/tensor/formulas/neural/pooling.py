@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import ShapeError
@@ -106,6 +107,17 @@ def max_pool(x: UOp, options: PoolOptions, with_indices: bool = False) -> tuple[
 
 
 # -- pools of a given number of parts ------------------------------------------------------------------------
+def _no_parts(x: UOp, sizes: tuple[int, ...]) -> UOp | None:
+    """Return the empty result if an axis has no parts; None if there are some. Refuse parts of nothing."""
+    lead, space = x.shape[:len(x.shape) - len(sizes)], x.shape[len(x.shape) - len(sizes):]
+    if 0 in space:
+        raise ShapeError("parts without elements have no mean and no maximum", given=f"space axes {space}",
+                         expected="1 element or more along each of them", fix="check what made the input empty")
+    if 0 not in sizes:
+        return None
+    return x.shrink([*[(0, n) for n in lead], *[(0, 0) for _ in space]]).reshape((*lead, *sizes))
+
+
 def _parts(x: UOp, axis: int, count: int) -> tuple[UOp, UOp, UOp]:
     """Split an axis into `count` parts, as a new axis behind it. Return their elements, which of them count, and how
     many do. Part i runs from floor(i n / count) to ceil((i + 1) n / count)."""
@@ -124,16 +136,13 @@ def _parts(x: UOp, axis: int, count: int) -> tuple[UOp, UOp, UOp]:
 def adaptive_mean(x: UOp, sizes: tuple[int, ...]) -> UOp:
     """The means of `sizes` parts of the last axes."""
     rank = len(sizes)
-    lead, space = x.shape[:len(x.shape) - rank], x.shape[len(x.shape) - rank:]
+    if (empty := _no_parts(x, sizes)) is not None:
+        return as_float(empty)
+    space = x.shape[len(x.shape) - rank:]
     if all(n % m == 0 for n, m in zip(space, sizes)):
-        parts = tuple(n // m for n, m in zip(space, sizes))
-        if 0 in space:
-            return mean_pool(x, PoolOptions(parts))                 # an error that says so
-        # not windows: their size would be a number in the graph, and each length of an axis another program
         x = as_float(x)
-        rows = x.cast(x.dtype.accumulator).reshape((*lead, *[n for pair in zip(sizes, parts) for n in pair]))
-        sums = total(rows, tuple(range(len(lead) + 1, len(rows.shape), 2)))
-        return divide(sums, math.prod(parts)).cast(x.dtype)
+        sums = total(*_split(x.cast(x.dtype.accumulator), sizes))
+        return divide(sums, math.prod(n // m for n, m in zip(space, sizes))).cast(x.dtype)
     x = as_float(x)
     means = x.cast(x.dtype.accumulator)
     for i, count in enumerate(sizes):
@@ -143,14 +152,46 @@ def adaptive_mean(x: UOp, sizes: tuple[int, ...]) -> UOp:
     return means.cast(x.dtype)
 
 
+def _split(x: UOp, sizes: tuple[int, ...]) -> tuple[UOp, tuple[int, ...]]:
+    """Split each of the last axes into `sizes` equal parts, (.., m1 k1, m2 k2) -> (.., m1, k1, m2, k2); return the axes
+    within parts too. (Windows would do the same; but their size is a number in the graph, and each length of an axis
+    would be another program.)"""
+    lead = len(x.shape) - len(sizes)
+    pairs = [n for whole, m in zip(x.shape[lead:], sizes) for n in (m, whole // m)]
+    split = x.reshape((*x.shape[:lead], *pairs))
+    return split, tuple(range(lead + 1, len(split.shape), 2))
+
+
+def _largest_of_equal_parts(x: UOp, sizes: tuple[int, ...]) -> tuple[UOp, UOp]:
+    """The largest value of each part, and its index, each in the shape (.., m1, 1, m2, 1)."""
+    seen, axes = _split(x, sizes)
+    places, _ = _split(linear_indices(x.shape[len(x.shape) - len(sizes):]), sizes)
+    most = seen.reduce(o.AMAX, axes)
+    reached = seen.eq(most) | seen.ne(seen)
+    return most, reached.where(places, dtypes.int32.max).reduce(o.AMIN, axes)
+
+
+@dataclass(frozen=True)
+class FirstOfEqualParts:
+    """The gradient of the maximum of each of so many equal parts: all of it goes to the first element that is it."""
+    sizes: tuple[int, ...]
+
+    def __call__(self, g: UOp, out: UOp, x: UOp) -> tuple[UOp]:
+        _, first = _largest_of_equal_parts(x.detach(), self.sizes)
+        places, _ = _split(linear_indices(x.shape[len(x.shape) - len(self.sizes):]), self.sizes)
+        first = first.contiguous()               # an index per part is stored, instead of a gradient per element
+        return (first.eq(places).where(g.reshape(first.shape), 0).reshape(x.shape),)
+
+
 def adaptive_max(x: UOp, sizes: tuple[int, ...]) -> tuple[UOp, UOp]:
     """The largest value of each of `sizes` parts of the last axes, and its index in the flattened space axes."""
     rank = len(sizes)
+    if (empty := _no_parts(x, sizes)) is not None:
+        return empty, empty.cast(dtypes.int32)
     lead, space = x.shape[:len(x.shape) - rank], x.shape[len(x.shape) - rank:]
     if all(n % m == 0 for n, m in zip(space, sizes)):
-        values, indices = max_pool(x, PoolOptions(tuple(n // m for n, m in zip(space, sizes))), True)
-        assert indices is not None
-        return values, indices
+        most, indices = (node.reshape((*lead, *sizes)) for node in _largest_of_equal_parts(x, sizes))
+        return own_gradient(most, (x,), FirstOfEqualParts(sizes)), indices
     most, indices = x.detach(), linear_indices(space).broadcast(x.shape)
     for axis in range(len(x.shape) - 1, len(lead) - 1, -1):       # last axis first, to find the first of equal values
         (seen, inside, _), (places, _, _) = (_parts(node, axis, sizes[axis - len(lead)]) for node in (most, indices))

@@ -112,10 +112,11 @@ class ConvolutionMixin(TensorBase):
     # -- pools of a given output size ------------------------------------------------------------------------
     def _output_sizes(self, output_size: Any, rank: int, what: str) -> tuple[int, ...]:
         row = isinstance(output_size, (tuple, list))
-        sizes = tuple(n if n is None else whole(n) or 0 for n in (output_size if row else (output_size,) * rank))
-        if len(sizes) != rank or self.ndim < rank or any(n is not None and n < 1 for n in sizes):
+        sizes = tuple(n if n is None else -1 if (m := whole(n)) is None else m
+                      for n in (output_size if row else (output_size,) * rank))
+        if len(sizes) != rank or self.ndim < rank or any(n is not None and n < 0 for n in sizes):
             raise InputError(f"{what} cannot give this size", given=f"output_size={output_size!r} for shape "
-                             f"{self.shape}", expected=f"{rank} sizes of 1 or more, and None to keep one",
+                             f"{self.shape}", expected=f"{rank} sizes of 0 or more, and None to keep one",
                              fix=f"write {what}(1), for example")
         return tuple(n if m is None else m for n, m in zip(self.shape[-rank:], sizes))
 

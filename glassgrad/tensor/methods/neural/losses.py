@@ -11,8 +11,8 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import UOp, dtypes, full
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.formulas import (absolute, add, as_node, divide, mean, mul, norm, square, sub, take, unsqueeze,
-                                       where)
+from glassgrad.tensor.formulas import (absolute, add, as_float, as_node, divide, mean, mul, norm, square, sub, take,
+                                       unsqueeze, where)
 from glassgrad.tensor.formulas.neural import ctc, losses
 from glassgrad.tensor.formulas.neural.activations import relu, softplus
 from glassgrad.tensor.methods import REQUIRED, Operand, Self, TensorBase, arguments, computed, fraction, two_axes
@@ -25,6 +25,11 @@ def _not_below_zero(what: str, **given: float) -> None:
     if not value >= 0:
         raise InputError(f"{what} changes its form at a distance", given=f"{name}={value}", expected="0 or more",
                          fix=f"write {name}=1.0, for example")
+
+
+def _difference(x: UOp, target: Any) -> UOp:
+    """Subtract in floats: the difference of integers, and its square, may not fit into their type."""
+    return sub(as_float(x), target)
 
 
 class LossesMixin(TensorBase):
@@ -48,7 +53,7 @@ class LossesMixin(TensorBase):
         >>> Tensor([1.0, 5.0]).mse_loss(Tensor([1.0, 3.0])).item()
         2.0
         """
-        return self._loss(lambda x, y: square(sub(x, y)), "mse_loss", reduction, target=target)
+        return self._loss(lambda x, y: square(_difference(x, y)), "mse_loss", reduction, target=target)
 
     def l1_loss(self, target: Operand, reduction: str = "mean") -> Self:
         """The absolute difference.
@@ -56,7 +61,7 @@ class LossesMixin(TensorBase):
         >>> Tensor([1.0, 5.0]).l1_loss(Tensor([1.0, 3.0])).item()
         1.0
         """
-        return self._loss(lambda x, y: absolute(sub(x, y)), "l1_loss", reduction, target=target)
+        return self._loss(lambda x, y: absolute(_difference(x, y)), "l1_loss", reduction, target=target)
 
     def huber_loss(self, target: Operand, reduction: str = "mean", delta: float = 1.0) -> Self:
         """d^2 / 2 for differences d up to delta, delta (|d| - delta / 2) beyond.

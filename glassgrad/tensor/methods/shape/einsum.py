@@ -61,7 +61,8 @@ class EinsumMixin(TensorBase):
 
     @classmethod
     def einsum(cls, formula: str, *operands: Any, dtype: DType | str | None = None, **spelling: Any) -> Self:
-        """Products summed over the axes that the result does not name.
+        """Products summed over the axes that the result does not name. Of one tensor, an order of its axes ("ij->ji")
+        and a diagonal ("ii->i") are views.
 
         >>> x = Tensor([[1, 2], [3, 4]])
         >>> Tensor.einsum("ij,jk->ik", x, x).tolist(), Tensor.einsum("ii", x).item()
@@ -82,6 +83,10 @@ class EinsumMixin(TensorBase):
                                      given=f"{letter!r} is {sizes[letter]} and {n} in {formula!r}",
                                      expected="one size per letter", fix="check the operands' shapes")
                 sizes[letter] = max(sizes[letter], n) if 0 not in (n, sizes[letter]) else 0
+        if len(nodes) == 1 and set(out) == set(terms[0]) and nodes[0] is tensors[0].uop and \
+                dtype_by_name(dtype or nodes[0].dtype) is nodes[0].dtype:      # nothing is computed
+            shown, letters = _diagonals(nodes[0], terms[0])
+            return tensors[0]._view(shown.permute([letters.index(c) for c in out]))  # type: ignore[no-any-return]
         kind = functools.reduce(promote, [node.dtype for node in nodes])
         result = dtype_by_name(dtype) if dtype is not None else sum_dtype(kind)
         pairs = [_diagonals(node.cast(result.accumulator), term) for node, term in zip(nodes, terms)]
