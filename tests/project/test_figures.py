@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 13_280, "check": 890, "engine and runtime": 5_620, "tensor": 9_180, "nn": 5_485, "jit": 1_798,
-         "package": 39_065, "new capabilities": 16_525, "package with them": 55_585}
+LINES = {"compiler": 13_280, "check": 890, "engine and runtime": 5_629, "tensor": 9_180, "nn": 5_485, "jit": 1_798,
+         "package": 39_091, "new capabilities": 16_526, "package with them": 55_612}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 6_055, 76      # the most, on processors with AMX; aim: 6,000
+EXECUTED_LINES, EXECUTED_FILES = 6_059, 77      # the most, on processors with AMX; aim: 6,000
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:
