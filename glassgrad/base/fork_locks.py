@@ -4,6 +4,10 @@ consistent.
 A fork copies the memory of a process, but only the thread that forks. A lock that another thread holds would stay
 locked in the child for ever, over data that is half changed. So the thread that forks first takes all registered locks,
 which waits until other threads' kernels and compilations end, and both processes release them afterwards.
+
+Python's own locks are not among them. One is held while a module is imported: a child waits for ever when it imports a
+module that another thread was importing. So code that imports late, and may run in a thread, does so under a registered
+lock: compiling a graph, opening a device, loading LLVM.
 """
 
 from __future__ import annotations
@@ -14,10 +18,10 @@ import weakref
 from typing import Any
 
 # Lock order, outermost first; any code that takes one lock while it holds another must keep it too.
-ORDER = ("schedule", "node", "pool", "compiler", "cache", "memory", "counter")
+ORDER = ("schedule", "compilation", "device", "node", "pool", "compiler", "cache", "memory", "counter")
 
 _forking = threading.RLock()
-_registered: list[tuple[int, weakref.ref[Any]]] = []
+_registered: dict[weakref.ref[Any], int] = {}       # lock -> its place in the order
 _taken: list[Any] = []
 
 
@@ -28,18 +32,22 @@ def held_at_fork(lock: Any, guards: str) -> Any:
     >>> lock.locked()
     False
     """
-    _registered.append((ORDER.index(guards), weakref.ref(lock)))
+    _registered[weakref.ref(lock, _registered.pop)] = ORDER.index(guards)
     return lock
+
+
+def _next_lock() -> Any:
+    """Return the outermost registered lock that is not taken yet; None if all are."""
+    rows = [(level, lock) for ref, level in [*_registered.items()] if (lock := ref()) is not None]
+    left = [(level, lock) for level, lock in rows if not any(lock is taken for taken in _taken)]
+    return min(left, key=lambda row: row[0], default=(0, None))[1]
 
 
 def _take_all() -> None:
     _forking.acquire()
-    _registered[:] = sorted(((level, ref) for level, ref in _registered if ref() is not None), key=lambda row: row[0])
-    for _, ref in list(_registered):
-        lock = ref()
-        if lock is not None:
-            lock.acquire()
-            _taken.append(lock)
+    while (lock := _next_lock()) is not None:       # looked up each time: other threads go on, and may make locks
+        lock.acquire()
+        _taken.append(lock)
 
 
 def _release_all() -> None:

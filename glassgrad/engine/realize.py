@@ -53,6 +53,7 @@ _NONE: Collection[UOp] = ()
 _REDUCING = frozenset((*o.REDUCE, o.FORMULA))         # a formula may have a reduction inside
 _MOST_SCHEDULES = 1024
 _running = held_at_fork(threading.RLock(), "schedule")      # the launches of a schedule are bound to one run at a time
+_compiling = held_at_fork(threading.RLock(), "compilation")      # the first compilations import the compiler
 
 
 def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None = None,
@@ -140,7 +141,8 @@ def schedule_of(nodes: Sequence[UOp], device: str) -> list[Item]:
         return []
     normal = normalize(sinks)
     normal = _with_recurrences(normal) or normal
-    planned = _unrolled(make_schedule(*with_params(normal, ()), device, _stores_scores, _limits(device)))
+    with _compiling:
+        planned = _unrolled(make_schedule(*with_params(normal, ()), device, _stores_scores, _limits(device)))
     return [item for item in planned.items if planned.runs(item)]
 
 
@@ -393,16 +395,17 @@ def _prepared(normal: NormalizedGraph, schedule: Callable[[], Schedule], scalars
         kind = RecurrentSchedule if planned.has_recurrence else CompiledSchedule
         return kind(planned, scalars, len(normal.buffers))
 
-    GlobalCounters.schedules += 1
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        if settings.VIZ or observers:
-            return prepare_observed(normal, schedule, compiled)
-        return compiled(schedule())
-    finally:
-        if was_enabled:
-            gc.enable()
+    with _compiling:
+        GlobalCounters.schedules += 1
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            if settings.VIZ or observers:
+                return prepare_observed(normal, schedule, compiled)
+            return compiled(schedule())
+        finally:
+            if was_enabled:
+                gc.enable()
 
 
 def _cached_schedule(normal: NormalizedGraph, scalars: tuple[int, ...], device: str, parts: tuple[Any, ...],

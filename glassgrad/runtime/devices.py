@@ -11,15 +11,19 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError, GlassgradError
+from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import State, current_state, settings
 from glassgrad.runtime.backend import Backend, DeviceRecord
 from glassgrad.runtime.disk_device import PREFIX, FileDevice, on_disk
+
+_opening = held_at_fork(threading.RLock(), "device")      # a device imports its module, and opens once
 
 
 def open_cpu(name: str) -> Backend:
@@ -232,10 +236,11 @@ class _Devices:
         device = self._opened.get(name)
         if device is None:
             name = self.canonicalize(name)
-            device = self._opened.get(name)
-            if device is None:
-                open_it = FileDevice if on_disk(name) else self._devices[name].open
-                device = self._opened[name] = open_it(name)
+            with _opening:
+                device = self._opened.get(name)
+                if device is None:
+                    open_it = FileDevice if on_disk(name) else self._devices[name].open
+                    device = self._opened[name] = open_it(name)
         return device
 
     def is_available(self, name: str) -> bool:

@@ -20,7 +20,7 @@ LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 6_055, 76      # the most, on processors with AMX; aim: 6,000
+EXECUTED_LINES, EXECUTED_FILES = 6_059, 77      # the most, on processors with AMX; aim: 6,000
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
+import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from scripts import run_script
 
 from glassgrad.base import fork_locks as fork
 from glassgrad.base.errors import DeviceError
+from glassgrad.runtime.cpu.processor import host_description
+from glassgrad.runtime.devices import Device
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
+from glassgrad.runtime.python.python_device import PythonDevice
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
@@ -67,7 +74,7 @@ def test_a_fork_takes_the_locks_in_their_order_and_releases_them(monkeypatch: py
         def release(self) -> None:
             self.lock.release()
 
-    monkeypatch.setattr(fork, "_registered", [])
+    monkeypatch.setattr(fork, "_registered", {})
     locks = [fork.held_at_fork(Lock(name), name) for name in reversed(fork.ORDER)]
     fork.held_at_fork(Lock("gone"), "memory")
     child = os.fork()
@@ -96,3 +103,117 @@ def test_memory_by_handle_is_refused_in_a_forked_process_and_goes_on_in_its_pare
         os._exit(refused)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
     assert memory.find(block.address + 3)[1] == 3
+
+
+# A thread compiles the process's first kernel, and is inside the import of a module of the compiler when it forks.
+FIRST_KERNEL = """
+    import gc, os, signal, sys, threading, time
+    from glassgrad import Tensor
+    importing = threading.Event()
+
+    class Slow:
+        def find_spec(self, name, path=None, target=None):
+            if name == "MODULE" and not importing.is_set():
+                importing.set()
+                time.sleep(0.5)
+
+    sys.meta_path.insert(0, Slow())
+    thread = threading.Thread(target=lambda: (Tensor.ones(3, 5) * 2).exp().sum(0).realize())
+    thread.start()
+    print(importing.wait(60))
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        right = (Tensor.ones(3, 4) * 2).sum(0).tolist() == [6.0] * 4
+        os._exit(0 if right and gc.isenabled() else 3)
+    print(os.waitpid(child, 0)[1])
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize("module", ["glassgrad.runtime.cpu.native_device", "glassgrad.compiler.render.launch_info",
+                                    "llvmlite"])
+def test_a_fork_while_another_thread_imports_the_compiler(module: str) -> None:
+    out, errors = run_script(FIRST_KERNEL.replace("MODULE", module), CACHE="0", DEVICE="CPU")
+    assert out == "True\n0\n", errors
+
+
+def status_of_child(check: Callable[[], bool]) -> int:
+    """Fork, run a check in the child, and return its exit status; 9 if it does not end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if check() else 3)
+        finally:
+            os._exit(4)
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return 9
+
+
+def test_a_fork_while_another_thread_computes_a_cached_property() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    class Waiting(frozenset[str]):
+        def __contains__(self, name: object) -> bool:
+            entered.set()
+            return leave.wait(60)
+
+    slow, fast = (dataclasses.replace(host_description(), features=f) for f in (Waiting(), frozenset[str]()))
+    thread = threading.Thread(target=lambda: slow.vector_bytes)
+    thread.start()
+    entered.wait(60)
+    status = status_of_child(lambda: fast.vector_bytes == 16)
+    leave.set()
+    thread.join()
+    assert status == 0
+
+
+def test_a_device_that_threads_and_a_forked_child_use_at_once_is_opened_once() -> None:
+    entered, opened = threading.Event(), list[Any]()
+
+    def open_slowly(name: str) -> PythonDevice:
+        entered.set()
+        time.sleep(0.2)
+        opened.append(PythonDevice(name))
+        return opened[-1]
+
+    Device.register("SLOWLY", open_slowly)
+    try:
+        threads = [threading.Thread(target=lambda: Device["SLOWLY"]) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        entered.wait(60)
+        status = status_of_child(lambda: Device["SLOWLY"] is opened[0])
+        for thread in threads:
+            thread.join()
+        assert status == 0 and opened == [Device["SLOWLY"]]
+    finally:
+        Device.unregister("SLOWLY")
+
+
+def test_a_fork_also_takes_a_lock_that_is_made_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork, "_registered", {})
+    outer, taken, made = fork.held_at_fork(threading.Lock(), "schedule"), threading.Event(), list[Any]()
+
+    def work() -> None:
+        with outer:
+            taken.set()
+            time.sleep(0.2)
+            made.append(fork.held_at_fork(threading.Lock(), "pool"))
+            made[0].acquire()
+        time.sleep(0.2)
+        made[0].release()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    taken.wait(60)
+    status = status_of_child(lambda: not made[0].locked())
+    thread.join()
+    assert status == 0

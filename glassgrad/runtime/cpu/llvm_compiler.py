@@ -86,8 +86,8 @@ def _feature_text() -> str:
 
 def _emitted(text: str, level: int, form: str) -> Any:
     """Compile IR text to an "object" or to "assembly"."""
-    binding = _binding()
     with _lock:
+        binding = _binding()
         machine, triple, layout = _target_machine(_feature_text(), level)
         module = binding.parse_assembly(text)
         module.triple, module.data_layout = triple, layout

@@ -13,10 +13,11 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any
 
+from glassgrad.base.cached_property import cached_property
 from glassgrad.base.interrupts import take_interrupt
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.uop import UOp

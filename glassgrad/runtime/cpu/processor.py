@@ -11,8 +11,9 @@ import os
 import platform
 import sys
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
+from glassgrad.base.cached_property import cached_property
 from glassgrad.base.errors import InputError
 from glassgrad.base.settings import settings
 

@@ -15,9 +15,9 @@ The same works for a sum over positions whose results are taps: the gradient of 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
+from glassgrad.base.cached_property import cached_property
 from glassgrad.compiler.graph import DType, UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, bounds, build, close_bounds, divide,
                                                     divide_up, index, less, multiply, operation)

@@ -8,8 +8,8 @@ may read it in place. The target and its thresholds are used only for the number
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
+from glassgrad.base.cached_property import cached_property
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, modulo, multiply,
                                                     substitute_index)

@@ -8,8 +8,8 @@ spells memory access, `llvm_ops` arithmetic.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
+from glassgrad.base.cached_property import cached_property
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped

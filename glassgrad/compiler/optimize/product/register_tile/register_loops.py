@@ -21,8 +21,8 @@ A run-time number of columns is whole panels, and one panel with as many vectors
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 
+from glassgrad.base.cached_property import cached_property
 from glassgrad.compiler.graph import UOp, const, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, divide_up, index, less, modulo, multiply,
                                                     operation, substitute_index)

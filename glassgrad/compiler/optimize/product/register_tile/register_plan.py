@@ -14,8 +14,8 @@ cheapest one is chosen; BEAM measures the others. Builds no loops: register_loop
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
+from glassgrad.base.cached_property import cached_property
 from glassgrad.compiler.lower.loops import Statement
 from glassgrad.compiler.optimize.product.flat_axes import flat_axis, image_axis, taps_first
 from glassgrad.compiler.optimize.product.packing import few_rows, swells

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 
+from glassgrad.base.cached_property import cached_property
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.lower.loops import Store, ranges_of
 from glassgrad.compiler.optimize.product.flat_axes import FlatProduct
