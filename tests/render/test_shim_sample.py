@@ -121,6 +121,16 @@ def test_a_sample_of_all_methods(name: str) -> None:
     assert compared >= LEAST
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_every_op_of_one_float_compiles(name: str) -> None:
+    """The sample above meets some of them once in a hundred runs."""
+    values = np.array([0.5, 1.5, -2.5, 2.4], np.float32)
+    with registered():
+        for method in ("round", "trunc", "floor", "ceil", "sqrt", "exp2", "log2", "sin", "abs", "neg", "reciprocal"):
+            found, expected = (getattr(Tensor(values, device=device), method)() for device in (name, "CPU"))
+            np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-5, err_msg=method)
+
+
 if __name__ == "__main__":                   # all of them, or those FIRST:LAST, on one device
     register()
     first, _, last = (sys.argv[2] if len(sys.argv) > 2 else ":").partition(":")

@@ -41,6 +41,6 @@ inline float __uint_as_float(unsigned x) { return gpu::bits_as<float>(x); }
 inline double __longlong_as_double(long long x) { return gpu::bits_as<double>(x); }
 
 extern "C" {
-float fmaf(float, float, float), sqrtf(float), truncf(float), fabsf(float), exp2f(float);
-double fma(double, double, double), sqrt(double), trunc(double), fabs(double);
+float fmaf(float, float, float), sqrtf(float), truncf(float), rintf(float), fabsf(float), exp2f(float);
+double fma(double, double, double), sqrt(double), trunc(double), rint(double), fabs(double);
 }
