@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
+from forked import in_child
 
 from glassgrad import Tensor
 from glassgrad.jit import TinyJit
@@ -15,25 +15,6 @@ from glassgrad.tensor.autograd import no_grad
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 FORKS = pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="a driver's threads are not in a forked process")
-
-
-def in_child(check: Callable[[], bool]) -> int:
-    """Fork, run a check in the child, and return its exit status; 9 if it does not end."""
-    child = os.fork()
-    if child == 0:
-        try:
-            os._exit(0 if check() else 3)
-        finally:
-            os._exit(4)
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    return 9
 
 
 @FORKS

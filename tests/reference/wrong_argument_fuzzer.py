@@ -37,7 +37,7 @@ np.float64("nan") | np.int64(-1) | np.uint8(200) | np.bool_(True) | np.array([0.
 np.zeros((0, 3)) | np.array(1) | np.array([[1, 0]]) | np.ones(3, "complex64") | x | x[:0] | x.int() | x > 0 | x.sum()
 x[None] | x.half() | x.double() | x.mT | x.sum().long() | j | o | elsewhere | length | lambda y: y"""
 OURS_ALONE = ("elsewhere", "length")               # a tensor on another device, a Variable
-# of no axes nothing is reduced; roundings; a truth value of NumPy's beside integers, which gives PyTorch floats
+# of no axes nothing is reduced; roundings; NumPy's bool beside integers, which gives PyTorch floats
 DECIDED = ("()", "[]", "x.half()", "x.double()", "x.sum()", "np.bool_(True)")
 # Shifts by less than 0, targets but 1 and -1, signs of vectors, a write from itself; 200 ** 2 in uint8
 UNDEFINED = r"shift|margin_ranking|soft_margin|svd|qr|eigh|masked_scatter_|uint8"

@@ -6,10 +6,10 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from forked import in_child
 from scripts import run_script
 
 from glassgrad.base import fork_locks as fork
@@ -138,25 +138,6 @@ def test_a_fork_while_another_thread_imports_the_compiler(module: str) -> None:
     assert out == "True\n0\n", errors
 
 
-def status_of_child(check: Callable[[], bool]) -> int:
-    """Fork, run a check in the child, and return its exit status; 9 if it does not end."""
-    child = os.fork()
-    if child == 0:
-        try:
-            os._exit(0 if check() else 3)
-        finally:
-            os._exit(4)
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    return 9
-
-
 def test_a_fork_while_another_thread_computes_a_cached_property() -> None:
     entered, leave = threading.Event(), threading.Event()
 
@@ -169,7 +150,7 @@ def test_a_fork_while_another_thread_computes_a_cached_property() -> None:
     thread = threading.Thread(target=lambda: slow.vector_bytes)
     thread.start()
     entered.wait(60)
-    status = status_of_child(lambda: fast.vector_bytes == 16)
+    status = in_child(lambda: fast.vector_bytes == 16)
     leave.set()
     thread.join()
     assert status == 0
@@ -190,7 +171,7 @@ def test_a_device_that_threads_and_a_forked_child_use_at_once_is_opened_once() -
         for thread in threads:
             thread.start()
         entered.wait(60)
-        status = status_of_child(lambda: Device["SLOWLY"] is opened[0])
+        status = in_child(lambda: Device["SLOWLY"] is opened[0])
         for thread in threads:
             thread.join()
         assert status == 0 and opened == [Device["SLOWLY"]]
@@ -214,6 +195,6 @@ def test_a_fork_also_takes_a_lock_that_is_made_while_it_waits(monkeypatch: pytes
     thread = threading.Thread(target=work)
     thread.start()
     taken.wait(60)
-    status = status_of_child(lambda: not made[0].locked())
+    status = in_child(lambda: not made[0].locked())
     thread.join()
     assert status == 0

@@ -69,7 +69,7 @@ def as_float(x: UOp) -> UOp:
 
 
 def in_accumulator(formula: Callable[..., UOp], *operands: UOp) -> UOp:
-    """Decorate a formula of several ops on floats of one type: float16 and bfloat16 are computed in float32 and rounded
+    """Apply a formula of several ops to floats of one type: float16 and bfloat16 are computed in float32 and rounded
     once."""
     dtype = operands[0].dtype
     wide = dtype.accumulator
@@ -77,8 +77,8 @@ def in_accumulator(formula: Callable[..., UOp], *operands: UOp) -> UOp:
 
 
 def rounded_once(formula: Callable[..., UOp]) -> Callable[..., UOp]:
-    """A decorator of a formula of several ops, of nodes of any types and numbers: where the nodes promote to float16 or
-    bfloat16, it is computed in float32 and rounded once."""
+    """Decorate a formula of several ops on nodes of any types and numbers: if the nodes promote to float16 or bfloat16,
+    it is computed in float32 and rounded once."""
     @functools.wraps(formula)
     def of_operands(*operands: Any) -> UOp:
         dtype = functools.reduce(promote, [x.dtype for x in operands if isinstance(x, UOp)])
