@@ -283,7 +283,7 @@ def test_errors_are_of_the_types_that_tinygrad_has_too():
 
 def test_memory_of_a_tensor_as_bytes():
     from glassgrad import Tensor
-    memory = Tensor([1, 2, 3]).realize().uop.base.realized
+    memory = Tensor([1, 2, 3], device="CPU").realize().uop.base.realized
     assert memory.size == 3 and memory.as_buffer().cast("i").tolist() == [1, 2, 3]
     copy, lent = memory.as_buffer(), memory.as_buffer(allow_zero_copy=True)
     lent[0] = 9

@@ -264,7 +264,8 @@ def mapped_blocks(process: int) -> int:
 
 @pytest.mark.parametrize("end", ["exit", signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_however_the_parent_ends(end: Any) -> None:
-    parent = subprocess.Popen([sys.executable, "-W", "always", "-c", SCRIPT, str(end)], stdout=subprocess.PIPE,
+    warnings_but_of_forks = "-W", "always", "-W", "ignore:This process:DeprecationWarning"      # of Python 3.12
+    parent = subprocess.Popen([sys.executable, *warnings_but_of_forks, "-c", SCRIPT, str(end)], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     workers = [int(word) for word in parent.stdout.readline().split()]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassgrad import dtypes
+from glassgrad import Device, dtypes
 from glassgrad.base.errors import InputError
 from glassgrad.compat.torch.creation import Generator
 from glassgrad.compat.torch.torch_tensor import TorchTensor
@@ -116,6 +116,17 @@ def test_workers_take_what_is_collated_otherwise() -> None:
     first, last = data.DataLoader(Squares(4), batch_size=2, num_workers=2, collate_fn=collate)
     assert isinstance(first["x"], TorchTensor) and first["x"].tolist() == [[0.0] * 3, [1.0] * 3]
     assert last["names"] == ["4", "9"] and isinstance(last["array"], np.ndarray)
+
+
+@on_linux
+def test_tensors_are_on_the_cpu_in_workers_and_on_the_default_device_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's driver does not work in a forked process: with one as the default, workers could not make a tensor."""
+    def collate(examples: Any) -> Any:
+        x = TorchTensor(np.stack([x for x, _ in examples]))
+        return x, str(x.device)
+    monkeypatch.setattr(Device, "_default", "CLANG")
+    batches = list(data.DataLoader(Squares(4), batch_size=2, num_workers=2, collate_fn=collate))
+    assert [(str(x.device), there) for x, there in batches] == [("clang", "cpu")] * 2
 
 
 @on_linux

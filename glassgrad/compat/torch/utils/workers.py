@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import GlassgradError
 from glassgrad.compat.torch.utils.batch_transport import BatchSender, ReceivedBlocks, SentBatch, receive_descriptor
+from glassgrad.runtime.devices import Device
 
 GRACE_SECONDS = 0.5             # for workers to exit before they are killed
 
@@ -89,6 +90,7 @@ def _work(pipe: Connection, parents: Sequence[Connection], collect: Collect, num
     signal.signal(signal.SIGINT, signal.SIG_IGN)        # Ctrl-C reaches every process; the parent ends its workers
     for end in parents:                                 # inherited by fork: open, they hide the parent's death
         end.close()
+    Device.DEFAULT = "CPU"                              # a GPU's driver does not work in a forked process
     _this_worker = WorkerInfo(number, options.workers, options.seed + number, options.dataset)
     random.seed(_this_worker.seed)
     if "numpy" in sys.modules:
