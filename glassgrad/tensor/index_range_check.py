@@ -45,7 +45,7 @@ _LATE = "\nfound after the run that used it; CHECK_INDEX=2 raises it in that cal
 
 class Pick(NamedTuple):
     """One index as the user wrote it, on an axis of a tensor."""
-    indices: UOp
+    indices: Any                   # a node; in `watched_nodes` None for the key itself, which would never be freed
     size: int
     axis: int
     from_end: bool = True          # whether -1 means the last element
@@ -79,7 +79,7 @@ class Check(NamedTuple):
         """Remember that the index is in range: its values do not change, so one check is enough."""
         if registry.reads_foreign(self.indices):
             return                                # another library may write to that memory: check again next time
-        (watched_nodes.get(self.indices) or {}).pop(self.watched.limit, None)
+        _stop_watching(self.indices, self.watched.limit)
         first = self.watched.picks[0].indices
         known = _in_range.get(first) or set()
         known.add(_identity(self.watched))
@@ -113,8 +113,25 @@ def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...], limit: Any
     for pick in picks:
         known = limits(pick.indices, stored=not repeated)
         if known[0] < pick.least or known[1] >= pick.size:
-            watched_nodes.set(linear, {**(watched_nodes.get(linear) or {}), limit: watched})
+            kept = tuple(p._replace(indices=None) if p.indices is linear else p for p in picks)
+            watched_nodes.set(linear, {**(watched_nodes.get(linear) or {}), limit: watched._replace(picks=kept)})
             return
+
+
+def _watched(index: UOp, limit: Any) -> Watched | None:
+    """Return what is to be checked of an index; None if nothing is."""
+    kept = (watched_nodes.get(index) or {}).get(limit)
+    return None if kept is None else kept._replace(
+        picks=tuple(p._replace(indices=index) if p.indices is None else p for p in kept.picks))
+
+
+def _stop_watching(index: UOp, limit: Any) -> None:
+    """Forget one check of an index, and the index with the last of them."""
+    left = {other: watched for other, watched in (watched_nodes.get(index) or {}).items() if other != limit}
+    if left:
+        watched_nodes.set(index, left)
+    else:
+        watched_nodes.pop(index)
 
 
 def watch_for(user: UOp, index: UOp, limit: Any) -> None:
@@ -137,7 +154,7 @@ def watched_by(node: UOp) -> tuple[UOp, Watched] | None:
     """Return the index that is checked when a node is computed, and what is checked, for code that rewrites
     the node."""
     index, limit = _index_of(node)
-    watched = (watched_nodes.get(index) or {}).get(limit) if index is not None else None
+    watched = None if index is None else _watched(index, limit)
     if index is None or watched is None:
         return None
     return index, watched._replace(picks=_broadcast_picks(watched.picks, index))
@@ -194,7 +211,7 @@ def sinks(nodes: Sequence[UOp]) -> list[Check]:
             index, limit = _index_of(node)
             if index is None or (index, limit) in found or not index.size:
                 continue
-            watched = (watched_nodes.get(index) or {}).get(limit)
+            watched = _watched(index, limit)
             if watched is not None:
                 found[index, limit] = Check(node, index, watched, _first_bad(index, watched))
     return list(found.values())

@@ -132,7 +132,7 @@ IN_PLACE = {
 
 
 def leaf(*shape: int) -> Tensor:
-    return Tensor(np.zeros(shape, np.float32))
+    return Tensor(np.zeros(shape, np.float32), device="CPU")
 
 
 def families(result: Tensor) -> set[str]:

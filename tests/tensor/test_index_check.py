@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -439,3 +442,21 @@ def test_classes_in_memory_cost_nothing() -> None:
     GlobalCounters.reset()
     x.cross_entropy(y).item()
     assert GlobalCounters.kernel_count == 1
+
+
+@pytest.mark.parametrize("use", [lambda x, i: x[x.argmax(1)], lambda x, i: x.masked_scatter(x > 0, x * 2),
+                                 lambda x, i: x.cross_entropy(i ^ UNKNOWN[0] ^ 7), lambda x, i: x[i ^ UNKNOWN[0] ^ 7]])
+def test_an_index_that_nobody_used_is_forgotten(use) -> None:
+    """The table of what to check held its own key: the index stayed for ever, and with it the memory it reads."""
+    x, i = Tensor(np.eye(3, dtype=np.float32)).realize(), Tensor([0, 1, 2]).realize()
+    memory = weakref.ref(x.uop.base.arg), weakref.ref(i.uop.base.arg)
+    use(x, i)
+    del x, i
+    gc.collect()
+    assert [buffer() for buffer in memory] == [None, None]
+
+
+def test_an_index_that_was_checked_costs_nothing_later() -> None:
+    x, i = Tensor(np.eye(3, dtype=np.float32)).realize(), Tensor([0, 1, 2]).realize() ^ UNKNOWN[0] ^ 7
+    x[i].numpy()
+    assert i.uop not in index_range_check.watched_nodes

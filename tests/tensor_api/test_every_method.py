@@ -6,8 +6,10 @@ The calls are method_cases.py's. Wherever PyTorch has an answer, ours must be th
 
 from __future__ import annotations
 
+import gc
 import pathlib
 import re
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -135,6 +137,20 @@ def test_every_method(ours: str, theirs: str) -> None:
     for variant in VARIANTS:
         if varied or VARIANTS[variant] == (3, 4):
             compare(ours, theirs, variant)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("ours", [ours for kind, pairs in CASES.items() if kind != "in place" for ours, _ in pairs])
+def test_a_result_that_nobody_reads_keeps_nothing(ours: str) -> None:
+    """Memory is freed with the tensors: no table of the framework holds a graph that was dropped before it ran."""
+    made = {letter: Tensor(array(letter, SHAPES.get(letter, (3, 4)))).realize() for letter in ARRAYS + "".join(SHAPES)
+            if letter in set(ours)}
+    memory = {letter: weakref.ref(tensor.uop.base.arg) for letter, tensor in made.items()}
+    eval(ours, {"Tensor": Tensor}, made)
+    made.clear()
+    if any(buffer() is not None for buffer in memory.values()):
+        gc.collect()                        # of reference cycles
+    assert [letter for letter, buffer in memory.items() if buffer() is not None] == []
 
 
 @pytest.mark.parametrize("call", [ours for ours, _ in CASES["in place"]])

@@ -19,7 +19,7 @@ from operator import or_
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import Shape, UOp, ops as o, toposort, upper_bound
-from glassgrad.compiler.schedule.fusion import LONG_ENOUGH, OTHER_BUFFERS
+from glassgrad.compiler.schedule.fusion import DEEP_ENOUGH, LONG_ENOUGH, OTHER_BUFFERS
 from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, LEAVES, OUT_OF_ORDER, FusionLimits
 from glassgrad.compiler.schedule.partial_updates import part_of
 
@@ -181,7 +181,7 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
         arguments = len(group.roots) + len({*group.reads, *fresh.reads}) + OTHER_BUFFERS
         if group.roots[0].device != node.device or arguments > limits.buffers:
             continue
-        if any(reasons[r] == LONG_ENOUGH for r in inside):
+        if any(reasons[r] in (LONG_ENOUGH, DEEP_ENOUGH) for r in inside):
             continue                      # that kernel was ended on purpose: it is long or deep
         outside_needs = _needs([r for r in fresh.reads if r not in group.roots], group_of)
         if outside_needs & group.bit:
