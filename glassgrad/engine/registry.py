@@ -45,6 +45,7 @@ class Registry:
         self.losses: WeakNodeDict[weakref.ref[Any]] = WeakNodeDict()     # the tensors at which `backward` started
         self.gradients: WeakNodeDict[Tensors] = WeakNodeDict()    # tensors that are gradients of this value
         self.assigned: dict[int, weakref.ref[Any]] = {}     # by id: tensors whose assigned value is not computed yet
+        self.initial: dict[int, weakref.ref[Any]] = {}      # by id: parameters whose first value is not computed yet
 
     # -- tensors ---------------------------------------------------------------------------------------------
     def add(self, table: WeakNodeDict[Tensors], node: UOp, tensor: Any) -> None:

@@ -199,7 +199,8 @@ class TinyJit:
             self._notice_printed = True
             print(f"glassgrad: jit: {self.__name__} was captured {count} times and hardly ever replayed: "
                   + (f"{cause} changes between calls; keep it in a tensor, or out of sight of the function" if why else
-                     "its plain arguments or shapes change between calls; pass what changes as a tensor"),
+                     "its plain arguments or shapes change between calls; pass numbers that change as tensors, and for "
+                     "lengths that change at each call use a Variable, or leave the jit off"),
                   file=sys.stderr)
 
 

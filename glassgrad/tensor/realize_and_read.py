@@ -137,8 +137,8 @@ def _realize_watched(nodes: Sequence[UOp], device: str, state: State) -> list[UO
 
 
 def _is_watched(state: State) -> Any:
-    """Return whether more than the given nodes may have to be computed: checks, and values assigned to tensors."""
-    return index_range_check.watched_nodes.rows or registry.assigned or state.sanitize
+    """Return whether more than the given nodes may have to be computed: checks, and values of tensors."""
+    return index_range_check.watched_nodes.rows or registry.assigned or registry.initial or state.sanitize
 
 
 def realize_alone(node: UOp, device: str) -> UOp:

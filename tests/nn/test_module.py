@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import glassgrad.nn.functional as F
-from glassgrad import InputError, ShapeError, Tensor, dtypes, nn, no_grad
+from glassgrad import GlobalCounters, InputError, ShapeError, Tensor, dtypes, nn, no_grad
+from glassgrad.compiler.graph import ops as o
 
 torch = pytest.importorskip("torch")
 
@@ -305,3 +306,23 @@ def test_a_layer_that_is_used_twice_and_a_circle_are_walked_once() -> None:
     assert len(seen) == 4 and seen[-1] is model
     assert model.eval().first.training is False and model.train().inner[1].training is True
     assert len(list(model.parameters())) == 2
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Linear(4, 4, bias=False).weight, lambda: nn.Embedding(4, 4).weight,
+                                  lambda: Tensor.randn(4, 4, requires_grad=True)])
+def test_an_untrained_parameter_is_drawn_once(make) -> None:
+    """Each forward pass without a training step drew all random numbers again."""
+    weight, x = make(), Tensor.ones(4, 4).contiguous().realize()
+    first = (x @ weight).numpy()
+    assert weight.uop.base.op is o.BUFFER
+    GlobalCounters.reset()
+    assert ((x @ weight).numpy() == first).all() and GlobalCounters.kernel_count == 1
+    expected = x.numpy() @ weight.numpy()
+    np.testing.assert_allclose(first, expected, rtol=1e-6)
+
+
+def test_a_parameter_that_nobody_reads_is_not_computed() -> None:
+    unused, x = nn.Linear(4, 4), Tensor.ones(2).contiguous().realize()
+    GlobalCounters.reset()
+    (x + 1).realize()
+    assert GlobalCounters.kernel_count == 1 and unused.weight.uop.base.op is not o.BUFFER

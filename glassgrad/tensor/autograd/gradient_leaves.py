@@ -10,7 +10,7 @@ token, which computes nothing.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from typing import Any
 
 from glassgrad.base.errors import GradientError
@@ -254,21 +254,21 @@ def assigned(tensor: Any) -> None:
     registry.assigned[id(tensor)] = weakref.ref(tensor)
 
 
+def has_initial_value(tensor: Any) -> None:
+    """Record that this tensor is a parameter, so that the first run that needs its initial value stores it. Otherwise
+    each forward pass of an untrained layer would draw the same random numbers again."""
+    if tensor.uop.below((*o.MOVEMENT, o.DETACH)).op.kind is not o.Kind.LEAF:
+        registry.initial[id(tensor)] = weakref.ref(tensor)
+
+
 def assigned_within(nodes: Sequence[UOp], device: str) -> list[Any]:
-    """Return the tensors whose assigned values, not computed yet, are to be computed along with these nodes: those that
-    the nodes are computed from and, outside of a trace, those that are computed from values that the nodes read. So an
-    update by hand, `w -= rate * w.grad`, is computed together with the loss that is read after it; otherwise the next
-    update would compute it again."""
+    """Return the tensors whose values, not computed yet, are to be computed along with these nodes: parameters and
+    assigned tensors that the nodes are computed from and, outside of a trace, assigned tensors that are computed from
+    values that the nodes read. So an update by hand, `w -= rate * w.grad`, is computed together with the loss that is
+    read after it; otherwise the next update would compute it again."""
     wanted = set(map(below_reshapes, nodes))
-    waiting: dict[UOp, Any] = {}
-    for key, reference in list(registry.assigned.items()):
-        tensor = reference()
-        node = below_reshapes(tensor.uop) if tensor is not None else None
-        if node is None or node.base.op is o.BUFFER or node in registry.values:
-            registry.assigned.pop(key, None)              # another thread may have been faster
-        elif node not in wanted and node.op.kind not in (o.Kind.LEAF, o.Kind.MOVEMENT):
-            waiting[node] = tensor
-    if not waiting:
+    waiting, initial = _not_computed(registry.assigned, wanted), _not_computed(registry.initial, wanted)
+    if not waiting and not initial:
         return []
 
     def computed_from(node: UOp) -> Sequence[UOp]:
@@ -276,8 +276,21 @@ def assigned_within(nodes: Sequence[UOp], device: str) -> list[Any]:
 
     below = set(toposort(wanted, computed_from))
     read = {n for n in below if n.op is o.BUFFER or n in registry.values} if recording() is None else set()
-    return [tensor for node, tensor in waiting.items() if node in below or
-            tensor.device == device and not read.isdisjoint(toposort([node], computed_from))]
+    return [tensor for node, tensor in {**initial, **waiting}.items() if node in below or
+            node in waiting and tensor.device == device and not read.isdisjoint(toposort([node], computed_from))]
+
+
+def _not_computed(table: dict[int, weakref.ref[Any]], wanted: Container[UOp]) -> dict[UOp, Any]:
+    """Return the tensors of a table by node, except those that are computed or `wanted` anyway. Drop the former."""
+    waiting: dict[UOp, Any] = {}
+    for key, reference in list(table.items()):
+        tensor = reference()
+        node = below_reshapes(tensor.uop) if tensor is not None else None
+        if node is None or node.base.op is o.BUFFER or node in registry.values:
+            table.pop(key, None)              # another thread may have been faster
+        elif node not in wanted and node.op.kind not in (o.Kind.LEAF, o.Kind.MOVEMENT):
+            waiting[node] = tensor
+    return waiting
 
 
 def settle(tensor: Any) -> None:
