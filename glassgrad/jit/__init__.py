@@ -198,8 +198,8 @@ class TinyJit:
         if count >= _MANY_CAPTURES and self._replayed < count and not self._notice_printed:
             self._notice_printed = True
             print(f"glassgrad: jit: {self.__name__} was captured {count} times and hardly ever replayed: "
-                  + (f"{cause} changes between calls; keep it in a tensor, or out of sight of the function" if why else
-                     "its plain arguments or shapes change between calls; pass what changes as a tensor"),
+                  + (f"{cause} changes between calls; keep it in a tensor, or where the function cannot reach it"
+                     if why else "its plain arguments or shapes change between calls; pass what changes as a tensor"),
                   file=sys.stderr)
 
 
