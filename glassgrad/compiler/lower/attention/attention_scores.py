@@ -22,7 +22,7 @@ from glassgrad.compiler.graph.index_algebra import (add, all_of, both, bounds, b
 from glassgrad.compiler.lower.loops import ranges_of
 
 
-def blocks_in_sight(score: UOp, block: UOp, inner: list[UOp]) -> UOp | None:
+def blocks_to_run(score: UOp, block: UOp, inner: list[UOp]) -> UOp | None:
     """The number of blocks that a loop must run, if all later ones score -inf; None: all. `inner`: counters in a
     block."""
     for below_zero in _kept_where(score):
