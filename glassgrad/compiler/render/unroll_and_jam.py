@@ -193,9 +193,8 @@ class _Jam:
         for node in toposort((root,)):
             if node in done:
                 continue
-            src = tuple([done[s] for s in node.src])
-            new = node if src == node.src else UOp(node.op, node.dtype, src, node.arg, node.place)
-            lacking = LACKING.get((new.op, new.src[0].dtype.kind)) if src else None
+            new = node.over(tuple([done[s] for s in node.src]))
+            lacking = LACKING.get((new.op, new.src[0].dtype.kind)) if new.src else None
             done[node] = self.unfold(new) if new.op is o.FOLD else new if lacking is None else lacking(new, self.has)
         return done[root]
 

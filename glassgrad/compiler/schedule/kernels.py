@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from glassgrad.base.source_lines import Line
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import start_of_piece
+from glassgrad.compiler.graph.node import concrete
 from glassgrad.compiler.graph.op_arguments import Dimension, Measure, OnDevice, Param, Shape
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, lower_bound, upper_bound
 from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, LEAVES, FusionLimits
@@ -259,9 +260,7 @@ def _with_variables(sink: UOp, slots: list[int], size_slots: dict[Symbol, int]) 
             measures.append(UOp(o.PARAM, dtypes.index, (), Measure(len(slots) - 1, name)))
         return renamed[symbol]
 
-    named: dict[UOp, UOp] = {}
-    for node in toposort(sink.src):
-        named[node] = node.named(tuple([named[s] for s in node.src]), measure)
+    named = concrete(sink.src, measure)
     return UOp(o.SINK, sink.dtype, (*[named[s] for s in sink.src], *measures))
 
 
