@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from glassgrad.base.errors import JitError
 from glassgrad.compiler.graph.symbolic import LengthComparison, Symbol, on_binding, on_comparing, on_reading
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.engine.changing_sizes.size_families import ServedGraph
+from glassgrad.engine.changing_sizes.general_graph import ServedGraph
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.schedule_key import NormalizedGraph
 

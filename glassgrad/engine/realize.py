@@ -29,10 +29,11 @@ from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.compiler.schedule.recurrent_steps import unrolled
 from glassgrad.engine.capture import Record, Trace, recording
 from glassgrad.engine.changing_sizes.equal_steps import LEAST_STEPS
+from glassgrad.engine.changing_sizes.general_graph import ServedGraph, SizeFormulas
 from glassgrad.engine.changing_sizes.kept_values import KeptRows, ScheduledGraph, keep, note
 from glassgrad.engine.changing_sizes.python_loops import KnownLoops
 from glassgrad.engine.changing_sizes.recurrent_schedule import RecurrentSchedule
-from glassgrad.engine.changing_sizes.size_families import ServedGraph, SizeFamilies, SizeFormulas
+from glassgrad.engine.changing_sizes.size_families import SizeFamilies
 from glassgrad.engine.changing_sizes.size_formulas import Formula
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters

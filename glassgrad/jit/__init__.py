@@ -198,9 +198,9 @@ class TinyJit:
         if count >= _MANY_CAPTURES and self._replayed < count and not self._notice_printed:
             self._notice_printed = True
             print(f"glassgrad: jit: {self.__name__} was captured {count} times and hardly ever replayed: "
-                  + (f"{cause} changes between calls; keep it in a tensor, or out of sight of the function" if why else
-                     "its plain arguments or shapes change between calls; pass numbers that change as tensors, and for "
-                     "lengths that change at each call use a Variable, or leave the jit off"),
+                  + (f"{cause} changes between calls; keep it in a tensor, or where the function cannot reach it"
+                     if why else "its plain arguments or shapes change between calls; pass numbers that change as "
+                     "tensors, and for lengths that change at each call use a Variable, or leave the jit off"),
                   file=sys.stderr)
 
 

@@ -19,7 +19,7 @@ from glassgrad.base.settings import State
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.symbolic import Symbol, value_of
 from glassgrad.engine.capture import RunCheck, Trace
-from glassgrad.engine.changing_sizes.size_families import FIXED_AFTER
+from glassgrad.engine.changing_sizes.general_graph import FIXED_AFTER
 from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.jit.guards import Stale, compile_guards
@@ -76,7 +76,7 @@ class CapturedCall:
         for i, tensor in enumerate(traced.tensor_arguments):
             walk.include(PART, None, f"arguments[{i}]", tensor, "which of its own tensors it is passed")
         for tensor in hidden:
-            walk.include(WEAKLY, None, weakref.ref(tensor), tensor, "a tensor out of sight")
+            walk.include(WEAKLY, None, weakref.ref(tensor), tensor, "a tensor that the function cannot reach")
         for tensor, grad in gradients:
             walk.include(GRADIENT, tensor, "", grad, "the gradient of a tensor")
         own = dict.fromkeys([*walk.tensors, *hidden, *[grad for _, grad in gradients]])      # each once

@@ -142,7 +142,7 @@ class TracedCall:
         the weak reference that all share, so no other tensor gets the same name while that reference lives."""
         reference = weakref.ref(tensor)
         self.named.append(reference)
-        return f"a tensor out of sight at {id(reference):#x}"
+        return f"a tensor that the function cannot reach, {id(reference):#x}"
 
     # -- what the call changed -----------------------------------------------------------------------------------------
     def _touched(self) -> list[tuple[Tensor, TouchedTensor]]:

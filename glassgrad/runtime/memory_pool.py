@@ -25,6 +25,8 @@ from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import settings
 
 MEBIBYTE = 1 << 20
+FIRST = 1 << 60           # first virtual address, beyond any host address
+PAGE = 4096               # virtual addresses of blocks are multiples of this
 
 # Functions that describe what a memory holds, for out-of-memory messages; added by engine/buffer.py
 describing: list[Callable[[Any], str]] = []
@@ -39,6 +41,46 @@ class MemoryBlock:
 
     def __repr__(self) -> str:
         return f"MemoryBlock({self.nbytes} bytes at {self.address:#x})" if self.address else "MemoryBlock(released)"
+
+
+class VirtualAddresses(dict[int, Any]):
+    """What is kept of each block, by address, for memory that is named by handles: handles have no addresses, which the
+    engine needs.
+
+    >>> blocks = VirtualAddresses()
+    >>> address = blocks.reserve(100)
+    >>> blocks.add(address, "a handle")
+    >>> blocks.find(address + 60) == (address, "a handle")
+    True
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.next = FIRST
+        self.starts: list[int] = []            # sorted addresses; replaced, never changed: `find` takes no lock
+
+    def reserve(self, nbytes: int) -> int:
+        """Return the address of a new block."""
+        address = self.next
+        self.next += -(-max(nbytes, 1) // PAGE) * PAGE
+        return address
+
+    def add(self, address: int, kept: Any) -> None:
+        """Add a block, at a reserved address or one of its own."""
+        self[address] = kept
+        self.starts = sorted(self)
+
+    def remove(self, address: int) -> Any:
+        """Remove a block; return what was kept of it."""
+        kept = self.pop(address)
+        self.starts = sorted(self)
+        return kept
+
+    def find(self, address: int) -> tuple[int, Any] | None:
+        """Return the (address, what is kept) of the last block that begins there or before; None if there is none."""
+        starts = self.starts
+        at = bisect_right(starts, address) - 1
+        return None if at < 0 else (starts[at], self[starts[at]])
 
 
 class Stats(NamedTuple):

@@ -14,7 +14,6 @@ The methods may have the older, shorter signatures; `Compiled` inspects them onc
 
 from __future__ import annotations
 
-import bisect
 import ctypes
 import inspect
 from collections.abc import Callable, Sequence
@@ -30,10 +29,7 @@ from glassgrad.compiler.render.c.c_source import PLAIN, plain_function, plain_la
 from glassgrad.compiler.render.launch_info import LaunchInfo
 from glassgrad.compiler.schedule.kernels import cost
 from glassgrad.runtime.backend import Backend
-from glassgrad.runtime.memory_pool import MemoryBlock
-
-_APART = 1 << 40           # distance between the virtual addresses of two devices, and from real addresses
-_GRAIN = 256               # virtual addresses of blocks are multiples of this
+from glassgrad.runtime.memory_pool import MemoryBlock, VirtualAddresses
 
 
 class CompileError(DeviceError):
@@ -180,39 +176,33 @@ def _keywords_of(call: Any, owner: Any, *first: Any) -> dict[str, Any]:
 
 
 # -- memory by address ---------------------------------------------------------------------------------------
-class HandleMemory:
+class AllocatorMemory:
     """Allocations of an `Allocator`, by virtual addresses."""
     on_host = in_parts = False
 
-    def __init__(self, device: str, allocator: Any, first: int):
+    def __init__(self, device: str, allocator: Any):
         self.alloc = _named(device, "allocate memory", _method(allocator, "_alloc", "size", options=True))
         self.free = _named(device, "release memory", _method(allocator, "_free", "handle", options=True))
         self.to_device = _named(device, "copy memory in", _method(allocator, "copyin", "dest, src"))
         self.to_host = _named(device, "copy memory out", _method(allocator, "copyout", "dest, src"))
-        self.next = first
-        self.starts: list[int] = []                              # sorted addresses of all blocks
-        self.blocks: dict[int, MemoryBlock] = {}
+        self.blocks = VirtualAddresses()
         self.handles: dict[int, tuple[Any, int]] = {}            # address of a block or of a part: (handle, size)
 
     def allocate(self, nbytes: int) -> MemoryBlock:
         """Reserve a range of virtual addresses; memory is allocated on first use."""
-        block = MemoryBlock(self.next, nbytes, nbytes)
-        self.next += -(-max(nbytes, 1) // _GRAIN) * _GRAIN
-        self.starts.append(block.address)
-        self.blocks[block.address] = block
+        block = MemoryBlock(self.blocks.reserve(nbytes), nbytes, nbytes)
+        self.blocks.add(block.address, block)
         return block
 
     def release(self, block: MemoryBlock) -> None:
         """Free a block and every handle inside it."""
-        del self.starts[bisect.bisect_left(self.starts, block.address)]
-        del self.blocks[block.address]
+        self.blocks.remove(block.address)
         for address in [a for a in self.handles if block.address <= a < block.address + max(block.nbytes, 1)]:
             self.free(self.handles.pop(address)[0])
 
     def block_of(self, address: int) -> MemoryBlock | None:
-        at = bisect.bisect_right(self.starts, address) - 1
-        block = self.blocks[self.starts[at]] if at >= 0 else None
-        return block if block is not None and address < block.address + max(block.nbytes, 1) else None
+        found = self.blocks.find(address)
+        return found[1] if found is not None and address < found[0] + max(found[1].nbytes, 1) else None
 
     def to_write(self, address: int, nbytes: int) -> Any:
         """Return the handle for a kernel that writes `nbytes`: of a whole block, or of a value inside one."""
@@ -279,7 +269,6 @@ class CalledProgram:
 
 class Compiled(Backend):
     """A device that is assembled from its parts; `runtime(name, lib)` makes a kernel that can be called."""
-    _count = 0
 
     def __init__(self, device: str, allocator: Any, renderer: Any = None, compiler: Any = None,
                  runtime: Callable[..., Any] | None = None, *_more: Any):
@@ -290,8 +279,7 @@ class Compiled(Backend):
                 expected="Compiled(device, allocator, renderer, compiler, Runner)",
                 fix="pass your Runner class",
             )
-        Compiled._count += 1
-        super().__init__(device, HandleMemory(device, allocator, Compiled._count * _APART << 8))
+        super().__init__(device, AllocatorMemory(device, allocator))
         self.dname = self.device = device
         self.allocator, self.renderer, self.compiler, self.runtime = allocator, renderer or CStyleLanguage(), \
             compiler or Compiler(), runtime

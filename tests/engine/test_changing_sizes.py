@@ -17,8 +17,9 @@ from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.symbolic import memory_size, replaced
 from glassgrad.compiler.lower.lower import lower
+from glassgrad.engine.changing_sizes.general_graph import GeneralGraph
 from glassgrad.engine.changing_sizes.key_without_sizes import split
-from glassgrad.engine.changing_sizes.size_families import SEEN, GeneralGraph, SizeFamily
+from glassgrad.engine.changing_sizes.size_families import SEEN, SizeFamily
 from glassgrad.engine.observer import Observer, observed_by
 from glassgrad.engine.schedule_key import NormalizedGraph, normalize
 from glassgrad.runtime.devices import Device

@@ -14,7 +14,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.render.launch_info import TasksByValue
 from glassgrad.engine import compiled_schedule, memory_plan, realize as engine
 from glassgrad.engine.changing_sizes import size_families
-from glassgrad.engine.changing_sizes.size_families import ServedGraph
+from glassgrad.engine.changing_sizes.general_graph import ServedGraph
 
 pytestmark = pytest.mark.usefixtures("fresh_schedules")
 WEIGHT = data((16, 8))

@@ -18,7 +18,7 @@ from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import build, kernel_of
 from glassgrad.compiler.render.launch_info import launch_info
-from glassgrad.engine.changing_sizes.size_families import GeneralGraph
+from glassgrad.engine.changing_sizes.general_graph import GeneralGraph
 from glassgrad.runtime.cpu.worker_pool import WorkerPool
 
 pytestmark = pytest.mark.usefixtures("fresh_schedules")

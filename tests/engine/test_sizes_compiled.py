@@ -13,9 +13,11 @@ from changing_programs import PROGRAMS, WEIGHT, attention, compiled_by, data, ge
 from glassgrad import Context, Tensor, Variable, nn
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph.symbolic import Length
-from glassgrad.engine.changing_sizes import size_families as families
-from glassgrad.engine.changing_sizes.size_families import SEEN_GROWING, GeneralGraph, slow_above
+from glassgrad.engine.changing_sizes import general_graph
+from glassgrad.engine.changing_sizes.general_graph import LEAST_HIGH, GeneralGraph
+from glassgrad.engine.changing_sizes.size_families import MOST_SEEN, SEEN_GROWING
 from glassgrad.engine.changing_sizes.size_formulas import fit
+from glassgrad.engine.changing_sizes.slow_sizes import slow_above
 from glassgrad.engine.observer import Observer, observed_by
 from glassgrad.engine.schedule_key import NormalizedGraph
 
@@ -237,13 +239,13 @@ def test_heads_of_an_attention_joined_and_projected_at_changing_sizes() -> None:
 
 
 def test_longer_than_the_bound_is_compiled_once_more() -> None:
-    sizes = (3, 4, 5, families.LEAST_HIGH + 1, families.LEAST_HIGH + 2)
+    sizes = (3, 4, 5, LEAST_HIGH + 1, LEAST_HIGH + 2)
     count, _ = compiled_by(lambda: [(Tensor(data((n, 2))) + 1).numpy() for n in sizes])
     assert count == 3, "one size, all up to the bound, all up to a higher one"
 
 
 def test_a_size_that_comes_often_gets_its_own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(families, "FIXED_AFTER", 3)
+    monkeypatch.setattr(general_graph, "FIXED_AFTER", 3)
     for n in (3, 4, 5):
         (Tensor(data((n, 2))) + 1).numpy()
     x = data((7, 2))
@@ -253,8 +255,8 @@ def test_a_size_that_comes_often_gets_its_own_kernels(monkeypatch: pytest.Monkey
 
 def test_runs_are_counted_of_the_sizes_that_came_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """One size that comes again and again between others gets its own kernels all the same."""
-    monkeypatch.setattr(families, "FIXED_AFTER", 3)
-    monkeypatch.setattr(families, "MOST_COUNTED", 4)
+    monkeypatch.setattr(general_graph, "FIXED_AFTER", 3)
+    monkeypatch.setattr(general_graph, "MOST_COUNTED", 4)
     rows, columns = np.ones((90, 8), np.float32), np.ones((8, 90), np.float32)
 
     def product(n: int, m: int) -> int:
@@ -298,7 +300,7 @@ def test_a_size_that_was_served_before_is_not_compared_row_by_row_again(monkeypa
 
 def test_only_few_of_many_sizes_that_come_often_get_their_own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop over the steps of sentences of many lengths: 3 runs are enough for one length, 6 and 12 for others."""
-    monkeypatch.setattr(families, "FIXED_AFTER", 3)
+    monkeypatch.setattr(general_graph, "FIXED_AFTER", 3)
 
     def steps(n: int) -> None:
         x = data((n, 2))
@@ -347,7 +349,7 @@ def test_a_square_product_of_any_size_needs_no_kernels_of_its_own() -> None:
 
 
 def test_products_that_are_slower_with_a_variable_get_their_own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(families, "slow_above", lambda items, programs, variables: [
+    monkeypatch.setattr(general_graph, "slow_above", lambda items, programs, variables: [
         (Length({(symbol,): 1}), 300) for symbol in variables.values()])
     for n in (40, 48, 56):
         (Tensor(data((n, n))) @ Tensor(data((n, n)))).numpy()
@@ -367,7 +369,7 @@ def test_debug_says_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_debug_says_once_that_no_variable_fits(capsys: pytest.CaptureFixture[str]) -> None:
     with Context(DEBUG=1):
-        for n in range(4, 9 + families.MOST_SEEN):
+        for n in range(4, 9 + MOST_SEEN):
             Tensor(data((n, 2 + n ** 3 % 101, 2 + n ** 2 % 53, 2 + n ** 5 % 31))).sum(0).numpy()
     lines = [line for line in capsys.readouterr().out.splitlines() if "compiled for itself" in line]
     assert len(lines) == 1 and lines[0].startswith("DYNAMIC: a size changes, and each is compiled for itself: ")
@@ -453,7 +455,7 @@ def test_sizes_that_do_not_fit_each_other_are_compiled_for_themselves(monkeypatc
                                                                       capsys: pytest.CaptureFixture[str]) -> None:
     def misfit(*_: Any) -> Any:
         raise Bug("WHERE was built from different shapes: [(2, 3), (v0, 3)]")
-    monkeypatch.setattr(families, "with_variables", misfit)
+    monkeypatch.setattr(general_graph, "with_variables", misfit)
     with Context(DEBUG=1):
         for n in range(2, 7):
             x = data((n, 5))

@@ -247,7 +247,7 @@ def test_what_always_changes_is_named_once(capfd: pytest.CaptureFixture[str]) ->
         same(trainer.step(x), x * trainer.weight)
     said = capfd.readouterr().err.splitlines()
     assert said == ["glassgrad: jit: step was captured 16 times and hardly ever replayed: Trainer.count changes "
-                    "between calls; keep it in a tensor, or out of sight of the function"]
+                    "between calls; keep it in a tensor, or where the function cannot reach it"]
     add = TinyJit(lambda x, number: x + number)
     for call in range(20):
         add(rand(3), call)

@@ -65,7 +65,7 @@ def test_an_iterator_in_sight(make: Callable[[], Any]) -> None:
 
 
 class _Hidden:
-    """Out of sight: what is in an object of the standard library's is not looked at."""
+    """Not reached: what is in an object of the standard library's is not looked at."""
 
     def __init__(self) -> None:
         self.local: Any = logging.Filter()
@@ -145,7 +145,7 @@ def test_tensors_out_of_sight_that_are_changed_in_turn() -> None:
     lambda a, b, n: dict(zip("wxyz"[n % 4:] + "wxyz"[:n % 4], (a, b, a + b, a * b))),
     lambda a, b, n: (a, [1, True, 1.0, "1", 0.0, -0.0, None, "None"][n])], ids=["tuple", "dict", "plain"])
 def test_results_that_are_other_values_at_each_call(results: Callable[..., Any]) -> None:
-    """Which result is which value is a part of the work; a counter out of sight makes it another one at each call."""
+    """Which result is which value is a part of the work; a hidden counter makes it another one at each call."""
     counter: Any = logging.Logger("counter")
     counter.calls = 0
 
@@ -366,7 +366,7 @@ def test_a_context_variable_that_is_set_to_another_tensor_is_refused() -> None:
 @pytest.mark.parametrize("is_reset", [True, False])
 @pytest.mark.parametrize("plain_calls", [0, 3])
 def test_a_gradient_that_would_leave_through_an_argument(in_sight: bool, is_reset: bool, plain_calls: int) -> None:
-    """Also if what is trained is out of sight, in a call that would be a replay, and if the function drops what the
+    """Also if what is trained cannot be reached, in a call that would be a replay, and if the function drops what the
     argument itself got."""
     weight, other = [Tensor([1.0, 2.0], requires_grad=True).realize() for _ in range(2)]
 
@@ -405,8 +405,8 @@ def test_a_result_that_is_detached_passes_no_gradient() -> None:
 
 
 @pytest.mark.parametrize(("plain_calls", "way"), [
-    (0, "the result of a jitted call"), (3, "the result of a jitted call"), (0, "computed from a weight out of sight"),
-    (3, "computed from a weight out of sight"), (0, "in sight")])
+    (0, "the result of a jitted call"), (3, "the result of a jitted call"), (0, "computed from a hidden weight"),
+    (3, "computed from a hidden weight"), (0, "reachable")])
 def test_no_gradient_passes_a_result_of_what_is_trained(plain_calls: int, way: str) -> None:
     weight = Tensor([1.0, 2.0], requires_grad=True).realize()
     state = SimpleNamespace(now=Tensor([1.0, 2.0]))
@@ -419,7 +419,7 @@ def test_no_gradient_passes_a_result_of_what_is_trained(plain_calls: int, way: s
     for _ in range(plain_calls):
         second(Tensor([1.0, 2.0]))
     for _ in range(4):
-        if way == "in sight":
+        if way == "reachable":
             state.now = weight
             doubled()
             doubled()

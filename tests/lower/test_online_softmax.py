@@ -15,7 +15,7 @@ from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph.index_algebra import add, index, multiply
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.attention.attention_blocks import ScoreBlocks
-from glassgrad.compiler.lower.attention.attention_scores import blocks_in_sight, kept_below
+from glassgrad.compiler.lower.attention.attention_scores import blocks_to_run, kept_below
 from glassgrad.compiler.lower.loops import For, counter, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
@@ -403,7 +403,7 @@ def test_a_causal_mask_ends_the_loop_over_keys() -> None:
 
 
 @pytest.mark.parametrize("shift", [-70, -1, 0, 1, 5, 64, 100])
-def test_blocks_in_sight_are_those_with_a_score(shift: int) -> None:
+def test_blocks_to_run_are_those_with_a_score(shift: int) -> None:
     """Against all rows and keys of all blocks, for masks k < q + shift, written in three ways."""
     row, key, rows, keys = counter("q", 16), counter("k", 8), counter("qb", 5), counter("kb", 9)
     at_q, at_k = add(multiply(rows, 16), row), add(multiply(keys, 8), key)
@@ -412,7 +412,7 @@ def test_blocks_in_sight_are_those_with_a_score(shift: int) -> None:
     masked = ((k < q + shift).where(score, least), (k < q + shift).logical_not().where(least, score),
               (q + (shift - 1) < k).where(least, score) * 0.5)
     for value in masked:
-        stop = blocks_in_sight(value, keys, [row, key])
+        stop = blocks_to_run(value, keys, [row, key])
         assert stop is not None
         for block in range(5):
             wanted = [any(j * 8 + y < block * 16 + x + shift for x in range(16) for y in range(8)) for j in range(9)]
@@ -420,7 +420,7 @@ def test_blocks_in_sight_are_those_with_a_score(shift: int) -> None:
     seen = kept_below(masked[0], [row, key])
     assert [seen is None or bool(_value(seen, {rows: 1, keys: j})) for j in range(9)] == \
         [any(j * 8 + y < 16 + x + shift for x in range(16) for y in range(8)) for j in range(9)]
-    assert blocks_in_sight(score, keys, [row, key]) is None
+    assert blocks_to_run(score, keys, [row, key]) is None
 
 
 def _value(expression: UOp, at: dict[UOp, int]) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 
 from glassgrad import GlobalCounters, Tensor, nn
 from glassgrad.engine import realize as engine
-from glassgrad.engine.changing_sizes.size_families import GeneralGraph
+from glassgrad.engine.changing_sizes.general_graph import GeneralGraph
 
 RANDOM = np.random.default_rng(5)
 WEIGHT = RANDOM.standard_normal((8, 12)).astype(np.float32)

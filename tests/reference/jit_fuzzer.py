@@ -2,9 +2,9 @@
 the program.
 
 The function assigns, replaces, takes views, resets gradients, keeps and returns tensors; between its calls the program
-takes views, writes and drops tensors too. After each call all tensors in sight, their gradients where they are wanted,
-and which of them are one tensor must be the same as without the jit, unless it refuses the function. Left out is what
-docs/guide/jit.md names: a view that is returned or kept is a value.
+takes views, writes and drops tensors too. After each call all tensors that it holds, their gradients where they are
+wanted, and which of them are one tensor must be the same as without the jit, unless it refuses the function. Left out
+is what docs/guide/jit.md names: a view that is returned or kept is a value.
 """
 
 from __future__ import annotations

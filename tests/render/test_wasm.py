@@ -150,6 +150,16 @@ def test_a_full_memory_is_said() -> None:
     memory.release(memory.allocate(500_000))
 
 
+def test_memory_mb_limits_a_linear_memory_too() -> None:
+    memory = LinearMemory(Plain(64 << 20))
+    with Context(MEMORY_MB=1):
+        kept = memory.allocate(700_000)
+        with pytest.raises(MemoryLimitError, match=r"at most 1.0 MiB in use \(MEMORY_MB=1\)"):
+            memory.allocate(500_000)
+        memory.release(kept)
+        memory.release(memory.allocate(500_000))
+
+
 # -- the device -------------------------------------------------------------------------------------------------------
 SAMPLE = {
     "elements": lambda x: ((x + 1) * 2).relu().exp(), "a sine": lambda x: (x * 100).sin(),

@@ -353,6 +353,8 @@ def both(x: UOp | None, y: UOp | None) -> UOp | None:
 
 def all_of(gate: UOp) -> list[UOp]:
     """The conditions that a gate joins by AND, in order."""
+    if gate.op is o.NOT and gate.src[0].op is o.NOT:
+        return all_of(gate.src[0].src[0])
     return [part for side in gate.src for part in all_of(side)] if gate.op is o.AND else [gate]
 
 

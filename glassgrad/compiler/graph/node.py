@@ -170,9 +170,7 @@ class Node:
         """This node over other sources, with the variables in its argument replaced by others or by numbers."""
         arg = replaced(self.arg, new) if self.symbolic and self.op in _SIZED else self.arg
         if self.op is o.RECURRENCE:
-            step: dict[Self, Self] = {}
-            for node in toposort(arg.results):
-                step[node] = node.named(tuple([step[s] for s in node.src]), new)
+            step = concrete(arg.results, new)
             arg = arg._replace(results=tuple([step[node] for node in arg.results]))
         return type(self)(self.op, self.dtype, src, arg, self.place)
 
@@ -286,14 +284,13 @@ def substitute(roots: Sequence[N], replace: dict[N, N]) -> list[N]:
     new: dict[N, N] = dict(replace)
     for node in toposort(roots):
         if node not in new:
-            src = tuple([new[s] for s in node.src])
-            new[node] = node.over(src)
+            new[node] = node.over(tuple([new[s] for s in node.src]))
     return [new[r] for r in roots]
 
 
 def concrete(roots: Sequence[N], value: Callable[[Symbol], Symbol | int]) -> dict[N, N]:
-    """Map every node under the roots to a copy with plain sizes, where `value` gives the number for each variable;
-    `value` may also replace one variable by another."""
+    """Map every node under the roots to a copy with plain sizes, where `value` gives the number for each variable; or
+    with other variables, where it gives these."""
     new: dict[N, N] = {}
     for node in toposort(roots):
         new[node] = node.named(tuple([new[s] for s in node.src]), value) if node.symbolic else node

@@ -208,30 +208,9 @@ class Values:
         """Compute one element: request elements of the sources, then return an expression over their values."""
         op = node.op
         if op in o.ELEMENTWISE:
-            self.requested.setdefault(node, []).append((at, gate))
-            if self.is_filled(node):
-                axes = self.kept[node]
-                position = flatten(tuple(at[a] for a in axes), tuple(node.shape[a] for a in axes))
-                return load(self.kept_at[node][0], position, gate)
-            # the source with the deepest reductions comes first: its loops are the first that need shared values
-            src: dict[UOp, UOp] = {}
-            for s in sorted(node.src, key=lambda s: -self.nesting[s]):
-                src[s] = yield (s, at if s.shape != () else (), gate)
-            if self.is_filled(node):      # a loop of one of its sources filled its memory
-                return (yield (node, at, gate))
-            result = _compute(node, tuple([src[s] for s in node.src]))
-            if node in self.kept and node not in self.kept_at and self.outputs.isdisjoint(
-                    [self.open_blocks[-1].counter, *[at[a] for a in self.kept[node]]]):
-                self.keep(node, at, result)
-            return result
+            return (yield from self.elementwise(node, at, gate))
         if op in o.MOVEMENT:
-            inner, own_gate = source_index(node, at, self.size)
-            value = yield (node.src[0], inner, both(gate, own_gate))
-            zero = const(0, value.dtype)                                      # and not -0.0
-            is_zero_outside = value.op is o.LOAD and len(value.src) == 3 or value is zero
-            if own_gate is None or is_zero_outside or own_gate.op is o.CONST and own_gate.arg:
-                return value
-            return own_gate.where(value, zero)
+            return (yield from self.movement(node, at, gate))
         if op in o.REDUCE:
             return (yield from self.reduction(node, at, gate))
         if op in (o.CONST, o.RANGE) or op is o.PARAM and node.arg.scalar:
@@ -258,6 +237,35 @@ class Values:
         if op in (o.CONTIGUOUS, o.DETACH):
             return (yield (node.src[0], at, gate))
         raise Bug(f"{op.name} cannot stand inside a kernel")
+
+    def elementwise(self, node: UOp, at: Index, gate: UOp | None) -> Computation:
+        """The same element of each source, combined; or loaded, where it is kept in memory."""
+        self.requested.setdefault(node, []).append((at, gate))
+        if self.is_filled(node):
+            axes = self.kept[node]
+            position = flatten(tuple(at[a] for a in axes), tuple(node.shape[a] for a in axes))
+            return load(self.kept_at[node][0], position, gate)
+        # the source with the deepest reductions comes first: its loops are the first that need shared values
+        src: dict[UOp, UOp] = {}
+        for s in sorted(node.src, key=lambda s: -self.nesting[s]):
+            src[s] = yield (s, at if s.shape != () else (), gate)
+        if self.is_filled(node):      # a loop of one of its sources filled its memory
+            return (yield (node, at, gate))
+        result = _compute(node, tuple([src[s] for s in node.src]))
+        if node in self.kept and node not in self.kept_at and self.outputs.isdisjoint(
+                [self.open_blocks[-1].counter, *[at[a] for a in self.kept[node]]]):
+            self.keep(node, at, result)
+        return result
+
+    def movement(self, node: UOp, at: Index, gate: UOp | None) -> Computation:
+        """An element of the source at another index, and 0 in a padding."""
+        inner, own_gate = source_index(node, at, self.size)
+        value = yield (node.src[0], inner, both(gate, own_gate))
+        zero = const(0, value.dtype)                                      # and not -0.0
+        is_zero_outside = value.op is o.LOAD and len(value.src) == 3 or value is zero
+        if own_gate is None or is_zero_outside or own_gate.op is o.CONST and own_gate.arg:
+            return value
+        return own_gate.where(value, zero)
 
     # -- reductions ------------------------------------------------------------------------------------------
     def depth(self, at: Index, gate: UOp | None) -> int:

@@ -214,6 +214,11 @@ def walk(body: Iterable[Statement]) -> Iterator[Statement]:
             yield from walk(statement.body)
 
 
+def each_loop(body: Iterable[Statement], change: Callable[[For], Iterable[Statement]]) -> list[Statement]:
+    """A body in which each loop, but none inside it, is replaced by what `change` makes of it."""
+    return [made for s in body for made in (change(s) if isinstance(s, For) else [s])]
+
+
 def task_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
     """The perfectly nested TASK loops at the top of a body, outermost first, and the body of the innermost one."""
     loops: list[For] = []

@@ -24,12 +24,7 @@ class ScatterAndScan(Values):
         which write disjoint elements; if there are as many bins as rows, each belongs to a row, which is summed before
         it is stored."""
         base, where, values, *starts = node.src
-        counters = tuple(self.counter(f"i{a}", n) for a, n in enumerate(base.shape))
-        self.open_blocks += [Block(c) for c in counters]
-        copied = self.value_at(base, counters, None)
-        self.open_blocks[-1].statements.append(Store(target, flatten(counters, base.shape, self.size), copied))
-        first = Phase(self.nested(self.open_blocks))
-        self.open_blocks = [Block(None)]
+        first = self.copy(target, base)
         rest = tuple(self.counter(f"j{a}", n) for a, n in enumerate(base.shape[1:]))
         at = steps = tuple(self.counter(f"s{a}", n) for a, n in enumerate(where.shape))
         outer = [Block(c) for c in rest]
@@ -44,10 +39,11 @@ class ScatterAndScan(Values):
             at = (self.clamped(add(start, steps[0]), where.shape[0]),)
             stop = operation(o.MAX, add(end, multiply(start, -1)), index(0))
         self.open_blocks = [Block(None), *outer, *inner]
-        if starts and rest and number.arg.size == base.shape[0] and node.arg.mode in _COMBINED:
+        combine = _COMBINED.get(node.arg.mode)
+        if starts and rest and number.arg.size == base.shape[0] and combine is not None:
             total, here = register("acc", node.dtype.accumulator), (number, *rest)
             added = self.value_at(values, at + rest, None).cast(total.dtype)
-            along = [*inner[0].statements, Accumulate(total, _COMBINED[node.arg.mode], added)]
+            along = [*inner[0].statements, Accumulate(total, combine, added)]
             return [Phase(self.closed(outer, TASK, [
                 Assign(total, self.value_at(base, here, None).cast(total.dtype)), For(steps[0], LOOP, along, stop),
                 Store(target, flatten(here, base.shape, self.size), total.cast(node.dtype))]))]
@@ -57,19 +53,22 @@ class ScatterAndScan(Values):
             outer = [*[b for b in inner if _writes_disjoint(spot, b.counter)], *outer]
             inner = [b for b in inner if b not in outer]
             self.open_blocks = [Block(None), *outer, *inner]
-        value = self.value_at(values, at + rest, None)
-        combine = _COMBINED.get(node.arg.mode)
-        wide = target.dtype.accumulator
-        if combine is not None and (wide is not target.dtype or not inner):
-            # reduced-precision floats are combined in float32; disjoint elements are updated by a plain load and store
-            value = UOp(combine, wide, (load(target, spot).cast(wide), value.cast(wide))).cast(target.dtype)
-            combine = None
-        stores: list[Statement] = [Store(target, spot, value, combine)]
+        stores: list[Statement] = [_update(target, spot, self.value_at(values, at + rest, None), combine, not inner)]
         if node.arg.mode == "permute":
             return [Phase(self.closed([*outer, *inner], TASK, stores))]
         if stop is None:
             return [first, Phase(self.closed(outer, TASK, self.closed(inner, LOOP, stores)))]
         return [first, Phase(self.closed(outer, TASK, [For(steps[0], LOOP, stores, stop)]))]
+
+    def copy(self, target: UOp, source: UOp) -> Phase:
+        """Store every element of a source."""
+        at = tuple(self.counter(f"i{a}", n) for a, n in enumerate(source.shape))
+        self.open_blocks += [Block(c) for c in at]
+        copied = self.value_at(source, at, None)
+        self.open_blocks[-1].statements.append(Store(target, flatten(at, source.shape, self.size), copied))
+        phase = Phase(self.nested(self.open_blocks))
+        self.open_blocks = [Block(None)]
+        return phase
 
     def scan(self, target: UOp, node: UOp) -> list[Phase]:
         """Combine along one axis step by step, one row per task."""
@@ -84,6 +83,15 @@ class ScatterAndScan(Values):
                              Store(target, flatten(at, source.shape, self.size), total.cast(node.dtype))]
         body: list[Statement] = [Assign(total, identity(combine, total.dtype)), *self.closed([along], LOOP, [])]
         return [Phase(self.closed(outer, TASK, body))]
+
+
+def _update(target: UOp, spot: UOp, value: UOp, combine: o.Op | None, disjoint: bool) -> Store:
+    """Combine a value with an element. Reduced-precision floats are combined in float32; disjoint elements are updated
+    by a plain load and store."""
+    wide = target.dtype.accumulator
+    if combine is None or wide is target.dtype and not disjoint:
+        return Store(target, spot, value, combine)
+    return Store(target, spot, UOp(combine, wide, (load(target, spot).cast(wide), value.cast(wide))).cast(target.dtype))
 
 
 def _writes_disjoint(spot: UOp, counter: UOp | None) -> bool:

@@ -97,6 +97,12 @@ class BoxedNests(HeldNests):
         self.next_task: NextTask | None = None        # the task whose copies begin at the end of this one
         self.backwards: list[BoxedTile] = []          # tiles whose blocks run from the last to the first
         self.holds = False                            # whether left factors are in registers
+        self.box_factors()
+        self.choose_registers()
+
+    def box_factors(self) -> None:
+        """Choose the boxes in which factors are copied to shared memory."""
+        plan, parts = self.plan, self.parts
         self.left: list[BoxedTile] = []
         self.right: list[BoxedTile] = []
         # LOCAL memory that stands for a left factor -> where that begins in shared memory
@@ -123,7 +129,15 @@ class BoxedNests(HeldNests):
         self.other_loads: dict[UOp, tuple[int, UOp]] = {}
         for product in parts.firsts:                       # tiles has them, and the columns of their matrix
             self.bring(product)
-        depths = [self.right[i].depth for i in range(firsts)]
+        # factors copied as one round; all of them if one is used twice, since its stage is free only after the sums
+        self.of_sums = [i for i in range(len(self.right)) if twice or i in dict(self.lasts)]
+        self.of_scores = [i for i in range(len(self.right)) if i not in self.of_sums]
+        self.rounds = [part for part in (self.of_scores, self.of_sums) if part]
+
+    def choose_registers(self) -> None:
+        """Decide whether threads hold the left factors in registers between blocks."""
+        plan, parts = self.plan, self.parts
+        depths = [self.right[i].depth for i in range(len(parts.firsts))]
         self.most = min(gpu.MOST_REGISTERS, gpu.REGISTERS // plan.threads) - gpu.STEP_REGISTERS
         self.takes_turns = len(plan.products) >= TURN_PRODUCTS or plan.threads >= TURN_THREADS
         pays = not self.takes_turns and self.most_blocks * max(depths) >= gpu.HELD_WORK and all(
@@ -131,10 +145,6 @@ class BoxedNests(HeldNests):
         self.holds = pays and self.registers(sum(depths)) <= self.most and not any(t.before for t in self.left)
         self.held_left = {memory: register(f"{memory.arg.name}_held", self.unit.left, (self.row, counter("k", depth)))
                           for memory, depth in zip(self.left_begin, depths)} if self.holds else {}
-        # factors copied as one round; all of them if one is used twice, since its stage is free only after the sums
-        self.of_sums = [i for i in range(len(self.right)) if twice or i in dict(self.lasts)]
-        self.of_scores = [i for i in range(len(self.right)) if i not in self.of_sums]
-        self.rounds = [part for part in (self.of_scores, self.of_sums) if part]
 
     def bring(self, product: Product) -> None:
         """Copy the scores' other operands (such as masks) as boxes too: matrices of the unit's type, along rows."""

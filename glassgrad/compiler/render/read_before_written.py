@@ -27,8 +27,8 @@ def pairs_read_first(phases: Iterable[Jammed]) -> tuple[tuple[int, int], ...]:
     scopes = [scope for body in bodies for scope in _scopes(body)]
     copied = {box.source for s in statements if isinstance(s, CopyBoxes) for box in s.boxes}
     sources = {load.src[0] for scope in scopes for loads, _ in scope for load in loads} - results - copied
-    return tuple([(result.arg.slot, source.arg.slot) for result in results for source in sources
-                  if source.op is o.PARAM and all(_reads_first(scope, result, source) for scope in scopes)])
+    return tuple(sorted([(result.arg.slot, source.arg.slot) for result in results for source in sources
+                         if source.op is o.PARAM and all(_reads_first(scope, result, source) for scope in scopes)]))
 
 
 def _scopes(body: list[Statement]) -> Iterator[list[Step]]:

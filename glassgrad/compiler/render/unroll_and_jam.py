@@ -67,24 +67,9 @@ class _Jam:
             if isinstance(statement, For):
                 self.loop(statement, binding, out)
             elif isinstance(statement, If):
-                condition = self.prepare(statement.condition)
-                for each in self.combinations((condition,), binding):
-                    test = self.bind(condition, each)
-                    inner: list[Statement] = []
-                    if test.op is not o.CONST or test.arg:
-                        self.write(statement.body, each, inner)
-                    if inner:
-                        out.extend(inner) if test.op is o.CONST else out.append(If(test, inner))
+                self.branch(statement, binding, out)
             elif isinstance(statement, (Assign, Accumulate)):
-                register = statement.register
-                is_unit_step = isinstance(statement, Accumulate) and is_step(statement, self.units)
-                value = statement.value if is_unit_step else self.prepare(statement.value)
-                if isinstance(statement, Accumulate):
-                    value = self.folded(value, statement.combine, register)
-                for each in self.combinations((register, value), binding):
-                    target, source = self.bind(register, each), self.bind(value, each)
-                    out.append(Assign(target, source) if isinstance(statement, Assign)
-                               else Accumulate(target, statement.combine, source))
+                self.assignment(statement, binding, out)
             elif isinstance(statement, Prefetch):
                 place = self.bind(self.prepare(statement.index), dict.fromkeys(self.lanes, ix.index(0)))
                 for each in self.combinations((place,), binding):
@@ -96,6 +81,27 @@ class _Jam:
             if self.origins is not None:
                 for made in walk(out[max(0, written - 1):]):       # a store may have been merged into the previous If
                     self.origins.setdefault(made, statement)
+
+    def branch(self, statement: If, binding: Binding, out: list[Statement]) -> None:
+        condition = self.prepare(statement.condition)
+        for each in self.combinations((condition,), binding):
+            test = self.bind(condition, each)
+            inner: list[Statement] = []
+            if test.op is not o.CONST or test.arg:
+                self.write(statement.body, each, inner)
+            if inner:
+                out.extend(inner) if test.op is o.CONST else out.append(If(test, inner))
+
+    def assignment(self, statement: Assign | Accumulate, binding: Binding, out: list[Statement]) -> None:
+        register = statement.register
+        is_unit_step = isinstance(statement, Accumulate) and is_step(statement, self.units)
+        value = statement.value if is_unit_step else self.prepare(statement.value)
+        if isinstance(statement, Accumulate):
+            value = self.folded(value, statement.combine, register)
+        for each in self.combinations((register, value), binding):
+            target, source = self.bind(register, each), self.bind(value, each)
+            out.append(Assign(target, source) if isinstance(statement, Assign)
+                       else Accumulate(target, statement.combine, source))
 
     def loop(self, statement: For, binding: Binding, out: list[Statement]) -> None:
         range_, kind, stop = statement.range, statement.kind, statement.stop
@@ -187,9 +193,8 @@ class _Jam:
         for node in toposort((root,)):
             if node in done:
                 continue
-            src = tuple([done[s] for s in node.src])
-            new = node if src == node.src else UOp(node.op, node.dtype, src, node.arg, node.place)
-            lacking = LACKING.get((new.op, new.src[0].dtype.kind)) if src else None
+            new = node.over(tuple([done[s] for s in node.src]))
+            lacking = LACKING.get((new.op, new.src[0].dtype.kind)) if new.src else None
             done[node] = self.unfold(new) if new.op is o.FOLD else new if lacking is None else lacking(new, self.has)
         return done[root]
 

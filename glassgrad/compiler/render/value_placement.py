@@ -31,7 +31,7 @@ for (i64 i0 = 0; i0 < 2; i0++) {
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
@@ -41,6 +41,7 @@ from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, For,
                                             expressions, ranges_of, walk)
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 
+Vector = TypeVar("Vector")
 HAS_LOAD = "has load"     # among a value's reads: it contains a load, which the branches around it may guard
 NOTHING: frozenset[Any] = frozenset()
 IN_VALUES = (LANE, UNIT)     # loops inside one value or instruction, without control flow
@@ -356,7 +357,7 @@ def _register_name(register: UOp) -> tuple[str, ...]:
     return (register.arg, *[str(s.arg) for s in register.src])
 
 
-# -- a renderer's table of ops: a function of the renderer, the operands' type and the operands for each -------
+# -- what tables of ops share: a table has a function of the renderer, the operands' type and the operands for each
 _OF_BOOLEANS = {o.ADD: o.OR, o.MUL: o.AND, o.MAX: o.OR, o.MIN: o.AND, o.CMPNE: o.XOR}      # the same ops on booleans
 
 
@@ -367,3 +368,14 @@ def line_of(table: Mapping[o.Op, Callable[..., Any]], op: o.Op, dtype: DType, la
     if op not in table or dtype.kind not in op.takes:
         raise Bug(f"{op.name} of {dtype.name} reached the {language} renderer; it must be lowered before")
     return table[_OF_BOOLEANS.get(op, op) if dtype.kind == "b" else op]
+
+
+def fold_lanes(lanes: int, value: Vector, part: Callable[[Vector, int, int], Vector],
+               combine: Callable[[Vector, Vector], Vector]) -> Vector:
+    """Combine all lanes: the lower half with the upper half, repeatedly; then with the last lane, if their number is
+    odd. part(value, first, stop) are some lanes of a value."""
+    if lanes == 1:
+        return part(value, 0, 1)
+    half = lanes // 2
+    folded = fold_lanes(half, combine(part(value, 0, half), part(value, half, 2 * half)), part, combine)
+    return combine(folded, part(value, lanes - 1, lanes)) if lanes % 2 else folded

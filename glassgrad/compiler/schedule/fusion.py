@@ -42,17 +42,29 @@ from glassgrad.compiler.schedule.inlined_values import (CONSTANT, CPU_LIMITS, FE
                                                         FusionLimits, Inlined, InlinedValues, widens)
 from glassgrad.compiler.schedule.online_softmax import ONE_PASS, StoresScores, WeightedSum
 
-REPEATED = 12          # vector instructions from which a value repeated by a view is stored, not recomputed
+# costs, in vector instructions per element
+RANDOM_COST = 60       # ten rounds of Philox: a product and five others each, as counted in the AVX-512 kernel of rand
+GATHER_COST = 4        # bringing an index into range and computing an address, besides its loads
+COUNTING_COST = 2      # n times a constant, instead of a running sum of it
+REDUCTION_COST = 2     # combining an element with the result so far, and the loop's step
+CONVERSION = 4         # converting an element to another type
+MOST_COUNTED = 1 << 20     # costs and inputs are not added up beyond this: each y = x + x doubles them
+
+# limits
+REPEATED = 12          # cost from which a value repeated by a view is stored, not recomputed,
+MANY_REPEATS = 4       # if it is repeated at least this many times: a few repeats cost less than memory
+TAPS_COST = 8          # cost in all taps of a window that read an element, above which storing it costs less
 MANY_INPUTS = 3        # a value whose recomputation takes this many loads or more is stored
 LARGEST = 1000         # operations in one kernel: beyond this, compile time grows faster than more fusion saves
 DEEPEST = 8            # chained reductions in one kernel: each recomputes all those before it
-CONVERSION = 4         # vector instructions for converting an element to another type
+OTHER_BUFFERS = 3      # arguments of a kernel besides its inputs: its result, partial sums, rows of its groups
+
+# reasons that several rules or passes name
 OF_EACH_ROW = "a number of each row, for the passes that compute the scores again"
 IN_PARTS = "few rows and long: each reduction is cut into parts, in a kernel of its own"
 LONG_ENOUGH = f"a kernel of {LARGEST} operations is long enough"
 DEEP_ENOUGH = f"a kernel of {DEEPEST} reductions, each of what the one before it left, is deep enough"
 MANY_BUFFERS = "with its reader it reads more buffers than a kernel can be given"
-OTHER_BUFFERS = 3      # arguments of a kernel besides its inputs: its result, partial sums, rows of its groups
 
 
 def scanned_constant(node: UOp) -> UOp | None:
@@ -158,29 +170,37 @@ class _Plan(InlinedValues):
         elif node.op in (o.IOTA, o.LENGTH):
             self.inlined[node] = CONSTANT
         elif node.op is o.RANDOM:
-            self.inlined[node] = Inlined(60, 0, node.size)
+            self.inlined[node] = Inlined(RANDOM_COST, 0, node.size)
         elif scanned_constant(node) is not None:
-            self.inlined[node] = Inlined(2, 0, node.size)
+            self.inlined[node] = Inlined(COUNTING_COST, 0, node.size)
         elif node.op is o.GATHER:
-            rows, where = node.src
-            self.store_computed(rows, "read by index: any row, any number of times")
-            if self.inlined[where].kept_axes is not None:
-                self.store_computed(where, "an index with a reduction inside")
-            self.inlined[node] = Inlined(4 + self.inlined[where].cost, 2, node.size)
+            self.inlined[node] = self.gather(node)
         elif node.op is o.RECURRENCE:
             self.inlined[node] = self.recurrence(node)
-        else:                                # CONTIGUOUS, COPY, SCATTER, SCAN
-            for s in node.src:
-                if node.op is o.COPY and s.op is not o.PARAM:      # a view is not inlined: a copy moves whole memory
-                    self.reasons.setdefault(s, "read by copy")
-                    self.inlined[s] = NOTHING
-                elif node.op not in (o.COPY, o.CONTIGUOUS) and self.inlined[s].kept_axes is not None:
-                    self.store_computed(s, f"read by {node.op.name.lower()}")
-            self.inlined[node] = NOTHING
-            if node.op is not o.CONTIGUOUS or node.src[0].op not in LEAVES:
-                reasons = {o.CONTIGUOUS: "an output" if node in self.wanted else "contiguous() asks for memory",
-                           o.COPY: "copied to another device"}
-                self.store(node, reasons.get(node.op, f"{node.op.name.lower()} writes memory"))
+        else:
+            self.in_memory(node)
+
+    def gather(self, node: UOp) -> Inlined:
+        """A GATHER inlines its index; the rows get memory."""
+        rows, where = node.src
+        self.store_computed(rows, "read by index: any row, any number of times")
+        if self.inlined[where].kept_axes is not None:
+            self.store_computed(where, "an index with a reduction inside")
+        return Inlined(GATHER_COST + self.inlined[where].cost, 2, node.size)
+
+    def in_memory(self, node: UOp) -> None:
+        """CONTIGUOUS, COPY, SCATTER and SCAN write memory, and inline what they read if their loops fit it."""
+        for s in node.src:
+            if node.op is o.COPY and s.op is not o.PARAM:      # a view is not inlined: a copy moves whole memory
+                self.reasons.setdefault(s, "read by copy")
+                self.inlined[s] = NOTHING
+            elif node.op not in (o.COPY, o.CONTIGUOUS) and self.inlined[s].kept_axes is not None:
+                self.store_computed(s, f"read by {node.op.name.lower()}")
+        self.inlined[node] = NOTHING
+        if node.op is not o.CONTIGUOUS or node.src[0].op not in LEAVES:
+            reasons = {o.CONTIGUOUS: "an output" if node in self.wanted else "contiguous() asks for memory",
+                       o.COPY: "copied to another device"}
+            self.store(node, reasons.get(node.op, f"{node.op.name.lower()} writes memory"))
 
     def recurrence(self, node: UOp) -> Inlined:
         """A RECURRENCE: its sources and results get memory, since each step reads and writes memory."""
@@ -230,8 +250,8 @@ class _Plan(InlinedValues):
                 else:
                     only = None
         distinct = set(node.src)
-        cost = min(node.op.cost + sum(self.inlined[s].cost for s in distinct), 1 << 20)
-        found = Inlined(cost, min(sum(self.inlined[s].inputs for s in distinct), 1 << 20),
+        cost = min(node.op.cost + sum(self.inlined[s].cost for s in distinct), MOST_COUNTED)
+        found = Inlined(cost, min(sum(self.inlined[s].inputs for s in distinct), MOST_COUNTED),
                         max([node.size] + [self.inlined[s].elements for s in node.src]), kept_axes, contraction, only,
                         max([self.inlined[s].depth for s in inner], default=0))
         if cost > LARGEST:
@@ -276,7 +296,7 @@ class _Plan(InlinedValues):
             return inside._replace(kept_axes=kept_axes)
         if overlaps:
             inside = self.under_window(node)
-        if repeats and inside.cost >= REPEATED and node.size >= 4 * source.size and \
+        if repeats and inside.cost >= REPEATED and node.size >= MANY_REPEATS * source.size and \
                 not self.feeds_contraction(node) and not self.chosen_by_position(node):
             self.store(source, "costly, and repeated many times")
             return NOTHING
@@ -300,7 +320,7 @@ class _Plan(InlinedValues):
                 self.store(value, "read by every tap of a window")
             return NOTHING
         inside = self.inlined[source]
-        if inside.cost * self._reads(node) > 8:
+        if inside.cost * self._reads(node) > TAPS_COST:
             padded = self._image(source) if self.limits.pads_as_read else None
             self.store(padded or source, f"each element is read {self._reads(node)} times and costs {inside.cost}")
             inside = self.inlined[source] = NOTHING if padded is None else NOTHING._replace(cost=source.op.cost)
@@ -340,7 +360,7 @@ class _Plan(InlinedValues):
         if self.inlined[source].depth >= DEEPEST:
             self.store(source, DEEP_ENOUGH)
         inside = self.inlined[source]
-        return Inlined(inside.cost + 2, inside.inputs, max(source.size, self.iterations(source, axes)),
+        return Inlined(inside.cost + REDUCTION_COST, inside.inputs, max(source.size, self.iterations(source, axes)),
                        nontrivial(node.shape), contraction, node if inside.kept_axes is None else None,
                        inside.depth + 1)
 

@@ -173,23 +173,11 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
     """Join a new result to a group with which it may share a kernel, and return that group; None if none fits."""
     node = fresh.roots[0]
     for group in reversed(candidates):
-        inside = [r for r in fresh.reads if r in group.roots]
-        same_rows = _same_rows(fresh, group) and (node.size >= limits.few_rows or all(
-            _row_by_row(node, r, reasons) for r in inside))
-        if len(group.roots) >= MOST_RESULTS or fresh.reduces and not same_rows:
+        if not _suits(fresh, group, reasons, limits):
             continue
-        arguments = len(group.roots) + len({*group.reads, *fresh.reads}) + OTHER_BUFFERS
-        if group.roots[0].device != node.device or arguments > limits.buffers:
-            continue
-        if any(reasons[r] in (LONG_ENOUGH, DEEP_ENOUGH) for r in inside):
-            continue                      # that kernel was ended on purpose: it is long or deep
         outside_needs = _needs([r for r in fresh.reads if r not in group.roots], group_of)
         if outside_needs & group.bit:
             continue  # it depends on a third kernel that depends on this group: joining makes a cycle
-        together = all(fresh.reads[r] for r in inside) if inside else \
-            not group.reduces and any(r in group.reads and (r.size > 1 or _short(node, reasons)) for r in fresh.reads)
-        if not together and not same_rows:
-            continue
         group.roots.append(node)
         for r, plain in fresh.reads.items():
             if r not in group.roots:
@@ -198,6 +186,26 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
             _add_needs(groups, group.bit, outside_needs)
         return group
     return None
+
+
+def _suits(fresh: KernelGroup, group: KernelGroup, reasons: dict[UOp, str], limits: FusionLimits) -> bool:
+    """Whether one kernel may compute a new result with a group, and should: it reduces the same rows, reads the group's
+    results element by element, or reads a value that the group reads too."""
+    node = fresh.roots[0]
+    arguments = len(group.roots) + len({*group.reads, *fresh.reads}) + OTHER_BUFFERS
+    if len(group.roots) >= MOST_RESULTS or group.roots[0].device != node.device or arguments > limits.buffers:
+        return False
+    inside = [r for r in fresh.reads if r in group.roots]
+    if any(reasons[r] in (LONG_ENOUGH, DEEP_ENOUGH) for r in inside):
+        return False                      # that kernel was ended on purpose: it is long or deep
+    if _same_rows(fresh, group) and (node.size >= limits.few_rows or
+                                     all(_row_by_row(node, r, reasons) for r in inside)):
+        return True
+    if fresh.reduces:
+        return False
+    if inside:
+        return all(fresh.reads[r] for r in inside)
+    return not group.reduces and any(r in group.reads and (r.size > 1 or _short(node, reasons)) for r in fresh.reads)
 
 
 def _short(root: UOp, reasons: dict[UOp, str]) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from glassgrad.base.source_lines import Line
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import start_of_piece
+from glassgrad.compiler.graph.node import concrete
 from glassgrad.compiler.graph.op_arguments import Dimension, Measure, OnDevice, Param, Shape
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, lower_bound, upper_bound
 from glassgrad.compiler.schedule.inlined_values import CPU_LIMITS, LEAVES, FusionLimits
@@ -181,14 +182,23 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
         source = roots[0].src[0]
         ast = _copy_of(source, roots[0].arg)
         return memory.item(ast, [slot_of[roots[0]], slot_of[source]], stored)
-    new: dict[UOp, UOp] = {}
     slots = [slot_of[r] for r in stored]
     last = roots[-1]                 # the last root gives the shape in which equally large results are stored
     shapes = [last.shape if squeezed(r) == squeezed(last) else r.shape for r in stored]
     targets = [UOp(o.PARAM, r.dtype, (), Param(i, shape)) for i, (r, shape) in enumerate(zip(stored, shapes))]
-
     if part is not None:
         targets = [UOp(o.PARAM, part.whole.dtype, (), Param(0, part.whole.shape)).shrink(part.bounds)]
+    new = _over_params(roots, memory, slots)
+    stores = tuple(UOp(o.STORE, r.dtype, (t, new[r].reshaped(shape))) for t, r, shape in zip(targets, stored, shapes))
+    sink = UOp(o.SINK, stored[0].dtype, stores)
+    if sink.symbolic:
+        sink = _with_variables(sink, slots, {symbol: slot_of[size] for symbol, size in sizes.items()})
+    return memory.item(sink, slots, stored)
+
+
+def _over_params(roots: list[UOp], memory: _Memory, slots: list[int]) -> dict[UOp, UOp]:
+    """Map each node that the kernel of `roots` computes to its copy over PARAMs, and append these PARAMs' slots."""
+    new: dict[UOp, UOp] = {}
 
     def leaf(node: UOp, whole: UOp | None = None) -> UOp:
         if node.op is o.CONST:
@@ -209,11 +219,7 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
             new[node] = new[node.src[0]]
         else:
             new[node] = node.over(tuple([new[s] for s in node.src]))
-    stores = tuple(UOp(o.STORE, r.dtype, (t, new[r].reshaped(shape))) for t, r, shape in zip(targets, stored, shapes))
-    sink = UOp(o.SINK, stored[0].dtype, stores)
-    if sink.symbolic:
-        sink = _with_variables(sink, slots, {symbol: slot_of[size] for symbol, size in sizes.items()})
-    return memory.item(sink, slots, stored)
+    return new
 
 
 def _copy_of(source: UOp | Slot, to: OnDevice) -> UOp:
@@ -254,9 +260,7 @@ def _with_variables(sink: UOp, slots: list[int], size_slots: dict[Symbol, int]) 
             measures.append(UOp(o.PARAM, dtypes.index, (), Measure(len(slots) - 1, name)))
         return renamed[symbol]
 
-    named: dict[UOp, UOp] = {}
-    for node in toposort(sink.src):
-        named[node] = node.named(tuple([named[s] for s in node.src]), measure)
+    named = concrete(sink.src, measure)
     return UOp(o.SINK, sink.dtype, (*[named[s] for s in sink.src], *measures))
 
 

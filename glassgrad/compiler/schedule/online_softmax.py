@@ -72,14 +72,17 @@ def softmax_product(total: UOp, varies: dict[UOp, AxisSet], result: UOp | None =
 
 
 def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet], result: UOp) -> SoftmaxProduct | None:
+    """Recognize it with this factor as the weights: exp2(scores - their maximum), perhaps divided by its sums."""
     [axis] = total.arg.axes
     if not is_contraction(total, varies, of_a_row=True):
         return None
+    # the only exponential among the factors, of scores less their maximum over k
     factors = _Factors(weights)
     found = [n for n, op in factors.leaves if n.op is o.EXP2 and op is o.MUL and n.dtype.itemsize >= 4]
     shift = _Shift.of(found[0]) if len(found) == 1 and not factors.twice else None
     if shift is None or lifted(found[0], frozenset(shift.maximum.arg.axes), weights) != {axis}:
         return None
+    # the scores are computed from one contraction
     exps, scores = found[0], shift.scores
     sums = [n for n in down_to_reductions(scores) if is_contraction(n, varies, of_a_row=True)]
     if len(sums) != 1:
@@ -88,17 +91,20 @@ def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet],
     keys, rows = _sides(products, scores, shift.maximum, varies)
     if keys is None or rows is None:
         return None
+    # what is inside has no readers but those that the loop over blocks replaces
     inside, above, readers = _dependents(products, total, result, varies)
     row_sums = [n for n in varies if n in readers[exps] and n.op is o.SUM and n.arg.axes == shift.maximum.arg.axes]
     allowed = {scores: {shift.maximum, shift.difference}, exps: {*factors.way, *row_sums},
                **{n: {*shift.between, exps} for n in (shift.maximum, *shift.between)}}
     if values in inside or any(not readers[n] <= readers_allowed for n, readers_allowed in allowed.items()):
         return None
+    # the other factors are the same for all k, and no other reduction is inside
     shared = [(n, op) for n, op in factors.leaves if n in inside and n is not exps]
     if any(axes is None or axis in axes for axes in [lifted(n, varies[n], weights) for n, _ in shared]):
         return None
     if {n for n in inside if n.op in o.REDUCE} != {products, shift.maximum, *row_sums}:
         return None
+    # both factors have an axis of their own: rows of weights, and columns of values
     own, others = varies[weights] - varies[values], varies[values] - varies[weights]
     single = [a for a, n in enumerate(weights.shape) if n == 1]           # one row: its axis has size 1
     if not others or not own and not single:

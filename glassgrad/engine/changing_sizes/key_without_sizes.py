@@ -8,7 +8,8 @@ kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -127,3 +128,8 @@ def some_ops(key: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the number of rows of a key and the ops of some of them: a cheap hash, equal for graphs of one
     skeleton."""
     return len(key), *[row[0] if type(row) is tuple else row for row in key[::_EVERY]]
+
+
+def float_bits(values: Sequence[float]) -> bytes:
+    """Return the bits of floats: numbers that are equal to the bit have the same."""
+    return struct.pack(f"{len(values)}d", *values)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.symbolic import Length, replaced
+from glassgrad.compiler.graph.symbolic import Length, Size, replaced
 from glassgrad.engine.changing_sizes.key_without_sizes import SizesOf
 
 MOST_DIVISOR = 64        # largest divisor of a quotient, and largest factor that a quotient is multiplied by
@@ -285,3 +285,8 @@ def grown_from_one(rows: Sequence[Any], parts: Sequence[SizesOf], leaf: Any) -> 
         found += [Polynomial(((1, (0,)), (n - 2, ()))) if moves else constant(n) for n, moves in zip(sizes, follows)]
     before = rows.index(leaf)
     return (sum([len(part.sizes) for part in parts[:before]]) + parts[before].sizes.index(2),), found
+
+
+def value_of(length: Size, values: Values) -> int:
+    """Return the value of a length for these values of the variables."""
+    return int(replaced(length, lambda symbol: values[int(symbol.name[1:])]))

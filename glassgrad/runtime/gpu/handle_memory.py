@@ -1,22 +1,17 @@
-"""Give addresses to memory that a device names by handles. In: sizes. Out: blocks with addresses.
+"""Pool the memory of a driver that names it by handles. In: sizes. Out: blocks with virtual addresses.
 
-The engine names memory by addresses. Handles have none, so each block gets a range of virtual addresses, which `find`
-maps back to (handle, offset).
-
-A driver's threads do not exist in a child of `os.fork()`, where waiting for them would hang: an error refuses it.
+Kernels of such a driver take a handle and an offset: `find` returns both. A driver's threads do not exist in a child of
+`os.fork()`, where waiting for them would hang: an error refuses it.
 """
 
 from __future__ import annotations
 
-import bisect
 import os
 from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.runtime.gpu.gpu_device import block_too_large, in_forked_process, no_memory_left
-from glassgrad.runtime.memory_pool import MemoryPool
-
-FIRST = 1 << 60           # first virtual address, beyond any host address
+from glassgrad.runtime.memory_pool import MemoryPool, VirtualAddresses
 
 
 class MemoryByHandle(MemoryPool):
@@ -29,9 +24,7 @@ class MemoryByHandle(MemoryPool):
         super().__init__()
         self.device_name = device
         self.process = os.getpid()                                # in a forked child the driver's threads are missing
-        self.next = FIRST
-        self.handles: dict[int, Any] = {}                         # address: handle of each block, pooled ones included
-        self.starts: list[int] = []            # sorted addresses; replaced, never changed: `find` takes no lock
+        self.handles = VirtualAddresses()                    # of all blocks, pooled ones included
 
     def new_handle(self, size: int) -> Any:
         """Allocate `size` bytes; return a handle, or None if the device is out of memory."""
@@ -54,10 +47,8 @@ class MemoryByHandle(MemoryPool):
         return self.read(address, nbytes) if nbytes else bytearray()
 
     def new_address(self, handle: Any, size: int) -> int:
-        """Return the virtual address of a new block."""
-        address = self.next
-        self.next += -(-size // 4096) * 4096
-        return address
+        """Return the address of a new block."""
+        return self.handles.reserve(size)
 
     def free(self, handle: Any) -> None:
         """Free a block; by default the handle's destructor does."""
@@ -75,20 +66,17 @@ class MemoryByHandle(MemoryPool):
         if handle is None:
             return None
         address = self.new_address(handle, size)
-        self.handles[address] = handle
-        self.starts = sorted(self.handles)
+        self.handles.add(address, handle)
         return address
 
     def give_back(self, address: int, size: int) -> None:
-        self.free(self.handles.pop(address))
-        self.starts = sorted(self.handles)
+        self.free(self.handles.remove(address))
 
     def find(self, address: int) -> tuple[Any, int]:
         """Return the (handle, byte offset) of an address."""
         self.check_process()
-        starts = self.starts
-        at = bisect.bisect_right(starts, address) - 1
-        if at < 0:
+        found = self.handles.find(address)
+        if found is None:
             raise Bug(f"no memory of this device is at {address:#x}")
-        start = starts[at]
-        return self.handles[start], address - start
+        start, handle = found
+        return handle, address - start

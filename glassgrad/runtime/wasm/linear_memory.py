@@ -8,13 +8,10 @@ not know which engine owns the memory.
 from __future__ import annotations
 
 import bisect
-import gc
-import threading
 from typing import Any, Protocol
 
-from glassgrad.base.errors import Bug, MemoryLimitError
-from glassgrad.base.fork_locks import held_at_fork
-from glassgrad.runtime.memory_pool import MemoryBlock, Stats, readable, rounded
+from glassgrad.base.errors import MemoryLimitError
+from glassgrad.runtime.memory_pool import MemoryPool, Stats, readable
 
 PAGE = 64 << 10              # unit of growth, in bytes
 LIMIT = 4 << 30              # addresses have 32 bits
@@ -43,51 +40,38 @@ class Bytes(Protocol):
     def write(self, address: int, data: Any) -> None: ...
 
 
-class LinearMemory:
-    """Allocate inside one linear memory; safe to use from several threads and from finalizers. Every use of the engine,
-    which is single-threaded, holds `lock`."""
+class LinearMemory(MemoryPool):
+    """Blocks inside one linear memory; safe to use from several threads and from finalizers. Every use of the engine,
+    which is single-threaded, holds `lock`. Released blocks are not pooled by size: they become free ranges."""
     on_host, in_parts = False, True
+    least, most_pooled = ALIGNMENT, 0
 
     def __init__(self, content: Bytes, limit: int = LIMIT):
+        super().__init__()
         self.content, self.limit = content, limit
         self._starts: list[int] = []          # sorted start addresses of the free ranges
         self._sizes: dict[int, int] = {}      # {start address of a free range: its bytes}
         self._end = FIRST                     # end of the part that was ever used
-        self._live = self._peak = 0
-        self.lock = held_at_fork(threading.RLock(), "memory")
         self._extend()
 
-    def allocate(self, nbytes: int) -> MemoryBlock:
-        """Return a block of at least `nbytes` bytes, not cleared."""
-        size = rounded(max(nbytes, 1))        # a multiple of ALIGNMENT; few sizes leave few gaps
-        with self.lock:
-            address = self.reserve(size)
-            self._live += size
-            self._peak = max(self._peak, self._live)
-        return MemoryBlock(address, nbytes, size)
+    def take(self, size: int) -> int | None:
+        address = self._first_fit(size)
+        if address is None:
+            self._grow(size)
+            address = self._first_fit(size)
+        return address
 
-    def release(self, block: MemoryBlock) -> None:
-        """Take back a block that is not used any more."""
-        if not block.address:
-            raise Bug("a block of memory was released twice")
-        with self.lock:
-            self._live -= block.size
-            self.free(block.address, block.size)
-        block.address = 0
+    def give_back(self, address: int, size: int) -> None:
+        self._add(address, size)
+
+    def full(self, size: int) -> MemoryLimitError:
+        return self._refused(size, f"at most {readable(self.limit)}: WebAssembly's addresses have 32 bits",
+                             "use smaller tensors or batches, or let go of tensors")
 
     def reserve(self, size: int) -> int:
         """Allocate `size` bytes, a multiple of ALIGNMENT, that `stats` does not count because they hold no tensor."""
         with self.lock:
-            address = self._take(size)
-            if address is None:
-                self._grow(size)
-                address = self._take(size)
-            if address is None:
-                gc.collect()                  # cycles of dead tensors may hold memory
-                address = self._take(size)
-            if address is None:
-                raise self._full(size)
-            return address
+            return self._new(size)
 
     def free(self, address: int, size: int) -> None:
         """Release memory of `reserve`."""
@@ -104,21 +88,13 @@ class LinearMemory:
         with self.lock:
             return self.content.read(address, nbytes) if nbytes else bytearray()
 
-    def empty_cache(self) -> None:
-        """Do nothing: a linear memory cannot shrink."""
-
     def stats(self) -> Stats:
         """Count bytes, rounding included."""
         with self.lock:
-            return Stats(self._live, sum(self._sizes.values()), self._peak)
-
-    def reset_peak(self) -> None:
-        """Measure the peak from now on."""
-        with self.lock:
-            self._peak = self._live
+            return Stats(self._live, self._pooled + sum(self._sizes.values()), self._peak)
 
     # -- free ranges -------------------------------------------------------------------------------------------
-    def _take(self, size: int) -> int | None:
+    def _first_fit(self, size: int) -> int | None:
         for at, start in enumerate(self._starts):
             free = self._sizes[start]
             if free < size:
@@ -155,9 +131,3 @@ class LinearMemory:
         if end > self._end:
             self._add(self._end, end - self._end)
             self._end = end
-
-    def _full(self, size: int) -> MemoryLimitError:
-        return MemoryLimitError("there is not enough memory for this tensor",
-                                given=f"{readable(size)} more, with {readable(self._live)} in use",
-                                expected=f"at most {readable(self.limit)}: WebAssembly's addresses have 32 bits",
-                                fix="use smaller tensors or batches, or let go of tensors")

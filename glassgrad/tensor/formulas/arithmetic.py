@@ -219,8 +219,8 @@ def power(x: Any, y: Any) -> UOp:
     if isinstance(x, UOp) and not isinstance(y, UOp):
         return _constant_power(x, y)
     if is_float(x) or is_float(y):
-        return in_accumulator(elementary.power, *broadcast(x, y))
-    return elementary.integer_power(*broadcast(*_as_numbers(x, y)))
+        return in_accumulator(powers.power, *broadcast(x, y))
+    return powers.integer_power(*broadcast(*_as_numbers(x, y)))
 
 
 def _constant_power(x: UOp, n: Any) -> UOp:
@@ -228,16 +228,16 @@ def _constant_power(x: UOp, n: Any) -> UOp:
         if n < 0:
             raise DTypeError("integers have no negative powers", given=f"{x.dtype.name} ** {n}",
                              expected="an exponent of 0 or more, or floats", fix="cast first: x.float() ** -1")
-        return elementary.product_power(x.cast(dtypes.default_int) if x.dtype is _bool else x, n)
+        return powers.product_power(x.cast(dtypes.default_int) if x.dtype is _bool else x, n)
     x = as_float(x)
     narrow = x.dtype.accumulator is not x.dtype          # computed in a wider type, so with digits to spare
     if n == 0.5:
         return x.sqrt()
     if n == -0.5:
-        return in_accumulator(elementary.rsqrt if narrow else powers.reciprocal_root, x)
-    if n in elementary.EXACT_PRODUCTS or narrow and n in elementary.PRODUCTS:
-        return in_accumulator(lambda x: elementary.product_power(x, int(n)), x)
-    return in_accumulator(lambda x: elementary.power(x, const(n, x.dtype)), x)
+        return in_accumulator(powers.rsqrt if narrow else powers.reciprocal_root, x)
+    if n in powers.EXACT_PRODUCTS or narrow and n in powers.PRODUCTS:
+        return in_accumulator(lambda x: powers.product_power(x, int(n)), x)
+    return in_accumulator(lambda x: powers.power(x, const(n, x.dtype)), x)
 
 
 # -- one operand ---------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Compute exponentials, logarithms, angles, hyperbolic functions, erf and powers on nodes. In: float UOps. Out: UOps.
+"""Compute exponentials, logarithms, angles, hyperbolic functions and erf on nodes. In: float UOps. Out: UOps.
 
 exp and log are computed from EXP2 and LOG2, which every device has. Where the plain formula loses digits (mostly near
 0), a series takes over; its length depends on the dtype. Errors stay below 1e-6 of the value in float32, 1e-14 in
@@ -11,15 +11,11 @@ import math
 from collections.abc import Sequence
 
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
-from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.custom_gradient import gradient_is, own_gradient
-from glassgrad.tensor.formulas import powers
 from glassgrad.tensor.formulas.deferred import one_node, same_shape
 
 LOG2_E, LN_2 = math.log2(math.e), math.log(2.0)
 HALF_PI = math.pi / 2
-PRODUCTS = range(-64, 65)            # exponents whose powers may be computed as products,
-EXACT_PRODUCTS = range(-1, 3)        # and those whose products are rounded at most once
 
 
 def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
@@ -269,113 +265,7 @@ def erfc(x: UOp) -> UOp:
     return far.where((x < 0.0).where(2.0 - tail, tail), 1.0 - erf(x))
 
 
-# -- powers and limits ---------------------------------------------------------------------------------------
-@gradient_is(lambda g, y, x: g * (y / x) * -0.5)
-def rsqrt(x: UOp) -> UOp:
-    return x.sqrt().recip()
-
-
-@gradient_is(lambda g, y, x: const(0, x.dtype).broadcast(x.shape))
-def one(x: UOp) -> UOp:
-    """x^0: 1 everywhere, with a gradient of 0."""
-    return const(1, x.dtype).broadcast(x.shape)
-
-
-def computes_float64(*operands: UOp) -> bool:
-    """Return whether the device of these operands has float64."""
-    device = next((x.device for x in operands if x.device), Device.DEFAULT)
-    return getattr(Device[device], "has_float64", True)
-
-
-def product_power(x: UOp, n: int) -> UOp:
-    """x^n by products in the type of x."""
-    return powers.by_squaring(x if n > 0 else x.recip(), abs(n)) if n else one(x)
-
-
-def integer_power(x: UOp, n: UOp) -> UOp:
-    """x^n for integers. Beyond n = 63 every base except 0, 1 and -1 has long overflowed, the even ones to 0. For
-    negative n, 1 / x^-n rounded toward 0."""
-    result, square = const(1, x.dtype), x
-    for bit in range(6):
-        result = (n & (1 << bit)).ne(0).where(result * square, result)
-        square = square * square
-    to_zero = (n > 63) & (x & 1).eq(0)
-    if n.dtype.kind == "i":
-        to_zero = to_zero | (n < 0) & (x.eq(1) | x.eq(-1)).logical_not()
-    return to_zero.where(0, result)
-
-
-def _power_gradient(g: UOp, z: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp | None]:
-    if y.op is o.CONST:
-        return g * power(x, const(y.arg - 1.0, y.dtype)) * y, None
-    to_x = y.eq(0.0).where(0.0, g * y * power(x, y - 1.0))
-    return to_x, (x.eq(0.0) & (y < 0.0).logical_not()).where(0.0, g * z * log(x))
-
-
-@gradient_is(_power_gradient)
-def power(x: UOp, y: UOp) -> UOp:
-    """x^y = 2^(y log2 |x|), with a sign for odd powers, NaN for fractional powers of negative numbers, and 1 for x = 1
-    or y = 0 whatever the other is (like pow in C and in PyTorch)."""
-    if y.op is o.CONST and y.arg in PRODUCTS and (known := _product_power(x, int(y.arg))) is not None:
-        return known
-    if x.dtype is dtypes.float64:
-        size = powers.power_of_size(x.abs(), y)
-    elif computes_float64(x, y):
-        size = _power_of_size(x, y)
-    else:
-        size = (y * x.abs().log2()).exp2()
-    odd = (y - (y * 0.5).trunc() * 2.0).abs().eq(1.0)
-    has_value = y.trunc().eq(y) | x.eq(-math.inf) | x.eq(0.0)
-    negative = (x < 0.0) | x.recip().eq(-math.inf)   # 1/x distinguishes -0.0 from 0.0: (-0.0)^-3 is -inf
-    signed = negative.where(odd.where(-size, has_value.where(size, math.nan)), size)
-    one = x.eq(1.0) | y.eq(0.0) | (x.eq(-1.0) & y.abs().eq(math.inf))
-    return one.where(1.0, signed)
-
-
-def _product_power(x: UOp, n: int) -> UOp | None:
-    """x^n as a product, if that is fast and accurate enough."""
-    if n in EXACT_PRODUCTS:
-        return product_power(x, n)
-    if x.dtype is dtypes.float32 and computes_float64(x):
-        return product_power(x.cast(dtypes.float64), n).cast(x.dtype)
-    if abs(n) <= (5 if x.dtype is dtypes.float64 else 3):
-        return powers.few_factors(x, n)
-    return None if x.dtype is dtypes.float64 else product_power(x, n)
-
-
-def _power_of_size(x: UOp, y: UOp) -> UOp:
-    """|x|^y of float32, within 0.51 ulp: 2^(y log2 |x|). The logarithm and its product with y are float64, because the
-    error of t is the relative error of 2^t."""
-    x = x.abs()
-    size = _power_of_two(y.cast(dtypes.float64) * _log2(x))
-    at_edge = (y < 0.0).where(x.recip(), y.eq(y).where(x, y))       # of 0, of infinities, of NaN
-    return ((x > 0.0) & (x < math.inf)).where(size, at_edge)
-
-
-def _log2(x: UOp) -> UOp:
-    """log2(x) of positive float32 numbers as float64, to 2^-34 of its value: e + log2(m), sqrt(1/2) <= m < sqrt(2),
-    where log2(m) is a series in s = (m - 1) / (m + 1)."""
-    if x.op is o.CONST and 0 < x.arg < math.inf:
-        return const(math.log2(x.arg), dtypes.float64)
-    denormal = x < 2.0 ** -126
-    bits = denormal.where(x * 2.0 ** 24, x).bitcast(dtypes.int32)
-    above = bits - 0x3F3504F3                            # less the bits of sqrt(1/2): its exponent field is e
-    e = ((above >> 23) - denormal.where(const(24, dtypes.int32), 0)).cast(dtypes.float64)
-    m = (bits - (above & (-1 << 23))).bitcast(dtypes.float32).cast(dtypes.float64)
-    s = (m - 1.0) / (m + 1.0)
-    return s * polynomial(s * s, [2 * LOG2_E / (2 * k + 1) for k in range(6)]) + e
-
-
-def _power_of_two(t: UOp) -> UOp:
-    """2^t of float64 as float32: 2^n times a series in t - n, to 2^-32 of its value."""
-    t = t.maximum(-160.0).minimum(130.0)                 # beyond them: 0 and inf; a NaN stays
-    magic = 1.5 * 2.0 ** 52 + 1023                       # adding it rounds to integers: its bits then end in n + 1023
-    rounded = t + magic
-    scale = (rounded.bitcast(dtypes.uint64) << 52).bitcast(t.dtype)
-    series = polynomial(t - (rounded - magic), [LN_2 ** k / math.factorial(k) for k in range(9)])
-    return (series * scale).cast(dtypes.float32)
-
-
+# -- limits ---------------------------------------------------------------------------------------------------
 def clamp(x: UOp, low: UOp | None, high: UOp | None) -> UOp:
     """max(min(x, high), low); the gradient passes where x is within the limits, including the limits themselves."""
     value = x if low is None else x.maximum(low)

@@ -12,9 +12,8 @@ import math
 from glassgrad.compiler.graph import UOp, dtypes, full, ops as o
 from glassgrad.compiler.graph.recurrence import steps_of_items
 from glassgrad.tensor.autograd.custom_gradient import gradient_is
-from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.movement import flatten
-from glassgrad.tensor.formulas.powers import halves, leading_digits
+from glassgrad.tensor.formulas.powers import computes_float64, halves, leading_digits
 
 
 @gradient_is(lambda g, rest, x, y: (g, -g * (x / y).trunc()))
@@ -47,7 +46,7 @@ def _rest(x: UOp, y: UOp) -> UOp:
     size = y.abs()
     if _is_power_of_two(y):
         rest = (x.abs() < size * 2.0 ** 60).where(x - (x * size.recip()).trunc() * size, x * 0.0)
-    elif x.dtype is dtypes.float32 and elementary.computes_float64(x, y):
+    elif x.dtype is dtypes.float32 and computes_float64(x, y):
         rest = _in_float64(x, y)
     else:
         rest = _with_far_ones(_step(_step(x, size), size), x, size)

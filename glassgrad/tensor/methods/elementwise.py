@@ -11,7 +11,7 @@ from typing import Any
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph import dtypes, full
 from glassgrad.engine.in_place import value_in_memory
-from glassgrad.tensor.formulas import all_true, arithmetic, as_float, as_node, both, elementary, where
+from glassgrad.tensor.formulas import all_true, arithmetic, as_float, as_node, both, elementary, powers, where
 from glassgrad.tensor.formulas.bitcast import next_after
 from glassgrad.tensor.methods import REQUIRED, Operand, Self, TensorBase, arguments, computed, spelled
 
@@ -121,7 +121,7 @@ class ElementwiseMixin(TensorBase):
         >>> Tensor([4.0, 16.0]).rsqrt().tolist()
         [0.5, 0.25]
         """
-        return self._formula(elementary.rsqrt)
+        return self._formula(powers.rsqrt)
 
     def reciprocal(self) -> Self:
         """One over each value.

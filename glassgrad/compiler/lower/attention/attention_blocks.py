@@ -32,7 +32,7 @@ from glassgrad.compiler.graph import DType, Length, Size, UOp, const, ops as o, 
 from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, divide_up, index, less, modulo, multiply,
                                                     substitute_index)
 from glassgrad.compiler.graph.symbolic import lower_bound
-from glassgrad.compiler.lower.attention.attention_scores import blocks_in_sight, kept_below
+from glassgrad.compiler.lower.attention.attention_scores import blocks_to_run, kept_below
 from glassgrad.compiler.lower.element_expressions import (Block, Computation, Index, Values, flatten, reshape_index,
                                                           source_index)
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Kernel, Phase, Statement, Store,
@@ -193,10 +193,10 @@ class BlockLoops(Values):
         if self.ends_with_keys:
             body = [For(block, LOOP, body, self.until_last_key(number, block, kept))]
         elif upper_bound(each) > 1:
-            stop = blocks_in_sight(kept, block, self.inner(self.keys))
+            stop = blocks_to_run(kept, block, self.inner(self.keys))
             if stop is None and self.keys_in_any_order:
                 last_first = add(index(whole - 1), multiply(block, -1))
-                stop = blocks_in_sight(substitute_index(kept, {block: last_first}, {}), block, self.inner(self.keys))
+                stop = blocks_to_run(substitute_index(kept, {block: last_first}, {}), block, self.inner(self.keys))
                 if stop is not None:
                     body, kept = self.over_keys(multiply(last_first, self.keys), self.keys)
             if isinstance(whole, Length) or whole % parts:
@@ -224,7 +224,7 @@ class BlockLoops(Values):
         """How many blocks of keys there are up to the last key that a row sees, if that is known at run time. Loops
         over the keys of a block end there, too."""
         size, key = self.size(self.shape[self.chain.axis]), self.key(self.keys)
-        seen = blocks_in_sight(substitute_index(kept, {block: index(0)}, {}), key, [self.row])
+        seen = blocks_to_run(substitute_index(kept, {block: index(0)}, {}), key, [self.row])
         end = size if seen is None else size.minimum(seen)
         left = add(end, multiply(number, -self.keys)).minimum(self.keys)
         self.ends[key] = self.ends[counter("j", self.keys)] = left

@@ -17,11 +17,12 @@ from collections.abc import Set
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, bounds, build, divide_up, index, less, linear, multiply
+from glassgrad.compiler.graph.index_algebra import (add, all_of, both, bounds, build, divide_up, index, less, linear,
+                                                    multiply)
 from glassgrad.compiler.lower.loops import ranges_of
 
 
-def blocks_in_sight(score: UOp, block: UOp, inner: list[UOp]) -> UOp | None:
+def blocks_to_run(score: UOp, block: UOp, inner: list[UOp]) -> UOp | None:
     """The number of blocks that a loop must run, if all later ones score -inf; None: all. `inner`: counters in a
     block."""
     for below_zero in _kept_where(score):
@@ -49,20 +50,13 @@ def something_masked(score: UOp, kept: UOp, inner: list[UOp]) -> UOp | None:
         if score.op is not o.WHERE or not _is_minus_infinity(score.src[2]):
             return None
         condition, score, _ = score.src
-        for part in _conjuncts(condition):
+        for part in all_of(condition):
             found = _holds_where(part, True)
             if len(found) != 1:
                 return None
             greatest = multiply(_least(multiply(found[0], -1), inner), -1)
             wanted = both(wanted, less(greatest, index(0)))
     return None if wanted is None else UOp(o.NOT, dtypes.bool, (wanted,))
-
-
-def _conjuncts(condition: UOp) -> list[UOp]:
-    """The conditions that this one joins by AND."""
-    if condition.op is o.NOT and condition.src[0].op is o.NOT:
-        return _conjuncts(condition.src[0].src[0])
-    return [part for s in condition.src for part in _conjuncts(s)] if condition.op is o.AND else [condition]
 
 
 def _kept_where(score: UOp) -> list[UOp]:

@@ -112,6 +112,16 @@ def _axes(at: UOp, conditions: list[tuple[Terms, int] | None], loops: frozenset[
         return None
     if any(not terms or not loops.issuperset(terms) for terms in tested):
         return None
+    axes = _tested_axes(tested, steps)
+    if axes is None:
+        return None
+    taken = {r for axis in axes for r in axis.terms}
+    return sorted([*axes, *_other_axes({r: step for r in loops - taken if (step := steps[r])})], key=lambda a: -a.step)
+
+
+def _tested_axes(tested: list[Terms], steps: dict[UOp, int | None]) -> list[_Axis] | None:
+    """The axes whose positions conditions test, each a sum of counters; None if one of them is not an axis of an image
+    in which each counter has one of these steps."""
     axes: list[_Axis] = []
     taken: set[UOp] = set()
     for terms in tested:
@@ -124,11 +134,16 @@ def _axes(at: UOp, conditions: list[tuple[Terms, int] | None], loops: frozenset[
         sign = 1 if step > 0 else -1
         axes.append(_Axis({r: sign * k // common for r, k in terms.items()}, abs(step)))
         taken |= set(terms)
-    rest: list[_Axis] = []
-    for step, r in sorted([(steps[r] or 0, r) for r in loops - taken if steps[r]], key=lambda s: (abs(s[0]), s[1].arg)):
-        near = rest[-1] if rest else None
+    return axes
+
+
+def _other_axes(steps: dict[UOp, int]) -> list[_Axis]:
+    """The axes of counters without conditions, by their steps: overlapping ones are a window without padding."""
+    axes: list[_Axis] = []
+    for r, step in sorted(steps.items(), key=lambda item: (abs(item[1]), item[0].arg)):
+        near = axes[-1] if axes else None
         if near is not None and abs(step) < near.step * near.size and step % near.step == 0:
-            rest[-1] = _Axis({**near.terms, r: step // near.step}, near.step)      # a window without padding
+            axes[-1] = _Axis({**near.terms, r: step // near.step}, near.step)
         else:
-            rest.append(_Axis({r: 1 if step > 0 else -1}, abs(step)))
-    return sorted([*axes, *rest], key=lambda a: -a.step)
+            axes.append(_Axis({r: 1 if step > 0 else -1}, abs(step)))
+    return axes

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from glassgrad.compiler.graph import UOp, identity, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, divide_up, index, multiply
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            expressions, flat_index, fold, load, local, loops_around, nested, nodes_in,
-                                            piece_bound, register, walk)
+                                            each_loop, expressions, flat_index, fold, load, local, loops_around, nested,
+                                            nodes_in, piece_bound, register, walk)
 from glassgrad.compiler.optimize.moves.loop_moves import Replace, WideStep, accumulated, clamped, rebuild, wide_steps
 from glassgrad.compiler.optimize.moves.move_decorator import move
 
@@ -137,27 +137,20 @@ def chunks(body: list[Statement], chunk: int) -> list[Statement]:
 
     For long float sums of one value each: no register adds more than `chunk` values, so sums stay accurate.
     """
-    out: list[Statement] = []
-    for s in body:
-        if not isinstance(s, For):
-            out.append(s)
-            continue
-        totals = accumulated(s.body)
-        n = s.range.arg.size
+    def cut(s: For) -> list[Statement]:
+        totals, n = accumulated(s.body), s.range.arg.size
         sums = bool(totals) and all(combine is o.ADD and r.dtype.is_float for r, combine in totals.items())
         inside = _steps_inside(s.body)
         parts = {r: register(r.arg + "p", r.dtype, r.src) for r in totals}
         begin: list[Statement] = [Assign(p, identity(o.ADD, p.dtype)) for p in parts.values()]
         end: list[Statement] = [Accumulate(r, o.ADD, p) for r, p in parts.items()]
         if sums and 1 < inside <= chunk < n * inside:      # nested short loops: each inner loop is one term
-            out.append(For(s.range, s.kind, [*begin, *_into(s.body, parts), *end], s.stop))
-            continue
+            return [For(s.range, s.kind, [*begin, *_into(s.body, parts), *end], s.stop)]
         if inside > 1 or n <= chunk or not sums:
-            out.append(For(s.range, s.kind, chunks(s.body, chunk), s.stop))
-            continue
-        out += _in_chunks(s, chunk, lambda part: [
-            *begin, For(part.range, LOOP, _into(part.body, parts), part.stop), *end])  # noqa: B023 - called at once
-    return out
+            return [For(s.range, s.kind, chunks(s.body, chunk), s.stop)]
+        return _in_chunks(s, chunk, lambda part: [
+            *begin, For(part.range, LOOP, _into(part.body, parts), part.stop), *end])
+    return each_loop(body, cut)
 
 
 def _steps_inside(body: list[Statement]) -> int:

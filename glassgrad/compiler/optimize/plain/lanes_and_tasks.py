@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, bounds, index, multiply, operation, times
 from glassgrad.compiler.graph.op_arguments import Measure
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, For, If, Statement, counter, loops_around,
-                                            ranges_of, walk, with_body)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, For, If, Statement, counter, each_loop,
+                                            loops_around, ranges_of, walk, with_body)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.move_decorator import move
@@ -80,27 +80,21 @@ def along_rows(body: list[Statement], lanes: int, decisions: Decisions, by_threa
     """Put the body's lanes along the innermost loops of a row: reductions into several partial vectors (at most
     `most`), and vector stores. Lanes that are threads take consecutive elements where they can load and store them
     together."""
-    out: list[Statement] = []
-    for s in body:
-        if not isinstance(s, For):
-            out.append(s)
-            continue
+    def along(s: For) -> list[Statement]:
         if any(isinstance(x, For) for x in s.body):
-            out.append(For(s.range, LOOP, along_rows(s.body, lanes, decisions, by_threads, most), s.stop))
-            continue
+            return [For(s.range, LOOP, along_rows(s.body, lanes, decisions, by_threads, most), s.stop)]
         consecutive = access_width(s.body, s.range) if by_threads and s.stop is None else 0
         consecutive = consecutive if s.range.arg.size % (max(consecutive, 1) * lanes) == 0 else 0
         if s.kind == TASK:
             chosen = ask_lanes(decisions, [s], 0, consecutive or vectors_in_flight(s.body), lanes)
             loop = For(s.range, LOOP, s.body, s.stop)
-            out += moves.wide(loop, chosen.tile, chosen.lanes, copies=False, consecutive=consecutive > 0)
-        else:
-            tile = consecutive or min(most, vectors_in_flight(s.body))
-            wide = sum_moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes, consecutive=consecutive > 0)
-            if wide is not None:
-                decisions.ask(FoldedLanes(s.range.arg.name, tile, lanes), lambda c: None)
-            out += wide or [s]
-    return out
+            return moves.wide(loop, chosen.tile, chosen.lanes, copies=False, consecutive=consecutive > 0)
+        tile = consecutive or min(most, vectors_in_flight(s.body))
+        wide = sum_moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes, consecutive=consecutive > 0)
+        if wide is not None:
+            decisions.ask(FoldedLanes(s.range.arg.name, tile, lanes), lambda c: None)
+        return wide or [s]
+    return each_loop(body, along)
 
 
 # -- partial sums ------------------------------------------------------------------------------------------------------

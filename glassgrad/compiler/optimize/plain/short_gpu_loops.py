@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, linear, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, expressions,
-                                            flat_index, load, loads_in, local, loops_around, ranges_of, task_loops,
-                                            walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, each_loop,
+                                            expressions, flat_index, load, loads_in, local, loops_around, ranges_of,
+                                            task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.plain.access_order import access_width, lanes_used, vectors_in_flight, weighted, work
@@ -332,15 +332,11 @@ def _has_windows(body: list[Statement], row: UOp) -> bool:
 
 def _unrolled(body: list[Statement]) -> list[Statement]:
     """for k in 3: S  ->  TILE u in 3: S[u]      for short loops"""
-    out: list[Statement] = []
-    for s in body:
-        if not isinstance(s, For):
-            out.append(s)
-            continue
+    def unrolled(s: For) -> list[Statement]:
         loop, size = For(s.range, s.kind, _unrolled(s.body)), s.range.arg.size
         short = size <= WINDOW and size * max(times for _, times in weighted(s.body)) <= WRITTEN_OUT
-        out += moves.wide(loop, size, 1) if short else [loop]
-    return out
+        return moves.wide(loop, size, 1) if short else [loop]
+    return each_loop(body, unrolled)
 
 
 def _by_neighbours(s: Statement) -> list[Statement]:

@@ -124,6 +124,66 @@ def tilings(sizes: list[int], most: int, cut: int = 2) -> Iterator[list[int]]:
             yield [tile, *rest]
 
 
+# -- whether an image is read in place ---------------------------------------------------------------------------------
+def takes_tiles(p: Product, m: list[UOp], run_time: list[UOp]) -> bool:
+    """Whether a product has enough work for tiles, and vectors belong along N."""
+    depth, wide, limits = p.depth, count(p.n), cpu.LIMITS["direct"]
+    if depth < limits.least_k or depth * wide * count(m) < limits.least_work:
+        return False
+    if p.stops and (any(r in p.n for r in p.stops) or depth * wide > cpu.MOST_PACKED):
+        return False
+    return not any(r in ranges_of(p.right) or stride_along(p.store.index, r) == 1 for r in run_time)
+
+
+def is_reread(p: Product, m: list[UOp], steps: dict[UOp, int], lanes: int) -> bool:
+    """Whether the image's elements are read often enough: by several taps of a window, or contiguously, once for each
+    of a few panels."""
+    window = REREAD * footprint(p.left, p.k + m) <= p.depth * count(m)
+    return window or len(p.k) > 1 and steps[p.k[-1]] == 1 and count(p.n) <= cpu.FEW_WINDOW_PANELS * lanes
+
+
+def stays_in_cache(image: UOp, elements: int, target: Target) -> bool:
+    """Whether this many elements of an image stay in the second-level cache; panels take the other half of it."""
+    return 2 * elements * image.dtype.itemsize <= target.l2_bytes
+
+
+def between_taps(p: Product) -> int:
+    """How many elements of the image are read between a tap and the next one that reads the same line; 0: no taps."""
+    line = p.m[-1]
+    taps = [k for k in p.k if footprint(p.left, [k, line]) < count([k, line]) and k.arg.size < line.arg.size]
+    return count([k for k in p.k if k not in taps]) * footprint(p.left, [*taps, line]) if taps else 0
+
+
+def cycles_if_packed(p: Product, of_one_lane: float, lanes: int) -> float:
+    """Estimate the cycles of the product with lanes along the image, and of copying it; `of_one_lane` are the cycles of
+    multiply-adds with a single lane."""
+    size, width = flat_axis(p.m, p.epilogue, "m")[0].size, p.m[-1].arg.size
+    copy = cpu.STRIDED_STORE_CYCLES if width < size and width % lanes else cpu.PACK_IMAGE_CYCLES
+    return of_one_lane * -(-size // lanes) / size + p.depth * count(p.m) * copy
+
+
+def priced_tiles(p: Product, edges: Edges, target: Target, lanes: int, line_step: int, reread: bool,
+                 repeats: int) -> list[tuple[float, int, list[int]]]:
+    """All register tiles that the registers hold, as (cycles, vectors, rows along each loop of M), cheapest first;
+    neighbours along the last loop of M are `line_step` elements apart."""
+    depth, wide, itemsize = p.depth, count(p.n), p.left.dtype.itemsize
+    load, all_cuts = cpu.tile_costs(target.arch).load, cuts(p, edges, target.vector_registers - 2)
+    ways = []
+    for vectors in range(1, min(cpu.MOST_VECTORS, -(-wide // lanes)) + 1):
+        panels = -(-wide // (vectors * lanes))
+        panel_bytes = min(depth, cpu.LIMITS["direct"].long_k) * vectors * lanes * itemsize
+        again = cpu.REREAD_CYCLES if reread and panel_bytes > target.l1_bytes else 0.0
+        most = (target.vector_registers - vectors - 1) // vectors
+        for cut in all_cuts:
+            if vectors > 1 and cut.rows > most or cut.written * cut.rows * vectors > cpu.MOST_UNROLLED:
+                continue
+            cost = cut.cycles(depth, panels, vectors, lanes, load, again, repeats)
+            if not reread:
+                cost += panels * cut.count * depth * cut.lines(line_step * itemsize) * cpu.LINE_CYCLES
+            ways.append((cost, vectors, cut.tiles))
+    return sorted(ways, key=lambda way: way[0])
+
+
 # -- the plan --------------------------------------------------------------------------------------------------------
 @dataclass
 class CutLoop:
@@ -182,58 +242,27 @@ class ImagePlan:
 
     @staticmethod
     def of(p: Product, target: Target) -> ImagePlan | None:
+        """The plan with the left factor as the image; None if other tilings suit the product better."""
         run_time = [r for r in p.batch if r in p.stops]             # rows or images; positions are loops of M
-        m = [*run_time, *p.m]
-        depth, wide, tall, limits = p.depth, count(p.n), count(m), cpu.LIMITS["direct"]
-        lanes = target.lanes(p.total.dtype.itemsize)
-        if depth < limits.least_k or depth * wide * tall < limits.least_work:
-            return None
-        if any(r in p.n for r in p.stops):
-            return None
-        if p.stops and depth * wide > cpu.MOST_PACKED:
-            return None
-        if any(r in ranges_of(p.right) or stride_along(p.store.index, r) == 1 for r in run_time):
-            return None                                             # lanes belong along these
-        image, found = p.left, read_in_place(p.left, p.total.dtype, m, p.k, p.stops)
+        m, lanes = [*run_time, *p.m], target.lanes(p.total.dtype.itemsize)
+        found = read_in_place(p.left, p.total.dtype, m, p.k, p.stops) if takes_tiles(p, m, run_time) else None
         if found is None:
             return None
         edges, steps = found
-        window = REREAD * footprint(image, p.k + m) <= depth * tall
-        along = len(p.k) > 1 and steps[p.k[-1]] == 1 and wide <= cpu.FEW_WINDOW_PANELS * lanes
-        near = len(m) > 1 and 2 * footprint(image, p.k + m[1:]) * image.dtype.itemsize <= target.l2_bytes
-        if not (window or along or near):
+        reread = is_reread(p, m, steps, lanes)
+        if not (reread or len(m) > 1 and stays_in_cache(p.left, footprint(p.left, p.k + m[1:]), target)):
             return None                  # elements far apart that are read only a few times are better packed
-        line = p.m[-1]
-        taps = [k for k in p.k if footprint(image, [k, line]) < count([k, line]) and k.arg.size < line.arg.size]
-        touched = count([k for k in p.k if k not in taps]) * footprint(image, [*taps, line])
-        if taps and 2 * touched * image.dtype.itemsize > target.l2_bytes:
+        if not stays_in_cache(p.left, between_taps(p), target):
             return None                  # and so is a line too long to stay in the cache until its next tap
         p = replace(p, k=edges.taps_first(p.k, steps))
-        flat, width, tall, full = flat_axis(p.m, p.epilogue, "m")[0].size, p.m[-1].arg.size, count(p.m), lanes
-        if abs(steps[line]) > 1 and wide < lanes:
+        wide, tall, line_step, all_lanes = count(p.n), count(p.m), abs(steps[p.m[-1]]), lanes
+        if line_step > 1 and wide < lanes:
             lanes = max(cpu.LEAST_LANES, 1 << (wide - 1).bit_length())  # lanes along the image would not be contiguous
-        ideal = depth * tall * wide / (2 * lanes) * math.prod(edges.share(k) for k in edges.bound)
-        packed = ideal * lanes * -(-flat // full) / flat                        # lanes along the image, and copying it
-        packed += depth * tall * (cpu.STRIDED_STORE_CYCLES if width < flat and width % full else cpu.PACK_IMAGE_CYCLES)
-        ways: list[tuple[float, int, list[int]]] = []
-        repeats, load = max(1, count(run_time) // USUAL), cpu.tile_costs(target.arch).load
-        step = abs(steps[line]) * image.dtype.itemsize
-        all_cuts = cuts(p, edges, target.vector_registers - 2)
-        for vectors in range(1, min(cpu.MOST_VECTORS, -(-wide // lanes)) + 1):
-            panels = -(-wide // (vectors * lanes))
-            panel_bytes = min(depth, limits.long_k) * vectors * lanes * image.dtype.itemsize
-            again = cpu.REREAD_CYCLES if (window or along) and panel_bytes > target.l1_bytes else 0.0
-            most = (target.vector_registers - vectors - 1) // vectors
-            for cut in all_cuts:
-                if vectors > 1 and cut.rows > most or cut.written * cut.rows * vectors > cpu.MOST_UNROLLED:
-                    continue
-                cost = cut.cycles(depth, panels, vectors, lanes, load, again, repeats)
-                if not (window or along):
-                    cost += panels * cut.count * depth * cut.lines(step) * cpu.LINE_CYCLES
-                ways.append((cost, vectors, cut.tiles))
-        ways.sort(key=lambda tile: tile[0])
+        ways = priced_tiles(p, edges, target, lanes, line_step, reread, max(1, count(run_time) // USUAL))
+        useful = p.depth * tall * wide / (2 * lanes) * math.prod(edges.share(k) for k in edges.bound)
         least_use = 0 if any(r in p.m for r in p.stops) else cpu.LEAST_USE       # otherwise blocks, with masks
-        if not ways or ideal < least_use * ways[0][0] or not (window or along) and packed < ways[0][0]:
+        if not ways or useful < least_use * ways[0][0] or \
+                not reread and cycles_if_packed(p, useful * lanes, all_lanes) < ways[0][0]:
             return None
         cost, vectors, tiles = ways[0]
         return ImagePlan(p, edges, rows_of(p, edges, tiles), vectors, lanes, cost, target.vector_registers,

@@ -22,6 +22,7 @@ from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 
 READ_AT_ONCE = 1024        # bytes of a row that are worth reading together
 NEAR_STEP = 4              # distance of positions, in elements, up to which a few vector loads and shuffles read them
+LONG_K = 4                 # vectors of K from which lanes go along K even if positions are at uneven distances
 LEAST_BLOCK = 4            # rows and columns of a block that is worth transposing in registers
 PACKED_AT_ONCE = 8         # steps of k that are packed together: whole cache lines of a panel
 
@@ -65,11 +66,8 @@ class PackedFactor:
         end = self.axis.pieces(self.width)
         gate = self.axis.inside(at)
         value = substitute_index(self.value, self.axis.indices(at), {})
-        reads, long = [n for n in toposort([value]) if n.op is o.LOAD], self.k[-1].arg.size >= 4 * lanes
-        steps = [stride_along(n.src[1], spot) for n in reads]
-        near = self.k[-1].arg.size < lanes and all(step and abs(step) <= NEAR_STEP for step in steps)
-        along_k = bool(reads) and 1 not in steps and not near and \
-            all(stride_along(n.src[1], self.k[-1]) == 1 and (long or evenly_along(n.src[1], spot)) for n in reads)
+        reads = [n for n in toposort([value]) if n.op is o.LOAD]
+        along_k = self.is_read_along_k(reads, spot, lanes)
         value = zero_outside(value, gate)
         store: list[Statement] = [Store(self.memory, self.index_of(current(panel), self.step(), current(spot)), value)]
         if along_k:
@@ -84,6 +82,20 @@ class PackedFactor:
             return [For(panel, LOOP, body, stop)] if self.panels > 1 else body
         if not along_k and end is None:
             panel, loops, body = self.side_by_side(panel, body)
+        return self.as_tasks(panel, loops, body, end, most)
+
+    def is_read_along_k(self, reads: list[UOp], spot: UOp, lanes: int) -> bool:
+        """Whether lanes go along K: the values are contiguous there, and not along a panel, nor near each other."""
+        last, steps = self.k[-1], [stride_along(n.src[1], spot) for n in reads]
+        near = last.arg.size < lanes and all(step and abs(step) <= NEAR_STEP for step in steps)
+        if not reads or 1 in steps or near:
+            return False
+        long = last.arg.size >= LONG_K * lanes
+        return all(stride_along(n.src[1], last) == 1 and (long or evenly_along(n.src[1], spot)) for n in reads)
+
+    def as_tasks(self, panel: UOp, loops: list[For], body: list[Statement], end: UOp | None,
+                 most: int) -> list[Statement]:
+        """The loops over K and over all panels, or those up to a run-time end, cut into tasks."""
         work = count(self.outer) * self.panels * self.depth * self.width
         tasks = count((*self.outer, panel))
         more = work // cpu.PACK_WORK // tasks if tasks < most else 1

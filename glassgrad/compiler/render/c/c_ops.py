@@ -16,7 +16,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, bits_of, dtypes, round_float
 from glassgrad.compiler.lower.missing_instructions import SMALL_FLOATS, carrier, held
-from glassgrad.compiler.render.value_placement import line_of
+from glassgrad.compiler.render.value_placement import fold_lanes, line_of
 
 NAMES = {dtypes.bool: "bool", dtypes.int8: "i8", dtypes.uint8: "u8", dtypes.int16: "i16", dtypes.uint16: "u16",
          dtypes.int32: "i32", dtypes.uint32: "u32", dtypes.int64: "i64", dtypes.uint64: "u64", dtypes.float32: "f32",
@@ -317,24 +317,16 @@ class CArithmetic:
         return self.per_lane(name, helper, dtype, x, y)
 
     def fold(self, combine: o.Op, dtype: DType, x: CValue) -> CValue:
-        """Combine all lanes: upper half with lower half, repeatedly; an odd lane is added at the end."""
+        """Combine all lanes."""
         scalar, full = self.type(dtype), self.type(dtype, x.lanes)
         name = f"fold_{combine.name.lower()}_{'bool_' if dtype is dtypes.bool else ''}{full}"
         body = [f"{scalar} {', '.join(f't{i} = v[{i}]' for i in range(x.lanes))};"]
 
-        def one(a: str, b: str) -> str:
-            return self.apply(combine, dtype, CValue(a, dtype), CValue(b, dtype)).text
-
-        def tree(lanes: int) -> str:
-            if lanes == 1:
-                return "t0"
-            half = lanes // 2
-            if lanes % 2:
-                body.append(f"{scalar} last{lanes} = t{lanes - 1};")
-            body.append(" ".join(f"t{i} = {one(f't{i}', f't{half + i}')};" for i in range(half)))
-            rest = tree(half)
-            return one(rest, f"last{lanes}") if lanes % 2 else rest
-        result = tree(x.lanes)
+        def pairs(low: list[str], high: list[str]) -> list[str]:
+            results = [self.apply(combine, dtype, CValue(a, dtype), CValue(b, dtype)).text for a, b in zip(low, high)]
+            body.append(" ".join(f"{a} = {result};" for a, result in zip(low, results)))
+            return low
+        [result] = fold_lanes(x.lanes, [f"t{i}" for i in range(x.lanes)], lambda t, i, stop: t[i:stop], pairs)
         self.define(name, scalar, f"{full} v", *body, f"return {result};")
         return self.call(name, dtype, 0, x)
 

@@ -71,8 +71,12 @@ class Dialect:
     missing_types: tuple[str, ...] = ()
 
 
-def _pair_of(letters: str) -> tuple[str, ...]:
-    return "unsigned r;", f'asm("cvt.rn.{letters}x2.f32 %0, %1, %2;" : "=r"(r) : "f"(y), "f"(x));', "return r;"
+def _ptx(instruction: str, *operands: str, reads: str = "f", gives: str = "f") -> tuple[str, ...]:
+    """The body of a function that is one instruction; "f" is a float, "h" 16 bits, "r" 32 bits."""
+    places = ", ".join([f"%{number}" for number in range(len(operands) + 1)])
+    given = ", ".join([f'"{reads}"({operand})' for operand in operands])
+    kind = {"f": "f32", "h": "u16", "r": "unsigned"}[gives]
+    return f"{kind} r;", f'asm("{instruction} {places};" : "={gives}"(r) : {given});', "return r;"
 
 
 # AMD's waves have 64 threads (gfx9) or 32 (gfx10 and later). A shuffle of width 32 is the same in both.
@@ -107,18 +111,17 @@ CUDA = replace(
     wide_store="__stwb(({words} *)p, all);",
     read_once='asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : '
               '"=r"(v.all.x), "=r"(v.all.y), "=r"(v.all.z), "=r"(v.all.w) : "l"(p));',
-    power_of_two=("f32 r;", 'asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
-    reciprocal=("f32 r;", 'asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
-    ordinary_reciprocal=("f32 r;", 'asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
-    quotient=("f32 r;", 'asm("div.full.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));', "return r;"),
-    extreme=("f32 r;", 'asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));', "return r;"),
+    power_of_two=_ptx("ex2.approx.ftz.f32", "x"),
+    reciprocal=_ptx("rcp.approx.f32", "x"),
+    ordinary_reciprocal=_ptx("rcp.approx.ftz.f32", "x"),
+    quotient=_ptx("div.full.f32", "x", "y"),
+    extreme=_ptx("{name}.NaN.f32", "x", "y"),
     small_floats={
-        dtypes.float16: Conversion(("f32 r;", 'asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x));', "return r;"),
-                                   ("u16 r;", 'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;"),
-                                   _pair_of("f16")),
+        dtypes.float16: Conversion(_ptx("cvt.f32.f16", "x", reads="h"), _ptx("cvt.rn.f16.f32", "x", gives="h"),
+                                   _ptx("cvt.rn.f16x2.f32", "y", "x", gives="r")),
         dtypes.bfloat16: Conversion(("return __uint_as_float((unsigned)x << 16);",),     # the upper half of a float32
-                                    ("u16 r;", 'asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;"),
-                                    _pair_of("bf16")),
+                                    _ptx("cvt.rn.bf16.f32", "x", gives="h"),
+                                    _ptx("cvt.rn.bf16x2.f32", "y", "x", gives="r")),
     },
 )
 

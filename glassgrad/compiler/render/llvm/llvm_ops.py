@@ -16,7 +16,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, bits_of, dtypes, round_float
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.llvm_and_wasm import divide, is_number
-from glassgrad.compiler.render.value_placement import line_of
+from glassgrad.compiler.render.value_placement import fold_lanes, line_of
 
 
 class LlvmValue(NamedTuple):
@@ -184,21 +184,12 @@ class LlvmArithmetic:
         return self.instruction(f"{sign}rem" if remainder else f"{sign}div", x, y)
 
     def fold(self, combine: o.Op, dtype: DType, value: LlvmValue) -> LlvmValue:
-        """Combine all lanes: upper half with lower half, repeatedly; an odd lane is added at the end."""
-        lanes = value.lanes
-        if lanes == 1:
-            return self.put(f"extractelement {value.typed}, i64 0", value.type, 0)
-        half = lanes // 2
-        if half == 1:
-            low, high = (self.put(f"extractelement {value.typed}, i64 {i}", value.type, 0) for i in (0, 1))
-            result = self.apply(combine, dtype, low, high)
-        else:
-            low, high = self.shuffle(value, list(range(half))), self.shuffle(value, list(range(half, 2 * half)))
-            result = self.fold(combine, dtype, self.apply(combine, dtype, low, high))
-        if lanes % 2:
-            last = self.put(f"extractelement {value.typed}, i64 {lanes - 1}", value.type, 0)
-            result = self.apply(combine, dtype, result, last)
-        return result
+        """Combine all lanes."""
+        def part(x: LlvmValue, first: int, stop: int) -> LlvmValue:
+            if stop - first > 1:
+                return self.shuffle(x, list(range(first, stop)))
+            return self.put(f"extractelement {x.typed}, i64 {first}", x.type, 0) if x.lanes else x
+        return fold_lanes(value.lanes, value, part, lambda low, high: self.apply(combine, dtype, low, high))
 
     # -- conversions ---------------------------------------------------------------------------------------------
     def converted(self, x: LlvmValue, source: DType, dtype: DType) -> LlvmValue:

@@ -17,7 +17,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, bits_of, dtypes, round_float, wrapped
 from glassgrad.compiler.lower.missing_instructions import SMALL_FLOATS, carrier
 from glassgrad.compiler.render.llvm_and_wasm import divide, is_number
-from glassgrad.compiler.render.value_placement import line_of
+from glassgrad.compiler.render.value_placement import fold_lanes, line_of
 from glassgrad.compiler.render.wasm.instruction_encoding import Code
 
 PIECE = 16                       # bytes per vector
@@ -306,21 +306,18 @@ class WasmArithmetic:
         return self.native(f"{'rem' if remainder else 'div'}_{sign}", dtype, x, y)
 
     def fold(self, combine: o.Op, dtype: DType, x: WasmValue) -> WasmValue:
-        """Combine all lanes: upper half with lower half, repeatedly; an odd lane is added at the end."""
+        """Combine all lanes."""
         while len(x.pieces) % 2 == 0 and x.lanes * x.size == len(x.pieces) * PIECE:       # whole pieces first
             half = len(x.pieces) // 2
             low, high = (x._replace(pieces=part, lanes=x.lanes // 2) for part in (x.pieces[:half], x.pieces[half:]))
             x = self.apply(combine, dtype, low, high)
         x = self.bound(x)
 
-        def tree(values: list[WasmValue]) -> WasmValue:
-            if len(values) == 1:
-                return values[0]
-            half = len(values) // 2
-            pairs = [self.bound(self.apply(combine, dtype, a, b)) for a, b in zip(values, values[half:2 * half])]
-            rest = tree(pairs)
-            return self.bound(self.apply(combine, dtype, rest, values[-1])) if len(values) % 2 else rest
-        return tree([self.bound(self.extract(x, lane)) for lane in range(x.lanes)])
+        def pairs(low: list[WasmValue], high: list[WasmValue]) -> list[WasmValue]:
+            return [self.bound(self.apply(combine, dtype, a, b)) for a, b in zip(low, high)]
+        scalars = [self.bound(self.extract(x, lane)) for lane in range(x.lanes)]
+        [result] = fold_lanes(x.lanes, scalars, lambda values, i, stop: values[i:stop], pairs)
+        return result
 
 
 WasmOp = Callable[..., WasmValue]      # (renderer, type of the operands, *operands)

@@ -12,7 +12,7 @@ from glassgrad.compiler.graph import Shape, UOp
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.broadcast import Axis, resolve_axes
-from glassgrad.tensor.formulas import add, as_float, count, divide, elementary, maximum, mean, mul, norm
+from glassgrad.tensor.formulas import add, as_float, count, divide, maximum, mean, mul, norm, powers
 from glassgrad.tensor.formulas.deferred import one_node, same_shape
 
 
@@ -34,7 +34,7 @@ class NormGradient(NamedTuple):
 
     def scale(self, c: UOp) -> UOp:
         """Return the factor by which it is scaled."""
-        return elementary.rsqrt(mean(c * c, self.axes, keepdim=True) + self.eps)
+        return powers.rsqrt(mean(c * c, self.axes, keepdim=True) + self.eps)
 
 
 @dataclass(frozen=True)
