@@ -49,6 +49,7 @@ class UnreadGradient:
         return made
 
 
+MOST_UNREAD_NODES = 256     # of an assigned value's expression: from then on it is computed, so that it grows no more
 _BUFFER = o.BUFFER
 RESET = Leaf()   # stands for a gradient that was set to None
 
@@ -248,10 +249,27 @@ def gradients_beside(node: UOp, device: str) -> list[UOp]:
 
 
 # -- new values ----------------------------------------------------------------------------------------------
-def assigned(tensor: Any) -> None:
+def assigned(tensor: Any, earlier: UOp | None = None) -> None:
     """Record that this tensor was given a new value, so that it is stored when something computed from it is. Otherwise
-    reading a cache that a token was written into would repeat the whole pass."""
-    registry.assigned[id(tensor)] = weakref.ref(tensor)
+    reading a cache that a token was written into would repeat the whole pass. `earlier` is the node of the value
+    before, which counts as unread if it was assigned too and is not computed yet."""
+    known, unread = registry.assigned.get(id(tensor), (None, 0))
+    is_unread = earlier is not None and known is not None and known() is tensor and not _is_known(earlier)
+    registry.assigned[id(tensor)] = weakref.ref(tensor), unread + 1 if is_unread else 1
+
+
+def _is_known(node: UOp) -> bool:
+    below = below_reshapes(node)
+    return below.op is o.BUFFER or node in registry.values or below in registry.values
+
+
+def has_long_expression(tensor: Any) -> bool:
+    """Return whether a tensor was given values again and again, none of them read, so that its expression is long. It
+    is measured at the second, fourth, eighth, .. value in a row, so that this takes no more time than to make it."""
+    _, unread = registry.assigned.get(id(tensor), (None, 0))
+    if unread < 2 or unread & (unread - 1) or recording() is not None or tensor.uop.symbolic:
+        return False
+    return len(toposort([tensor.uop], lambda n: () if n in registry.values else n.src)) >= MOST_UNREAD_NODES
 
 
 def assigned_within(nodes: Sequence[UOp], device: str) -> list[Any]:
@@ -261,7 +279,7 @@ def assigned_within(nodes: Sequence[UOp], device: str) -> list[Any]:
     update would compute it again."""
     wanted = set(map(below_reshapes, nodes))
     waiting: dict[UOp, Any] = {}
-    for key, reference in list(registry.assigned.items()):
+    for key, (reference, _) in list(registry.assigned.items()):
         tensor = reference()
         node = below_reshapes(tensor.uop) if tensor is not None else None
         if node is None or node.base.op is o.BUFFER or node in registry.values:
