@@ -27,6 +27,7 @@ _ALIGNED = 64                 # bytes: the alignment that non-temporal stores ne
 _LARGE = 256 * 1024           # which are used only for results larger than this
 _FEW = 64                     # the most nodes that one operation makes
 _WHOLE = frozenset((o.DETACH, o.GRADIENT))       # ops whose sources are not replaced
+_SAME_ORDER = frozenset((o.RESHAPE, o.DETACH, o.SHRINK))
 
 
 def free_sources(sinks: Sequence[UOp]) -> Collection[UOp]:
@@ -62,6 +63,27 @@ def piece_of(sink: UOp) -> tuple[UOp, Buffer] | None:
         return None
     memory = Buffer.from_host(source, address, part.value.shape, source.dtype, source.device)
     return UOp(o.CONTIGUOUS, part.value.dtype, (part.value,)), memory
+
+
+def buffer_of(node: UOp) -> UOp | None:
+    """Return a BUFFER that holds the values of a view, in order: the one that it reshapes, or one over the contiguous
+    piece (such as a row) of the memory that it shows. None if a kernel must run for the values, and for pieces on
+    devices whose addresses do not reach into a block."""
+    begin, is_piece, source = 0, False, node
+    while source.op in _SAME_ORDER:
+        if source.op is o.SHRINK:
+            start = start_of_piece(source)
+            if start is None:
+                return None
+            begin, is_piece = begin + start * source.dtype.itemsize, True
+        source = source.src[0]
+    if source.op is not o.BUFFER or not is_piece:
+        return source if source.op is o.BUFFER else None
+    whole: Buffer = source.arg
+    if not Device[whole.device].memory.in_parts:
+        return None
+    part = Buffer.from_host(whole, whole.address + begin, node.shape, node.dtype, whole.device)
+    return UOp(o.BUFFER, node.dtype, (), part, part.place)
 
 
 # -- values that are known -----------------------------------------------------------------------------------

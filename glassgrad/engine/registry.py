@@ -44,8 +44,9 @@ class Registry:
         self.copies: WeakNodeDict[weakref.ref[UOp]] = WeakNodeDict()     # {a node rebuilt over known values: original}
         self.losses: WeakNodeDict[weakref.ref[Any]] = WeakNodeDict()     # the tensors at which `backward` started
         self.gradients: WeakNodeDict[Tensors] = WeakNodeDict()    # tensors that are gradients of this value
-        self.assigned: dict[int, weakref.ref[Any]] = {}     # by id: tensors whose assigned value is not computed yet
-        self.initial: dict[int, weakref.ref[Any]] = {}      # by id: parameters whose first value is not computed yet
+        # by id: a tensor whose value is not computed yet, and how many values it was assigned since one was computed; 0
+        # of a parameter that has its initial value
+        self.assigned: dict[int, tuple[weakref.ref[Any], int]] = {}
 
     # -- tensors ---------------------------------------------------------------------------------------------
     def add(self, table: WeakNodeDict[Tensors], node: UOp, tensor: Any) -> None:

@@ -3,10 +3,10 @@ computed.
 
 If there are more than 1000 elements, the first and last three along each axis are shown, as in NumPy. If there are so
 many axes that these are more than 10,000, only their number is shown. A large tensor that is not in memory yet is not
-computed as a whole, but as views with three elements along each long axis; the rest is never computed, and what the
-views have in common is computed once. (A sum of floats may then be added up in another order than in the whole tensor,
-and differ in the last digit.) If values cannot be computed, the text says why and nothing is raised, except inside a
-jitted function.
+computed as a whole, but as parts with three elements along each long axis, of parts of what it is computed from
+(parts_of_expressions.py); the rest is never computed, and what the parts have in common is computed once. (A sum of
+floats may then be added up in another order than in the whole tensor, and differ in the last digit.) If values cannot
+be computed, the text says why and nothing is raised, except inside a jitted function.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import JitError
-from glassgrad.compiler.graph import Length, UOp, dtypes, ops as o, sizes_now
+from glassgrad.base.source_lines import one_place
+from glassgrad.compiler.graph import Length, UOp, dtypes, ops as o, sizes_now, toposort
+from glassgrad.compiler.graph.gradient import written_out
+from glassgrad.engine.in_place import with_known_values
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.formulas.movement import part
 from glassgrad.tensor.memory.disk import on_disk
+from glassgrad.tensor.parts_of_expressions import parts_of
 
 MOST = 1000         # most elements that are all shown
 ENDS = 3            # elements that are shown at each end of a long axis
@@ -87,7 +90,7 @@ def _ends(x: Any) -> list[Any]:
     """Return the numbers at the ends of each long axis, row by row."""
     values: dict[tuple[int, ...], Any] = {}
     places = list(itertools.product(*((False, True) if n > 2 * ENDS else (False,) for n in x.shape)))
-    pieces = [_piece(x.uop, last) for last in places]
+    pieces = _pieces(x, places)
     if _share_work(pieces, x.device):
         pieces = running.read_together(pieces, x.device)
     for last, piece in zip(places, pieces):
@@ -96,17 +99,23 @@ def _ends(x: Any) -> list[Any]:
     return [values[place] for place in sorted(values)]
 
 
-def _piece(node: UOp, last: Sequence[bool]) -> UOp:
-    """Return the first or the last elements along each long axis."""
-    for axis, (end, n) in enumerate(zip(last, node.shape)):
-        if n > 2 * ENDS:
-            node = part(node, axis, n - ENDS, n) if end else part(node, axis, 0, ENDS)
-    return node
+def _pieces(x: Any, places: Sequence[Sequence[bool]]) -> list[UOp]:
+    """Return, for each place, the first or the last elements along each long axis."""
+    [value] = written_out(with_known_values([x.uop], x.device))
+    bounds = [tuple([(0, n) if n <= 2 * ENDS else (n - ENDS, n) if end else (0, ENDS)
+                     for end, n in zip(last, x.shape)]) for last in places]
+    with one_place():
+        return parts_of(value, bounds)
 
 
 def _share_work(pieces: Sequence[UOp], device: str) -> bool:
-    """Return whether pieces should be computed together: if each would store values of which others need the same ones.
-    Usually each is computed by itself: together, the ends of a sum would share a kernel that computes all of it."""
+    """Return whether pieces should be computed together: if some need the same reduction, or store values of which
+    others need the same ones. Otherwise each is computed by itself: together, they would share a kernel that computes
+    all of a value of which they read parts."""
+    needed = [{n for n in toposort([piece], lambda n: () if n.op is o.SHRINK else n.src) if n.op in o.REDUCE}
+              for piece in pieces]
+    if sum(map(len, needed)) > len(set().union(*needed)):
+        return True
     alone = [running.stored_elements(pieces[:1], device)]
     if len(pieces) == 1 or alone[0] <= pieces[0].size:
         return False

@@ -21,7 +21,7 @@ from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import note_data, recording, refuse_reading
 from glassgrad.engine.changing_sizes.kept_values import never_drop
-from glassgrad.engine.in_place import with_known_values
+from glassgrad.engine.in_place import buffer_of, with_known_values
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.realize import below_reshapes, is_result, memory_of, realize as compute, schedule_of
 from glassgrad.engine.registry import registry
@@ -138,7 +138,7 @@ def _realize_watched(nodes: Sequence[UOp], device: str, state: State) -> list[UO
 
 def _is_watched(state: State) -> Any:
     """Return whether more than the given nodes may have to be computed: checks, and values of tensors."""
-    return index_range_check.watched_nodes.rows or registry.assigned or registry.initial or state.sanitize
+    return index_range_check.watched_nodes.rows or registry.assigned or state.sanitize
 
 
 def realize_alone(node: UOp, device: str) -> UOp:
@@ -239,11 +239,12 @@ def read_from_file(node: UOp, device: str) -> UOp:
 
 
 def value_of(node: UOp, device: str) -> UOp:
-    """Return the node's value as a BUFFER of any shape, or as a part of one if a size is symbolic. It is remembered for
-    the node below the reshapes."""
+    """Return the node's value as a BUFFER of any shape, or as a part of one if a size is symbolic. What is computed for
+    this is remembered for the node below the reshapes."""
     base = node.below((o.RESHAPE,))
-    if base.op is o.BUFFER or is_result(base):
-        return base
+    there = base if is_result(base) else buffer_of(base)
+    if there is not None:
+        return there
     known = _known(base)
     if known is None and base.op is o.DETACH:                # a leaf's own node over a value that is known
         known = _known(below_reshapes(base))
@@ -317,6 +318,15 @@ def array_of(node: UOp, device: str, shown: bool = False) -> Any:
     data, is_copy = _bytes_of(node, device)
     memory = data.toreadonly() if shown else data if is_copy else bytearray(data)
     return numpy.frombuffer(memory, node.dtype.name).reshape(sizes_now(node.shape))
+
+
+def array_in_memory(node: UOp) -> Any:
+    """Return the values as a read-only NumPy array over the memory itself; None if a kernel would have to run, if the
+    host does not share the memory, or if NumPy does not have the type."""
+    there = buffer_of(node) if node.dtype.in_numpy and not node.symbolic else None
+    if there is None or not Device[there.arg.device].memory.on_host:
+        return None
+    return array_of(there, there.arg.device, shown=True).reshape(node.shape)
 
 
 def computed_bytes(nodes: Sequence[UOp], device: str) -> list[memoryview]:

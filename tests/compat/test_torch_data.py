@@ -6,14 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 
-from glassgrad import Device, dtypes
-from glassgrad.base.errors import InputError
-from glassgrad.compat.torch.creation import Generator
+from glassgrad import Device, GlobalCounters, dtypes
+from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.compat.torch.creation import Generator, randperm
 from glassgrad.compat.torch.torch_tensor import TorchTensor
 from glassgrad.compat.torch.utils import data
 from glassgrad.compat.torch.utils.workers import WorkerError
@@ -398,3 +399,75 @@ def test_outside_of_workers_there_is_no_worker_info_and_a_stream_is_read_once() 
 
     assert data.get_worker_info() is None and [x.item() for x in data.DataLoader(Workers(2))] == [-1, -1]
     assert [x.item() for x in data.DataLoader(Shard(), num_workers=2)] == [0, 1, 2, 3, 4, 5]
+
+
+# -- what an epoch costs -----------------------------------------------------------------------------------------------
+def kernels_of(make: Any) -> int:
+    before = GlobalCounters.kernel_count
+    make()
+    return GlobalCounters.kernel_count - before
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 64, 65, 5000])
+def test_examples_are_shuffled_as_randperm_does(n: int) -> None:
+    drawn = list(data.RandomSampler(range(n), generator=Generator().manual_seed(3)))
+    assert drawn == randperm(n, generator=Generator().manual_seed(3)).tolist()
+
+
+@pytest.mark.only_on("CPU", "CLANG", reason="on other devices, batches are gathered by kernels")
+def test_an_epoch_of_tensors_runs_no_kernel_but_that_of_the_random_order() -> None:
+    """The order was sorted by 56 kernels, and each epoch began with two copies of the tensors."""
+    whole = data.TensorDataset(TorchTensor(np.zeros((5000, 3), np.float32)),
+                               TorchTensor(np.arange(5000), dtype=dtypes.int64).realize())
+    loader = data.DataLoader(whole, batch_size=500, shuffle=True)
+    assert kernels_of(lambda: list(loader)) == 1
+
+
+@pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")
+def test_the_tensors_of_a_data_set_are_read_in_place() -> None:
+    """Each epoch began with a copy of them."""
+    x = TorchTensor(np.zeros((1000, 1000), np.float32))
+    loader = data.DataLoader(data.TensorDataset(x), batch_size=10)
+    list(loader)
+    tracemalloc.start()
+    next(iter(loader))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < x.nbytes / 4
+
+
+class Rows(data.Dataset):
+    """Examples that are rows of tensors, changed by a function."""
+
+    def __init__(self, n: int, change: Any):
+        self.x, self.change = TorchTensor(np.arange(6.0 * n).reshape(n, 2, 3)).realize(), change
+        self.y = TorchTensor(np.arange(n), dtype=dtypes.int64).realize()
+
+    def __getitem__(self, index: int) -> Any:
+        return self.change(self.x[index]), self.y[index]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@pytest.mark.parametrize("change, kernels", [(lambda x: x, 0), (lambda x: x.reshape(3, 2)[1:], 0), (lambda x: x.T, 1),
+                                             (lambda x: x / 2, 1)])
+def test_a_batch_of_rows_of_tensors_runs_no_kernel_and_one_of_other_tensors_one(change: Any, kernels: int) -> None:
+    dataset, found = Rows(9, change), []
+    ran = kernels_of(lambda: found.extend((x.realize(), y.realize()) for x, y in data.DataLoader(dataset, 3)))
+    for number, (x, y) in enumerate(found):
+        rows = [number * 3 + i for i in range(3)]
+        assert y.tolist() == rows and y.dtype is dtypes.int64
+        assert x.tolist() == [change(dataset.x[row]).tolist() for row in rows]
+    assert ran == 3 * kernels or Device.DEFAULT not in ("CPU", "CLANG", "PYTHON")
+
+
+def test_a_gradient_passes_from_a_batch_to_examples_that_want_one() -> None:
+    rows = TorchTensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    (data.default_collate([rows[1], rows[0]]) * TorchTensor([[1.0], [5.0]])).sum().backward()
+    assert rows.grad is not None and rows.grad.tolist() == [[5.0, 5.0], [1.0, 1.0]]
+
+
+def test_tensors_of_several_shapes_make_no_batch() -> None:
+    with pytest.raises(ShapeError, match=r"given:    shape \(2,\) of the first, \(3,\) of number 1 of the batch"):
+        data.default_collate([TorchTensor([1.0, 2.0]), TorchTensor([1.0, 2.0, 3.0])])

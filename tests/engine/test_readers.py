@@ -36,6 +36,7 @@ READERS = {
     "a tensor that only has the node": lambda x: x.contiguous(), "detached": lambda x: x.detach(),
     "a shown array": lambda x: np.asarray(x), "a memoryview": lambda x: x.data(),
     "a DLPack array": lambda x: np.from_dlpack(x), "a list": lambda x: [x.T],
+    "a shown row": lambda x: np.asarray(x[0]), "memory of a row": lambda x: x[0].data(),
     "a part of the memory": lambda x: Buffer.from_host(x.uop.arg, x.uop.arg.address, (3,), x.dtype, x.device),
 }
 
@@ -44,7 +45,8 @@ SHARES_MEMORY = pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads t
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[SHARES_MEMORY] * (name in ("a shown array", "a memoryview", "a DLPack array")))
+    pytest.param(name, marks=[SHARES_MEMORY] * (name in ("a shown array", "a memoryview", "a DLPack array",
+                                                                 "a shown row", "memory of a row")))
     for name in READERS])
 def test_a_reader_is_listed_while_it_lives(name):
     x, buffer = made()

@@ -54,6 +54,28 @@ def test_an_array_of_a_tensor_is_shared_or_copied_as_it_was_asked_for():
             refused()
 
 
+@pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")
+def test_an_array_of_a_view_that_is_one_piece_of_memory_shares_it():
+    """A reshape was copied, and of a row a kernel made a copy."""
+    x = Tensor(np.arange(24).reshape(4, 3, 2)).realize()
+    for view in (x, x.detach(), x.reshape(6, 4), x[1], x[2:4], x[3, 1:], x[1:3][1].reshape(2, 3)):
+        shown = np.asarray(view)
+        assert np.shares_memory(shown, np.asarray(x)) and not shown.flags.writeable
+        assert shown.tolist() == view.tolist() and not np.shares_memory(view.numpy(), shown)
+    for view in (x.T, x[:, 1], x.flip(0), x[::2]):
+        assert not np.shares_memory(np.asarray(view), np.asarray(x))
+
+
+def test_what_was_read_of_a_row_is_kept_when_the_tensor_is_written():
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()
+    row = x[1]
+    shown, memory = np.asarray(row), row.data()
+    x[1] = 9
+    x.realize()
+    assert shown.tolist() == memory.tolist() == [3.0, 4.0]
+    assert row.tolist() == x[1].tolist() == [9.0, 9.0]
+
+
 def test_numpys_functions_of_elements_stay_lazy():
     a, b = np.array([[0.25, -0.5]], "float32"), np.array([[2.0], [0.5]], "float32")
     for name in ("negative", "absolute", "reciprocal", "square", "sqrt", "exp", "log1p", "sin", "arctan", "arcsinh",

@@ -505,7 +505,7 @@ def test_another_thread_may_settle_an_assigned_tensor_first(monkeypatch: pytest.
 
     class TakenMeanwhile(dict):  # type: ignore[type-arg]
         def items(self) -> list[tuple[int, object]]:  # type: ignore[override]
-            found = [(key, lambda: None) for key in self]
+            found = [(key, (lambda: None, 1)) for key in self]
             self.clear()                                          # as another thread does between two lines
             return found
 

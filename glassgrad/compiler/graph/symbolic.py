@@ -329,7 +329,8 @@ def lengths_in(arg: Any) -> Iterator[Length]:
         yield arg
     elif isinstance(arg, tuple):
         for part in arg:
-            yield from lengths_in(part)
+            if part.__class__ is not int:
+                yield from lengths_in(part)
 
 
 def replaced(arg: Any, new: Callable[[Symbol], Symbol | int]) -> Any:

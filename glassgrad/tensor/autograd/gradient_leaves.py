@@ -10,7 +10,7 @@ token, which computes nothing.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from glassgrad.base.errors import GradientError
@@ -49,7 +49,9 @@ class UnreadGradient:
         return made
 
 
+MOST_UNREAD_NODES = 256     # of an assigned value's expression: from then on it is computed, so that it grows no more
 _BUFFER = o.BUFFER
+_VIEWS = frozenset((*o.MOVEMENT, o.DETACH))
 RESET = Leaf()   # stands for a gradient that was set to None
 
 
@@ -248,17 +250,35 @@ def gradients_beside(node: UOp, device: str) -> list[UOp]:
 
 
 # -- new values ----------------------------------------------------------------------------------------------
-def assigned(tensor: Any) -> None:
+def assigned(tensor: Any, earlier: UOp | None = None) -> None:
     """Record that this tensor was given a new value, so that it is stored when something computed from it is. Otherwise
-    reading a cache that a token was written into would repeat the whole pass."""
-    registry.assigned[id(tensor)] = weakref.ref(tensor)
+    reading a cache that a token was written into would repeat the whole pass. `earlier` is the node of the value
+    before, which counts as unread if it was assigned too and is not computed yet."""
+    known, unread = registry.assigned.get(id(tensor), (None, 0))
+    is_unread = earlier is not None and known is not None and known() is tensor and not _is_known(earlier)
+    registry.assigned[id(tensor)] = weakref.ref(tensor), unread + 1 if is_unread else 1
+
+
+def _is_known(node: UOp) -> bool:
+    below = below_reshapes(node)
+    return below.op is o.BUFFER or node in registry.values or below in registry.values
+
+
+def has_long_expression(tensor: Any) -> bool:
+    """Return whether a tensor was given values again and again, none of them read, so that its expression is long. It
+    is measured at the second, fourth, eighth, .. value in a row, so that this takes no more time than to make it."""
+    _, unread = registry.assigned.get(id(tensor), (None, 0))
+    if unread < 2 or unread & (unread - 1) or recording() is not None or tensor.uop.symbolic:
+        return False
+    return len(toposort([tensor.uop], lambda n: () if n in registry.values else n.src)) >= MOST_UNREAD_NODES
 
 
 def has_initial_value(tensor: Any) -> None:
     """Record that this tensor is a parameter, so that the first run that needs its initial value stores it. Otherwise
     each forward pass of an untrained layer would draw the same random numbers again."""
-    if tensor.uop.below((*o.MOVEMENT, o.DETACH)).op.kind is not o.Kind.LEAF:
-        registry.initial[id(tensor)] = weakref.ref(tensor)
+    known, _ = registry.assigned.get(id(tensor), (None, 0))
+    if (known is None or known() is not tensor) and tensor.uop.below(_VIEWS).op.kind is not o.Kind.LEAF:
+        registry.assigned[id(tensor)] = weakref.ref(tensor), 0
 
 
 def assigned_within(nodes: Sequence[UOp], device: str) -> list[Any]:
@@ -267,8 +287,15 @@ def assigned_within(nodes: Sequence[UOp], device: str) -> list[Any]:
     values that the nodes read. So an update by hand, `w -= rate * w.grad`, is computed together with the loss that is
     read after it; otherwise the next update would compute it again."""
     wanted = set(map(below_reshapes, nodes))
-    waiting, initial = _not_computed(registry.assigned, wanted), _not_computed(registry.initial, wanted)
-    if not waiting and not initial:
+    waiting: dict[UOp, tuple[Any, bool]] = {}             # node -> its tensor, and whether that was assigned it
+    for key, (reference, values) in list(registry.assigned.items()):
+        tensor = reference()
+        node = below_reshapes(tensor.uop) if tensor is not None else None
+        if node is None or node.base.op is o.BUFFER or node in registry.values:
+            registry.assigned.pop(key, None)              # another thread may have been faster
+        elif node not in wanted and node.op.kind not in (o.Kind.LEAF, o.Kind.MOVEMENT):
+            waiting[node] = tensor, values > 0
+    if not waiting:
         return []
 
     def computed_from(node: UOp) -> Sequence[UOp]:
@@ -276,21 +303,8 @@ def assigned_within(nodes: Sequence[UOp], device: str) -> list[Any]:
 
     below = set(toposort(wanted, computed_from))
     read = {n for n in below if n.op is o.BUFFER or n in registry.values} if recording() is None else set()
-    return [tensor for node, tensor in {**initial, **waiting}.items() if node in below or
-            node in waiting and tensor.device == device and not read.isdisjoint(toposort([node], computed_from))]
-
-
-def _not_computed(table: dict[int, weakref.ref[Any]], wanted: Container[UOp]) -> dict[UOp, Any]:
-    """Return the tensors of a table by node, except those that are computed or `wanted` anyway. Drop the former."""
-    waiting: dict[UOp, Any] = {}
-    for key, reference in list(table.items()):
-        tensor = reference()
-        node = below_reshapes(tensor.uop) if tensor is not None else None
-        if node is None or node.base.op is o.BUFFER or node in registry.values:
-            table.pop(key, None)              # another thread may have been faster
-        elif node not in wanted and node.op.kind not in (o.Kind.LEAF, o.Kind.MOVEMENT):
-            waiting[node] = tensor
-    return waiting
+    return [tensor for node, (tensor, is_update) in waiting.items() if node in below or is_update and
+            tensor.device == device and not read.isdisjoint(toposort([node], computed_from))]
 
 
 def settle(tensor: Any) -> None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import DType, Iota, Shape, Size, UOp, dtypes, full, ops as o, promote, upper_bound
 from glassgrad.compiler.graph.uop import joined
 from glassgrad.tensor.broadcast import number
@@ -125,13 +126,15 @@ def every(x: UOp, axis: int, step: int) -> UOp:
 def cat(parts: Sequence[UOp], axis: int = 0) -> UOp:
     """Nodes concatenated along an axis, in the type that holds all."""
     dtype = functools.reduce(promote, [p.dtype for p in parts])
-    return joined([p.cast(dtype) for p in parts], _from_front(axis, len(parts[0].shape)))
+    with one_place():                                  # each part takes several nodes
+        return joined([p.cast(dtype) for p in parts], _from_front(axis, len(parts[0].shape)))
 
 
 def stack(parts: Sequence[UOp], axis: int = 0) -> UOp:
     """Nodes of one shape concatenated along a new axis."""
     axis = _from_front(axis, len(parts[0].shape) + 1)
-    return cat([unsqueeze(p, axis) for p in parts], axis)
+    with one_place():
+        return cat([unsqueeze(p, axis) for p in parts], axis)
 
 
 # -- borders -------------------------------------------------------------------------------------------------

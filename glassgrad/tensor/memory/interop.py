@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from glassgrad.base.errors import DeviceError, InputError
-from glassgrad.compiler.graph import DType, dtype_by_name, dtypes, ops as o
+from glassgrad.compiler.graph import DType, dtype_by_name, dtypes
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor import checks, realize_and_read as running
 from glassgrad.tensor.memory import dlpack
@@ -63,8 +63,8 @@ class InteropMixin(TensorBase):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         """Return the values for NumPy: `numpy.asarray(x)` shows the memory of the computed values, read-only;
         `numpy.array(x)` copies them."""
-        shared = not copy and self.uop.op is o.BUFFER and self._in_numpy and Device[self.device].memory.on_host
-        array = running.array_of(self.uop, self.device, shown=True) if shared else self.numpy()
+        shown = None if copy else running.array_in_memory(self.uop)
+        shared, array = shown is not None, self.numpy() if shown is None else shown
         if dtype is not None and array.dtype != dtype:
             array, shared = array.astype(dtype), False
         if copy is False and not shared:

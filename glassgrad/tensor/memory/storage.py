@@ -19,13 +19,13 @@ from glassgrad.compiler.graph.view import ShapeTracker, View
 from glassgrad.tensor.formulas.bitcast import reread
 
 Step = tuple[o.Op, Any]        # (movement op or DETACH, its argument), or (BITCAST, the types before and after)
-_FEW = 8                                     # number of listed members above which dead ones are dropped
+_FIRST_SWEEP = 8                             # number of listed members at which dead ones are first dropped
 _ONE_TO_ONE = frozenset((o.RESHAPE, o.PERMUTE, o.SHRINK, o.FLIP, o.DETACH))
 
 
 class TensorStorage:
     """The live tensors that show one value: all of it, or views of it."""
-    __slots__ = ("shape", "dtype", "members", "written", "_whole", "_kept")
+    __slots__ = ("shape", "dtype", "members", "written", "_whole", "_kept", "_next_sweep")
 
     def __init__(self, node: UOp) -> None:
         self.shape, self.dtype = node.shape, node.dtype
@@ -33,16 +33,18 @@ class TensorStorage:
         self.written = False                 # whether a write made the present value, to be computed before its views
         self._whole = ref(node)              # the node of the whole present value, which the nodes of its views keep
         self._kept: UOp | None = None        # the same node, if no member's node leads to it any more
+        self._next_sweep = _FIRST_SWEEP
 
     def live(self) -> list[Any]:
         """Return the members that are alive."""
         return [t for t in (m() for m in self.members) if t is not None and t._storage is self]
 
     def add(self, tensor: Any) -> None:
-        """Add a member; drop dead ones if there are many."""
+        """Add a member; drop dead ones whenever the list is twice as long as it was after the last time."""
         members = self.members
-        if len(members) >= _FEW:
+        if len(members) >= self._next_sweep:
             members[:] = [m for m in members if m() is not None]
+            self._next_sweep = max(_FIRST_SWEEP, 2 * len(members))
         members.append(ref(tensor))
 
     def owners(self) -> list[Any]:

@@ -18,8 +18,8 @@ from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, promote
 from glassgrad.engine.capture import note_replaced
 from glassgrad.engine.in_place import without_history
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.autograd.gradient_leaves import (assigned, distinct_copy, is_leaf, leaf_shared, note_new_value,
-                                                       own_node, register_leaf)
+from glassgrad.tensor.autograd.gradient_leaves import (assigned, distinct_copy, has_long_expression, is_leaf,
+                                                       leaf_shared, note_new_value, own_node, register_leaf, settle)
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.formulas import (add, as_node, ceil, counting, divide, elementary, flatten, in_accumulator, less,
                                        lookup, maximum, mul, replace_part, running as running_total, sub, where)
@@ -112,6 +112,14 @@ class AssignmentMixin(TensorBase):
         """Give this tensor and its views a new value of its shape and type. With `leaf`, a tensor that shows all of its
         storage becomes a leaf; other tensors that were leaves stay leaves."""
         storage = storage_of(self)
+        self._show(new, storage, leaf)
+        for tensor in (self,) if storage is None else storage.live():
+            if has_long_expression(tensor):
+                running.value_of(tensor.uop, tensor.device)
+                settle(tensor)
+
+    def _show(self, new: Self, storage: TensorStorage | None, leaf: bool) -> None:
+        """Point this tensor, and the others that show its storage, to a new value."""
         if self._requires_grad is False and self.uop.op is o.DETACH and self.uop.arg in (None, "no_grad"):
             new = new._with(ended(new.uop))      # written through x.data or x.detach(): no gradient passes the change
         if storage is None:
@@ -141,7 +149,7 @@ class AssignmentMixin(TensorBase):
             elif self._requires_grad is not False:
                 self.uop = own_node(node)
             register_leaf(self)
-            assigned(self)
+            assigned(self, earlier)
         elif node.op is o.BUFFER:
             node.arg.add_reader(ref(self))
         note_new_value(self, earlier)

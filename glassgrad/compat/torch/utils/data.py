@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compat.torch.creation import Generator, multinomial, randint, randperm, tensor
+from glassgrad.compat.torch.creation import Generator, multinomial, rand, randint, tensor
 from glassgrad.compat.torch.torch_tensor import TorchTensor
 from glassgrad.compat.torch.utils.batch_transport import HostValues
 from glassgrad.compat.torch.utils.workers import WorkerInfo, WorkerOptions, batches_from_workers, get_worker_info
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.jit.plain_values import mapped
+from glassgrad.tensor.realize_and_read import array_in_memory
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["BatchSampler", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "RandomSampler", "Sampler",
@@ -130,8 +131,10 @@ def random_split(dataset: Any, lengths: Sequence[float], generator: Generator | 
 
 
 def _shuffled(n: int, generator: Generator | None) -> list[int]:
-    """Return the numbers below n in random order."""
-    found: list[int] = randperm(n, generator=generator).tolist()
+    """Return the numbers below n in the random order of `randperm`. They are needed on the host, which sorts the same
+    keys without a graph of 1300 nodes."""
+    keys = rand(n, dtype=dtypes.float64, generator=generator)
+    found: list[int] = np.argsort(keys.numpy(), kind="stable").tolist()
     return found
 
 
@@ -232,7 +235,10 @@ def _collated(batch: Sequence[Any]) -> Any:
     """Return examples as a batch, with arrays and numbers as `HostValues`, which need no device."""
     first = batch[0]
     if isinstance(first, Tensor):
-        return Tensor.stack(*batch)
+        _same_for_all(batch, lambda example: getattr(example, "shape", None), "shape")
+        shown = [None if example.requires_grad else array_in_memory(example.uop) for example in batch]
+        arrays = [array for array in shown if array is not None]
+        return HostValues(np.stack(arrays)) if len(arrays) == len(batch) else Tensor.stack(*batch)
     if isinstance(first, (bool, int, float)):
         return HostValues(list(batch), dtypes.float64 if isinstance(first, float) else None)     # as PyTorch has it
     if hasattr(first, "__array_interface__"):
@@ -282,13 +288,13 @@ def _gathering(dataset: Any) -> Callable[[Sequence[Any]], Any] | None:
 
 def _rows(values: Any) -> Callable[[Sequence[Any]], Tensor]:
     """Return a function that gathers rows of a tensor or an array: by NumPy if they are on the host and keep their
-    type."""
+    type. It reads a tensor's memory in place, and so, after a write to the tensor, the values before the write."""
     on_device = isinstance(values, Tensor) and values.device != "CPU"
     held = values.detach() if isinstance(values, Tensor) else TorchTensor._made_of(values[:0])
-    array = None if on_device else held.numpy() if isinstance(values, Tensor) else values
+    array = None if on_device else np.asarray(held) if isinstance(values, Tensor) else values
     if array is not None and TorchTensor._made_of(array[:0]).dtype is held.dtype:
-        return lambda indices: TorchTensor._made_of(array[[int(index) for index in indices]], requires_grad=False)
-    return lambda indices: held[[int(index) for index in indices]].detach()
+        return lambda indices: TorchTensor._made_of(array[list(map(int, indices))], requires_grad=False)
+    return lambda indices: held[list(map(int, indices))].detach()
 
 
 class DataLoader(Subscripted):
