@@ -78,5 +78,4 @@ class MemoryByHandle(MemoryPool):
         found = self.handles.find(address)
         if found is None:
             raise Bug(f"no memory of this device is at {address:#x}")
-        start, handle = found
-        return handle, address - start
+        return found[1], address - found[0]
