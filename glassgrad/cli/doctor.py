@@ -127,6 +127,9 @@ def self_test(device: str) -> bool:
     except GlassgradError as problem:
         print(f"{device:<8} FAILED: {problem.advice}")
         return False
+    except Exception as problem:
+        print(f"{device:<8} FAILED: {type(problem).__name__}: {problem}")
+        return False
     scores = np.exp(x @ w)
     chance = scores / scores.sum(1, keepdims=True)
     slope = 2 * chance ** 2 - chance * (2 * chance ** 2).sum(1, keepdims=True)

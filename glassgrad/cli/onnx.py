@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from glassgrad import Tensor
 from glassgrad.base.errors import InputError
+from glassgrad.base.packages import find_spec
 from glassgrad.cli import parser_of
 from glassgrad.onnx.graph import Graph, Library, opset_table, summary
 from glassgrad.onnx.model import OnnxModel, described, functions_of, operators_of, parameters_of, read, shown

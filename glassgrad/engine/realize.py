@@ -30,6 +30,7 @@ from glassgrad.compiler.schedule.recurrent_steps import unrolled
 from glassgrad.engine.capture import Record, Trace, recording
 from glassgrad.engine.changing_sizes.equal_steps import LEAST_STEPS
 from glassgrad.engine.changing_sizes.general_graph import ServedGraph, SizeFormulas
+from glassgrad.engine.changing_sizes.growing_steps import LEAST_NODES, growing_steps, over
 from glassgrad.engine.changing_sizes.kept_values import KeptRows, ScheduledGraph, keep, note
 from glassgrad.engine.changing_sizes.python_loops import KnownLoops
 from glassgrad.engine.changing_sizes.recurrent_schedule import RecurrentSchedule
@@ -68,6 +69,11 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         normal = normalize(_sinks(nodes))
     else:
         nodes, normal = _graph_to_compute(nodes, device, trace, original)
+        if trace is None and state.dynamic and len(normal.order) >= LEAST_NODES and \
+                (mode, normal.key) not in _known.schedules:
+            steps = growing_steps(normal)
+            if steps:
+                return _in_steps(nodes, steps, device, state)
     stored: dict[UOp, UOp] = {}
     free = free_sources(normal.sinks) if trace is None else _NONE
     if free:
@@ -79,6 +85,14 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         if sinks == nodes:
             return results
         stored.update(zip(sinks, results))
+    return [_rebased(n, stored) for n in nodes]
+
+
+def _in_steps(nodes: Sequence[UOp], steps: Sequence[Sequence[UOp]], device: str, state: State) -> list[UOp]:
+    """Compute the values of a graph step by step, each from those before."""
+    stored: dict[UOp, UOp] = {}
+    for step in steps:
+        stored.update(zip(step, realize(over(step, stored), device, state)))
     return [_rebased(n, stored) for n in nodes]
 
 

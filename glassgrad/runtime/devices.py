@@ -14,11 +14,11 @@ import sys
 import threading
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError, GlassgradError
 from glassgrad.base.fork_locks import held_at_fork
+from glassgrad.base.packages import find_spec
 from glassgrad.base.settings import State, current_state, settings
 from glassgrad.runtime.backend import Backend, DeviceRecord
 from glassgrad.runtime.disk_device import PREFIX, FileDevice, on_disk
@@ -52,19 +52,24 @@ def open_clang(name: str) -> Backend:
 
 def _opener(module: str, function: str) -> Callable[[str], Backend]:
     """Return a function that opens a device by a function or class of a module, which is imported when the device is
-    first used. A broken driver or package may raise anything: that is a DeviceError too, so that the other devices can
-    be listed."""
+    first used."""
     def open_device(name: str) -> Backend:
-        try:
-            opened: Backend = getattr(import_module(f"glassgrad.runtime.{module}"), function)(name)
-        except (GlassgradError, ImportError, Bug):
-            raise
-        except Exception as error:
-            raise DeviceError(f"the device {name} does not open", given=f"{type(error).__name__}: {error}",
-                              expected="a driver and a package that work",
-                              fix="install them anew, or use another device: DEV=CPU") from error
+        opened: Backend = getattr(import_module(f"glassgrad.runtime.{module}"), function)(name)
         return opened
     return open_device
+
+
+def _open(open_it: Callable[[str], Any], name: str) -> Any:
+    """Open a device. A broken driver or package may raise anything: that is a DeviceError too, so that the other
+    devices can be listed."""
+    try:
+        return open_it(name)
+    except (GlassgradError, ImportError, Bug):
+        raise
+    except Exception as error:
+        raise DeviceError(f"the device {name} does not open", given=f"{type(error).__name__}: {error}",
+                          expected="a driver and a package that work",
+                          fix="install them anew, or use another device: DEV=CPU") from error
 
 
 _open_python = _opener("python.python_device", "PythonDevice")
@@ -240,7 +245,7 @@ class _Devices:
                 device = self._opened.get(name)
                 if device is None:
                     open_it = FileDevice if on_disk(name) else self._devices[name].open
-                    device = self._opened[name] = open_it(name)
+                    device = self._opened[name] = _open(open_it, name)
         return device
 
     def is_available(self, name: str) -> bool:
@@ -251,7 +256,7 @@ class _Devices:
         """
         try:
             return self[name] is not None
-        except DeviceError:
+        except (DeviceError, ImportError):
             return False
 
     def get_available_devices(self) -> list[str]:

@@ -9,7 +9,8 @@ Memory is whatever `_alloc` returns: a handle, which is passed back to `copyin`,
 engine uses addresses, so every allocation gets a range of virtual addresses. An address inside an allocation (a slice
 of a buffer, or a value between kernels) has no handle, so a separate one is made when it is used.
 
-The methods may have the older, shorter signatures; `Compiled` inspects them once, when it is made.
+The methods may have other names and signatures that tinygrad's releases gave them (`_copyin` is `copyin`); `Compiled`
+inspects them once, when it is made.
 """
 
 from __future__ import annotations
@@ -64,6 +65,9 @@ def device_failure(device: str, doing: str, error: Exception) -> Exception:
 class Allocator:
     """Memory of a device. Subclass it and write its four methods; handles may be any objects."""
 
+    def __init__(self, device: Any = None):
+        """Accept the device, which allocators of some texts are given; it is not needed."""
+
     def _alloc(self, size: int, options: Any = None) -> Any:
         """Allocate `size` bytes; return a handle."""
         raise DeviceError("this allocator cannot allocate", given=type(self).__name__,
@@ -93,6 +97,9 @@ class MallocAllocator(Allocator):
 
 class Compiler:
     """Compile source to bytes for the runner; by default the bytes are the source itself, encoded."""
+
+    def __init__(self, cachekey: str | None = None):
+        """Accept a key for tinygrad's cache, which is not used: each kernel is compiled once per process."""
 
     def compile(self, src: str) -> bytes:
         """Compile a kernel's source."""
@@ -145,7 +152,10 @@ def _refuse(owner: Any, method: str, expected: str) -> NoReturn:
 
 
 def _method(allocator: Any, method: str, arguments: str, options: bool = False) -> Callable[..., Any]:
-    """Return an allocator's method as a function of `arguments`; with `options`, the method may take options too."""
+    """Return an allocator's method as a function of `arguments`; with `options`, the method may take options too. Where
+    the class does not write it, but the same with an underscore before its name, that is the one."""
+    if getattr(type(allocator), method, None) is getattr(Allocator, method, None) and hasattr(allocator, f"_{method}"):
+        method = f"_{method}"
     function, given = getattr(allocator, method, None), [None] * len(arguments.split(", "))
     if function is not None and _accepts(function, *given):
         return function      # type: ignore[no-any-return]

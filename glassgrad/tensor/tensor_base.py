@@ -431,6 +431,10 @@ class TensorBase:
             return value.uop
         return self._beside(value).uop if hasattr(value, "__len__") else plain_number(value, beside)
 
+    def _sum_dtype(self, dtype: DType) -> DType:
+        """Return the type of sums and products of elements of this type. A subclass may use another."""
+        return dtype if dtype.kind == "f" or dtype is dtypes.uint64 else dtypes.int64
+
     def _table(self, values: Any, dtype: DType = dtypes.int32) -> UOp:
         """Store constant values that a formula needs on this tensor's device."""
         return self._made_of(values, device=self.device, dtype=dtype).uop

@@ -41,6 +41,17 @@ ABSENT = {
     "tinygrad.engine.search": "BEAM=2",
     "tinygrad.schedule.rangeify": "glassgrad.compiler.schedule",
     "tinygrad.gradient": "glassgrad.compiler.graph.gradient",
+    "tinygrad.llops.ops_cpu": "glassgrad.compiler.graph.gradient",
+    "tinygrad.runtime.ops_webgpu": 'the device WEBGPU: Tensor(values, device="WEBGPU"), or WEBGPU=1 in the environment',
+    "tinygrad.runtime.ops_cl": 'the device OPENCL: Tensor(values, device="OPENCL"), or CL=1 in the environment',
+    "tinygrad.opt.search": "BEAM=2 searches",
+    "tinygrad.optim": "from tinygrad.nn.optim import SGD, Adam",
+    "tinygrad.datasets": "from tinygrad.nn.datasets import mnist",
+    "tinygrad.utils": "from tinygrad.helpers import fetch",
+    "tinygrad.extra.models": "models in the examples folder",
+    "tinygrad.frontend.onnx": "from tinygrad.nn.onnx import OnnxRunner",
+    "tinygrad.nn.torch": "python -m glassgrad.compat --torch script.py",
+    "tinygrad.image": "never in textures",
     "tinygrad.state": "from tinygrad.nn.state import get_parameters",
     "tinygrad.no_such_module": "docs/from_tinygrad.md says where things are",
 }
@@ -65,6 +76,7 @@ ABSENT_NAMES = {
     "tinygrad.engine.realize method_cache": "glassgrad.engine realizes and counts",
     "tinygrad.viz.serve get_viz_list": "VIZ=1 shows graphs and kernels in a browser",
     "tinygrad codegen": "kernels are loop trees here",
+    "tinygrad.helpers GRAPH": "VIZ=1 shows graphs and kernels in a browser",
     "tinygrad.shape.symbolic NumNode": "glassgrad.compiler.graph.symbolic",
     "tinygrad.nn.optim get_parameters": "from tinygrad.nn.state import get_parameters",
 }
@@ -107,6 +119,21 @@ def test_lazy_buffers_are_made_by_tensors() -> None:
         "  given:    LazyBuffer.fromCPU(array)\n"
         "  expected: a tensor's node\n"
         "  fix:      write Tensor(array).lazydata")
+    with pytest.raises(InputError) as caught:
+        LazyBuffer("CPU", (3,), None)
+    assert str(caught.value).splitlines()[1:4] == [
+        "  given:    LazyBuffer(device, st, dtype, ...)", "  expected: a tensor's node",
+        "  fix:      write Tensor(values).lazydata, Tensor.empty(shape).lazydata"]
+
+
+def test_the_reason_for_an_absent_renderer_names_ours() -> None:
+    from glassgrad.compat.tinygrad import absent_classes
+    for name, folder in (("CUDARenderer", "gpu"), ("WGSLRenderer", "wgsl"), ("LLVMRenderer", "llvm")):
+        reason = getattr(absent_classes, name).reason
+        assert f"glassgrad.compiler.render.{folder}" in reason
+        for path in re.findall(r"glassgrad(?:\.\w+)+", reason):
+            place = ROOT.joinpath(*path.split("."))
+            assert place.is_dir() or place.with_suffix(".py").is_file()
 
 
 @pytest.mark.parametrize("start", INSTEAD)

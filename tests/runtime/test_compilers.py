@@ -172,6 +172,23 @@ DECIDING = ["avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "av
             "amx-tile", "amx-bf16", "amx-int8", "sse4.1", "bmi", "bmi2", "lzcnt", "popcnt"]
 
 
+@pytest.mark.parametrize("does, said", [("echo 'no license' >&2; exit 3", "no license"), ("exit 0", "no message")])
+def test_a_c_compiler_that_makes_nothing_is_no_bug_of_ours(
+    does: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "cc"
+    broken.write_text(f"#!/bin/sh\n{does}\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+    with pytest.raises(DeviceError) as error:
+        ccompiler.compile_c("int two(void) { return 2; }")
+    assert error.value.advice == (
+        "the C compiler does not work\n"
+        f"  given:    {broken}, which fails on any source: {said}\n"
+        "  expected: a C compiler that writes object files\n"
+        "  fix:      set the environment variable CC to a C compiler that works")
+
+
 def test_host_agrees_with_llvm() -> None:
     binding = pytest.importorskip("llvmlite.binding")
     seen, reference = host.host_description(), binding.get_host_cpu_features()

@@ -13,6 +13,7 @@ from scripts import run_script
 
 from glassgrad import Device, DeviceError, Tensor
 from glassgrad.base.settings import SETTINGS
+from glassgrad.cli import doctor
 from glassgrad.runtime import devices
 from glassgrad.runtime.backend import DeviceRecord
 from glassgrad.runtime.cpu import c_compiler as ccompiler
@@ -179,6 +180,50 @@ def test_a_package_that_raises_anything_leaves_the_other_devices(package: str, t
     """.replace("FOLDER", repr(str(tmp_path))))
     assert out.endswith("the device OPENCL does not open | True\n"), errors
     assert "OPENCL   not here: " in out and "or use another device: DEV=CPU" in out
+
+
+@pytest.mark.parametrize("package", ["llvmlite", "torch", "ziglang"])
+@pytest.mark.parametrize("stand_in", [
+    "ModuleType(NAME)", "type('Broken', (ModuleType,), {'__getattr__': lambda *_: 1 / 0})(NAME)",
+])
+def test_a_stand_in_for_a_package_does_not_end_the_doctor(package: str, stand_in: str) -> None:
+    """`sys.modules` has modules of other programs, half imported ones, and empty ones of tests."""
+    out, errors = run_script(f"""
+        import sys
+        from types import ModuleType
+        NAME = {package!r}
+        sys.modules[NAME] = {stand_in}
+        from glassgrad import Device, Tensor
+        from glassgrad.cli.doctor import self_test, show_devices
+        show_devices()
+        print([self_test(name) for name in ("CPU", "PYTHON")], "PYTHON" in Device.get_available_devices())
+    """)
+    assert out.endswith("[True, True] True\n"), errors
+
+
+def test_a_device_that_raises_anything_is_not_available() -> None:
+    def broken(name: str) -> Any:
+        return [][0]
+
+    Device.register("BROKEN", broken)
+    try:
+        assert not Device.is_available("BROKEN") and "CPU" in Device.get_available_devices()
+        with pytest.raises(DeviceError, match="the device BROKEN does not open") as caught:
+            Tensor([1.0], device="BROKEN").tolist()
+        assert isinstance(caught.value.__cause__, IndexError)
+    finally:
+        Device.unregister("BROKEN")
+
+
+def test_the_doctor_says_what_a_device_raised(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def raises(*_: Any) -> Any:
+        raise RuntimeError("the driver is gone")
+
+    monkeypatch.setattr(Tensor, "backward", raises)
+    assert not doctor.self_test("PYTHON")
+    assert capsys.readouterr().out == "PYTHON   FAILED: RuntimeError: the driver is gone\n"
 
 
 def test_tinygrads_flag_for_opencl_chooses_it_or_says_what_is_missing(nothing_set: pytest.MonkeyPatch) -> None:

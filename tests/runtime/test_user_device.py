@@ -212,7 +212,18 @@ class AnyKeywords(MyRunner):
         super().__call__(*bufs, **keywords)
 
 
-@pytest.mark.parametrize("allocator", [MyAllocator, SizeOnly, WithOptions])
+class Underscored(Allocator):
+    """As in tinygrad from 0.9.2 on."""
+    def __init__(self, dev):
+        super().__init__(dev)
+
+    def _alloc(self, size, options): return MyAllocator._alloc(self, size)
+    def _free(self, opaque, options): MyAllocator._free(self, opaque)
+    def _copyin(self, dest, src): MyAllocator.copyin(self, dest, src)
+    def _copyout(self, dest, src): MyAllocator.copyout(self, dest, src)
+
+
+@pytest.mark.parametrize("allocator", [MyAllocator, SizeOnly, WithOptions, lambda: Underscored("OLD")])
 @pytest.mark.parametrize("runner", [MyRunner, WithoutWait, AnyKeywords, lambda name, lib: WithoutWait(name, lib)])
 def test_older_shorter_signatures(allocator, runner):
     Device.register("OLD", lambda: Compiled("OLD", allocator(), CStyleLanguage(), MyCompiler(), runner))
@@ -239,6 +250,12 @@ class OneArgument(MyAllocator):
     def copyin(self, dest): ...
 
 
+class UnderscoredOneArgument(MyAllocator):
+    copyin = Allocator.copyin
+
+    def _copyin(self, dest): ...
+
+
 class NoAllocator:
     """Not an allocator at all."""
 
@@ -260,6 +277,7 @@ class OnlyName(MyRunner):
     (ThreeArguments, MyRunner, "ThreeArguments._free(self, buf, size, options)",
      "_free(self, handle) or _free(self, handle, options=None)"),
     (OneArgument, MyRunner, "OneArgument.copyin(self, dest)", "copyin(self, dest, src)"),
+    (UnderscoredOneArgument, MyRunner, "UnderscoredOneArgument._copyin(self, dest)", "_copyin(self, dest, src)"),
     (NoAllocator, MyRunner, "NoAllocator without _alloc", "_alloc(self, size) or _alloc(self, size, options=None)"),
     (MyAllocator, FixedArguments, "FixedArguments.__call__(self, out, a, b)", ""),
     (MyAllocator, NeedsMore, "NeedsMore.__call__(self, *bufs, global_size, local_size, vals)", ""),

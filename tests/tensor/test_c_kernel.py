@@ -172,3 +172,12 @@ def test_a_kernel_counts_and_its_memory_is_its_own():
     second = square(first)
     assert (x.tolist(), first.tolist(), second.tolist()) == ([2.0, 3.0], [4.0, 9.0], [16.0, 81.0])
     assert square(Tensor.zeros(0, 3)).shape == (0, 3)
+
+
+def test_a_source_and_a_name_are_text() -> None:
+    assert said(lambda: c_kernel(3, "scale")) == (
+        "c_kernel cannot take this source\n"
+        "  given:    source=3 (int)\n"
+        "  expected: a string\n"
+        "  fix:      see help(glassgrad.c_kernel)")
+    assert "name=None" in said(lambda: c_kernel(SQUARE, None))

@@ -143,6 +143,26 @@ def test_a_shifted_literal_of_c_has_the_type_of_its_number() -> None:
 def test_an_element_divided_by_zero_is_0(dtype: str, device: str) -> None:
     x, y = Tensor([7, 0, 5], dtype=dtype, device=device), Tensor([0, 0, 2], dtype=dtype, device=device)
     assert (x // y).tolist() == [0, 0, 2] and (x % y).tolist() == [0, 0, 1] and x.idiv(y).tolist() == [0, 0, 2]
+    assert x.fmod(y).tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
+def test_the_remainder_with_the_sign_of_the_dividend_is_numpys(dtype: str, rng: np.random.Generator) -> None:
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    x = np.append(rng.integers(low, high, 200, dtype, endpoint=True), np.array([low, high, 0, 1], dtype))
+    for y in (rng.permutation(x), np.full_like(x, 3), np.full_like(x, -1 if low else 1)):
+        with np.errstate(divide="ignore"):
+            np.testing.assert_array_equal(Tensor(x).fmod(Tensor(y)).numpy(), np.fmod(x, y))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64", "bool"])
+def test_the_sum_of_an_einsum_has_64_bits_as_any_other(dtype: str) -> None:
+    x = Tensor([[1, 1], [1, 0]], dtype=dtype)
+    for formula, total in (("ij->i", x.sum(1)), ("ij->", x.sum()), ("ii", x.trace())):
+        found = Tensor.einsum(formula, x)
+        assert found.dtype is total.dtype and found.tolist() == total.tolist()
+    assert Tensor.einsum("i->", Tensor.full((10,), 2**30, dtype="int32")).item() == 10 * 2**30
+    assert Tensor.einsum("ij->i", x, dtype="int32").dtype.name == "int32"
 
 
 @pytest.mark.parametrize("call", [

@@ -163,23 +163,49 @@ def test_dlpack_in_either_layout():
     assert x.tolist() == [3.0, 2.0] and copied.tolist() == [3.0, 4.0]
 
 
-def test_dlpack_keeps_what_it_needs_and_no_more():
-    gc.collect()
-    before = len(dlpack._given)
+def test_dlpack_keeps_what_it_needs_and_no_more(monkeypatch):
+    made: list[weakref.ref] = []
+    give = dlpack.give
+
+    def noted(memory, *rest):
+        made.append(weakref.ref(memory))
+        return give(memory, *rest)
+
+    monkeypatch.setattr(dlpack, "give", noted)
     there = torch.from_dlpack(Tensor([1.0, 2.0, 3.0]) * 2)
     gc.collect()
-    assert there.tolist() == [2.0, 4.0, 6.0] and len(dlpack._given) == before + 1
+    assert there.tolist() == [2.0, 4.0, 6.0] and made[0]() is not None
     del there
     gc.collect()
-    assert len(dlpack._given) == before
+    assert made[0]() is None
     for version in (None, (1, 0)):
         capsule = Tensor([1.0]).__dlpack__(max_version=version)
-        assert len(dlpack._given) == before + 1
+        assert made[-1]() is not None
         del capsule
-        assert len(dlpack._given) == before
+        assert made[-1]() is None
     here = Tensor.from_dlpack(np.arange(1000, dtype="float32"))
     gc.collect()
     assert here.sum().item() == 499500.0
+
+
+def test_dlpack_of_a_type_that_the_other_library_refuses():
+    """NumPy frees the capsule while it raises: a SystemError instead of its error, and the memory was never freed."""
+    assert run_script("""
+        import numpy
+        from glassgrad import Tensor
+        from glassgrad.tensor.memory import dlpack
+        import weakref
+        made, give = [], dlpack.give
+        def noted(memory, *rest):
+            made.append(weakref.ref(memory))
+            return give(memory, *rest)
+        dlpack.give = noted
+        try:
+            numpy.from_dlpack(Tensor([1.0, 2.0], dtype="bfloat16"))
+        except (RuntimeError, BufferError) as refused:
+            print("Unsupported dtype" in str(refused))
+        print(made[0]() is None)
+    """) == ("True\nTrue\n", "")
 
 
 @pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="others copy to the host")

@@ -28,8 +28,8 @@ def _class(name: str, reason: str) -> Any:
 
 PTXRenderer = _class("PTXRenderer", "no device here is programmed in PTX")
 NIRRenderer = _class("NIRRenderer", "no device here is programmed in NIR")
-CUDARenderer = _class("CUDARenderer", "no device here is programmed in CUDA C")
-WGSLRenderer = _class("WGSLRenderer", "no device here is programmed in WGSL")
+CUDARenderer = _class("CUDARenderer", "CUDA C++ is written by glassgrad.compiler.render.gpu")
+WGSLRenderer = _class("WGSLRenderer", "WGSL is written by glassgrad.compiler.render.wgsl")
 LLVMRenderer = _class("LLVMRenderer", "LLVM IR is written by glassgrad.compiler.render.llvm.llvm_ir")
 ImageDType = _class("ImageDType", "tensors lie in plain memory, never in textures")
 PtrDType = _class("PtrDType", "kernels are loop trees, whose memory has no type of its own")

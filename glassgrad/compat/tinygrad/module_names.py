@@ -7,6 +7,8 @@ For each module of tinygrad's, the table has the modules here that are searched 
 
 from __future__ import annotations
 
+from glassgrad.runtime.devices import RECORDS
+
 HERE = "glassgrad.compat.tinygrad"
 
 # which module here has each of tinygrad's names; "theirs=ours" if the names differ
@@ -89,10 +91,11 @@ INSTEAD: dict[str, str] = {
     "tinygrad.engine.memory": "x.memory_plan() says what a computation needs; the planner is "
                               "glassgrad.engine.memory_plan",
     "tinygrad.engine.search": "BEAM=2 searches; docs/guide/beam.md",
+    "tinygrad.opt": "glassgrad.compiler.optimize has the moves; BEAM=2 searches (docs/guide/beam.md)",
     "tinygrad.engine": "glassgrad.engine realizes and counts; x.schedule() and x.realize() are the way in",
     "tinygrad.features": "BEAM=2 searches kernels (docs/guide/beam.md); images and graphs of tinygrad's are not here",
     **{f"tinygrad.{name}": "the gradient of each op is in glassgrad.compiler.graph.gradient; Function is for one of "
-       "your own (docs/guide/06_custom_ops.md)" for name in ("gradient", "mlops", "function")},
+       "your own (docs/guide/06_custom_ops.md)" for name in ("gradient", "mlops", "llops", "function")},
     **{f"tinygrad.{name}": "the node and its ops are glassgrad.compiler.graph.uop and ops; rules are "
        "glassgrad.compiler.graph.rules" for name in ("uop", "ops", "lazy")},
     "tinygrad.realize": "x.schedule() lists the kernels and x.realize() runs them; glassgrad.engine.realize",
@@ -101,18 +104,27 @@ INSTEAD: dict[str, str] = {
     "tinygrad.shape.symbolic": "from glassgrad import Variable; lengths are expressions of variables, in "
                                "glassgrad.compiler.graph.symbolic",
     "tinygrad.state": "from tinygrad.nn.state import get_parameters, safe_save, ...",
+    "tinygrad.optim": "from tinygrad.nn.optim import SGD, Adam, ...",
+    "tinygrad.datasets": "from tinygrad.nn.datasets import mnist",
+    "tinygrad.extra": "that folder of tinygrad's repository is not here; fetch and trange are in tinygrad.helpers, "
+                      "data sets in tinygrad.nn.datasets, models in the examples folder",
+    "tinygrad.utils": "from tinygrad.helpers import fetch, getenv, ...",
+    "tinygrad.frontend": "from tinygrad.nn.onnx import OnnxRunner (docs/guide/onnx.md); PyTorch's files: "
+                         "tinygrad.nn.state.torch_load",
+    "tinygrad.nn.torch": "python -m glassgrad.compat --torch script.py runs scripts of PyTorch's "
+                         "(docs/from_pytorch.md)",
+    "tinygrad.helpers.GRAPH": "VIZ=1 shows graphs and kernels in a browser (docs/guide/visualizer.md)",
     "tinygrad.nn.optim": "from tinygrad.nn.state import get_parameters; glassgrad.nn.optim has the optimizers",
-    **{f"tinygrad.runtime.ops_{name}": f'the device {device}: Tensor(values, device="{device}"), or {variable}=1 in '
-       "the environment" for name, device, variable in (
-           ("clang", "CLANG", "CLANG"), ("cpu", "CPU", "CPU"), ("gpu", "OPENCL", "GPU"), ("cl", "OPENCL", "GPU"),
-           ("cuda", "CUDA", "CUDA"), ("nv", "CUDA", "CUDA"), ("hip", "AMD", "AMD"), ("amd", "AMD", "AMD"),
-           ("metal", "METAL", "METAL"))},
+    **{f"tinygrad.runtime.ops_{name.lower()}": f'the device {record.name}: Tensor(values, device="{record.name}"), or '
+       f"{name}=1 in the environment" for record in reversed(RECORDS) for name in record.names
+       if f"tinygrad.runtime.ops_{name.lower()}" not in MODULES},
     "tinygrad.runtime.ops_llvm": 'the device CPU, whose kernels are LLVM IR: Tensor(values, device="CPU")',
     "tinygrad.runtime.ops_disk": 'a file as a device: Tensor.empty(4, device="disk:/tmp/numbers")',
     "tinygrad.runtime": "glassgrad.device has the parts of a backend (docs/guide/07_custom_backend.md); "
                         "Device.DEFAULT says which device is used",
     "tinygrad.renderer": "from glassgrad.renderer.cstyle import CStyleLanguage",
     "tinygrad.viz": "VIZ=1 shows graphs and kernels in a browser (docs/guide/visualizer.md); DEBUG=4 prints them",
+    "tinygrad.image": "tensors lie in plain memory, never in textures: conv2d and @ are the same on every device",
     "tinygrad.apps": "the examples folder has a language model",
     "tinygrad.llm": "the examples folder has a language model",
     "tinygrad": "docs/from_tinygrad.md says where things are, docs/api.md lists every name",

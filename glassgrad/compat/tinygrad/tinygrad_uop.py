@@ -65,7 +65,15 @@ class TinygradUOp(metaclass=NodeClass):
 UOp = TinygradUOp
 
 
-class LazyBuffer(metaclass=NodeClass):
+class LazyBufferClass(NodeClass):
+    """The metaclass of a class without a constructor."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Raise an error that says what to write instead."""
+        raise _instead("(device, st, dtype, ...)", "Tensor(values).lazydata, Tensor.empty(shape).lazydata")
+
+
+class LazyBuffer(metaclass=LazyBufferClass):
     """The node's name before 2025: `isinstance(x.lazydata, LazyBuffer)` holds. Nodes are made by tensors.
 
     >>> isinstance((Tensor([1]) + 1).lazydata, LazyBuffer)
@@ -75,16 +83,16 @@ class LazyBuffer(metaclass=NodeClass):
     @staticmethod
     def fromCPU(x: Any) -> Any:
         """Raise an error that says what to write instead: a tensor makes its node from values."""
-        raise _instead("fromCPU(array)", "Tensor(array).lazydata")
+        raise _instead(".fromCPU(array)", "Tensor(array).lazydata")
 
     @staticmethod
     def loadop(*given: Any, **options: Any) -> Any:
         """Raise an error that says what to write instead."""
-        raise _instead("loadop(op, shape, ...)", "Tensor.empty(shape).lazydata, Tensor.rand(shape).lazydata")
+        raise _instead(".loadop(op, shape, ...)", "Tensor.empty(shape).lazydata, Tensor.rand(shape).lazydata")
 
     metaop = new = loadop
 
 
 def _instead(call: str, write: str) -> InputError:
-    return InputError("a LazyBuffer is made by a tensor", given=f"LazyBuffer.{call}", expected="a tensor's node",
+    return InputError("a LazyBuffer is made by a tensor", given=f"LazyBuffer{call}", expected="a tensor's node",
                       fix=f"write {write}")

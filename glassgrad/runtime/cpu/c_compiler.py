@@ -15,9 +15,9 @@ import subprocess
 import sys
 import tempfile
 from functools import lru_cache
-from importlib.util import find_spec
 
 from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.base.packages import find_spec
 from glassgrad.base.settings import settings
 from glassgrad.runtime.cpu.elf_loader import ElfObject
 
@@ -95,6 +95,23 @@ def compile_c(text: str) -> bytes:
     b'\\x7fELF'
     """
     command = find_compiler()
+    data, messages = _compiled(text, command)
+    if not data:
+        plain, said = _compiled("int two(void) { return 2; }", command)
+        if not plain:
+            raise DeviceError("the C compiler does not work",
+                              given=f"{' '.join(command)}, which fails on any source: {said.strip() or 'no message'}",
+                              expected="a C compiler that writes object files",
+                              fix="set the environment variable CC to a C compiler that works")
+        raise Bug(_first_error(messages, text, command))
+    missing = ElfObject(data).undefined()
+    if missing:
+        raise Bug(f"the C compiler made calls to {', '.join(missing)}; the renderer must write them out")
+    return data
+
+
+def _compiled(text: str, command: tuple[str, ...]) -> tuple[bytes, str]:
+    """Return the object file that the compiler makes of a source, b"" if it makes none, and its messages."""
     # A temporary folder rather than stdout: not every compiler writes objects to a pipe.
     with tempfile.TemporaryDirectory(prefix="glassgrad-") as folder:
         out = os.path.join(folder, "kernel.o")
@@ -105,14 +122,11 @@ def compile_c(text: str) -> bytes:
             raise DeviceError("the C compiler cannot be started", given=f"{' '.join(command)}: {wrong}",
                               expected="a program that runs",
                               fix="set the environment variable CC to a C compiler that works") from wrong
-        if done.returncode != 0:
-            raise Bug(_first_error(done.stderr.decode("utf-8", "replace"), text, command))
+        messages = done.stderr.decode("utf-8", "replace")
+        if done.returncode != 0 or not os.path.exists(out):
+            return b"", messages
         with open(out, "rb") as file:
-            data = file.read()
-    missing = ElfObject(data).undefined()
-    if missing:
-        raise Bug(f"the C compiler made calls to {', '.join(missing)}; the renderer must write them out")
-    return data
+            return file.read(), messages
 
 
 def _first_error(messages: str, text: str, command: tuple[str, ...]) -> str:

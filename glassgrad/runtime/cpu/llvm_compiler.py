@@ -13,11 +13,11 @@ import os
 import sys
 import threading
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.fork_locks import held_at_fork
+from glassgrad.base.packages import find_spec
 from glassgrad.base.settings import settings
 from glassgrad.runtime.cpu.elf_loader import ElfObject
 from glassgrad.runtime.cpu.processor import host_description

@@ -9,10 +9,10 @@ import ctypes
 import os
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 
 from glassgrad.base.errors import DeviceError
+from glassgrad.base.packages import find_spec
 from glassgrad.runtime.gpu.cuda_hip_device import RunTimeCompiler
 
 

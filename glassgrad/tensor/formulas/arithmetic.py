@@ -183,7 +183,9 @@ def truncated_remainder(x: Any, y: Any) -> UOp:
     """The remainder of `truncated_divide`, with the sign of x (fmod in C)."""
     if is_float(x) or is_float(y):
         return _of_floats(float_remainder.toward_zero, o.MOD, x, y)
-    return sub(x, mul(truncated_divide(x, y), y))
+    x, y = both(*_as_numbers(x, y))
+    floored = binary(o.MOD, x, y)     # has the sign of y: one y too much where x has the other sign
+    return floored - (floored.ne(0) & less(x, 0).ne(less(y, 0))).where(y, 0)
 
 
 def _limited(op: o.Op, x: Any, y: Any) -> UOp:

@@ -39,7 +39,7 @@ from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.autograd.function import custom_gradient
-from glassgrad.tensor.checks import sizes
+from glassgrad.tensor.checks import checked, sizes
 from glassgrad.tensor.kernels.c_signature import check_arguments, check_kinds, check_result, number_for, parameters_of
 from glassgrad.tensor.tensor_base import TensorBase
 
@@ -62,6 +62,8 @@ def c_kernel(source: str, name: str, backward: Callable[..., Any] | None = None,
     >>> add_one(Tensor([1.0, 2.0])).tolist()
     [2.0, 3.0]
     """
+    for argument, value in (("source", source), ("name", name)):
+        checked("c_kernel", "str", argument, value, "glassgrad")
     declared = parameters_of(source, name)
 
     def run(*args: Any) -> TensorBase:

@@ -3,11 +3,13 @@
 A capsule holds a managed tensor. The library that takes the capsule renames it, and calls its deleter when done. There
 are two layouts: version 1 has flags that say whether the memory may be written and whether it is a copy, the older one
 has not. Does not know tensors.
+
+NumPy makes the capsules that are exported, because its functions that free them are in C. A library that refuses an
+array frees the capsule while its exception is being raised, and a function in Python would replace that exception.
 """
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import math
 import weakref
@@ -51,9 +53,7 @@ _TYPES = {dtype: (4 if dtype is dtypes.bfloat16 else _CODES[dtype.kind], 8 * dty
           if dtype.kind != "f" or dtype.bits > 8}
 _READ_ONLY, _COPIED = 1, 2                       # bits of `flags`
 _MAJOR = 1                                       # layouts of a later major version cannot be read
-# functions that take the address of a capsule: a capsule that is being freed must not be held as an object
-_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
-    ("PyCapsule_New", ctypes.pythonapi))
+# functions that take the address of a capsule
 _is_capsule, _set_name = (ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)((name, ctypes.pythonapi))
                           for name in ("PyCapsule_IsValid", "PyCapsule_SetName"))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
@@ -62,30 +62,6 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
 _NAME, _USED = ctypes.c_char_p(b"dltensor"), ctypes.c_char_p(b"used_dltensor")
 _NAME_1, _USED_1 = ctypes.c_char_p(b"dltensor_versioned"), ctypes.c_char_p(b"used_dltensor_versioned")
 
-_given: dict[int, Any] = {}      # {address of a structure that we exported: what it keeps alive}, until it is deleted
-
-
-@_Deleter
-def _taken_back(managed: int) -> None:
-    _given.pop(managed, None)
-
-
-@_Deleter
-def _capsule_dropped(capsule: int) -> None:
-    """Free a capsule that was not taken, with what it keeps alive."""
-    for name in (_NAME, _NAME_1) if _given else ():        # `_given` is None once the interpreter cleared this module
-        if _is_capsule(capsule, name):
-            _given.pop(_pointer(capsule, name), None)
-
-
-@atexit.register
-def _keep_for_ever() -> None:
-    """Leave what other libraries still hold allocated when the interpreter ends, and tell them to call nothing: they
-    may free their arrays after the callbacks above are gone."""
-    for managed, *_ in _given.values():
-        managed.deleter = _Deleter()
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object((_given, _capsule_dropped)))
-
 
 # -- exporting -----------------------------------------------------------------------------------------------
 def give(memory: Any, shape: tuple[int, ...], dtype: DType, versioned: bool, copied: bool, keep: Any) -> Any:
@@ -93,17 +69,21 @@ def give(memory: Any, shape: tuple[int, ...], dtype: DType, versioned: bool, cop
     if dtype not in _TYPES:
         raise DTypeError("DLPack has no such type", given=dtype.name, expected="a wider float",
                          fix="cast it: x.half()")
-    sizes = (ctypes.c_int64 * max(1, len(shape)))(*shape)
-    strides = (ctypes.c_int64 * max(1, len(shape)))(*row_major(shape))
-    array = _DLTensor(ctypes.addressof(memory), _Device(CPU, 0), len(shape), _DLDataType(*_TYPES[dtype], 1),
-                   ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64)),
-                   ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)), 0)
-    managed: Any = _Versioned(_MAJOR, 0, None, _taken_back, _COPIED if copied else 0, array) if versioned else \
-        _Managed(array, None, _taken_back)
-    address = ctypes.addressof(managed)
-    _given[address] = (managed, sizes, strides, memory, keep)
-    return _new_capsule(address, _NAME_1 if versioned else _NAME,
-                        ctypes.cast(_capsule_dropped, ctypes.c_void_p))
+    import numpy  # whoever shares arrays has loaded it already
+    memory.keep = keep
+    bits = numpy.ndarray(shape, f"u{dtype.itemsize}", memory)
+    version = {"max_version": (_MAJOR, 0)} if versioned and _has_versions(numpy) else {}
+    capsule: Any = bits.__dlpack__(**version)  # type: ignore[arg-type]
+    managed: Any = (_Versioned if version else _Managed).from_address(
+        _pointer(id(capsule), _NAME_1 if version else _NAME))
+    managed.array.dtype = _DLDataType(*_TYPES[dtype], 1)       # NumPy lacks some types, such as bfloat16
+    if version and copied:
+        managed.flags |= _COPIED
+    return capsule
+
+
+def _has_versions(numpy: Any) -> bool:
+    return tuple(map(int, numpy.__version__.split(".")[:2])) >= (2, 1)
 
 
 # -- importing -----------------------------------------------------------------------------------------------

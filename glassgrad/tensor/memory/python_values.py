@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.base.packages import loaded_class
 from glassgrad.compiler.graph.axis_dependence import coordinates
 from glassgrad.compiler.graph.dtype import ALL, DType, dtypes
 
@@ -89,8 +90,7 @@ def is_torch(value: Any) -> bool:
     >>> is_torch([1.0])
     False
     """
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    return isinstance(value, loaded_class("torch", "Tensor"))
 
 
 def _read_torch(value: Any) -> HostValue:

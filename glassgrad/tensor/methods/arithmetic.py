@@ -2,8 +2,8 @@
 
 `x + y` builds one node. formulas/arithmetic.py says how operands of different types and shapes are combined.
 
-Integers divided by 0: the number 0 as a divisor is an error. Where an element of a tensor is 0, `//` and `%` give 0, as
-in NumPy, on every device (this is known only when kernels run). Floats give inf and NaN.
+Integers divided by 0: the number 0 as a divisor is an error. Where an element of a tensor is 0, `//`, `%` and `fmod`
+give 0, as in NumPy, on every device (this is known only when kernels run). Floats give inf and NaN.
 """
 
 from __future__ import annotations

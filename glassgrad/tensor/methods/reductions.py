@@ -28,10 +28,6 @@ class ReductionsMixin(TensorBase):
     """Methods that reduce many values to one."""
     __slots__ = ()
 
-    def _sum_dtype(self, dtype: DType) -> DType:
-        """Return the type of sums and products of elements of this type. A subclass may use another."""
-        return dtype if dtype.kind == "f" or dtype is dtypes.uint64 else dtypes.int64
-
     # -- sums ------------------------------------------------------------------------------------------------
     def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, **spelling: Any) -> Self:
         """The sum over all axes, or over those given; of integers and bools in int64 (uint64: in uint64), unless a type

@@ -62,7 +62,7 @@ class EinsumMixin(TensorBase):
     @classmethod
     def einsum(cls, formula: str, *operands: Any, dtype: DType | str | None = None, **spelling: Any) -> Self:
         """Products summed over the axes that the result does not name. Of one tensor, an order of its axes ("ij->ji")
-        and a diagonal ("ii->i") are views.
+        and a diagonal ("ii->i") are views, and a sum of integers has 64 bits, as that of `x.sum()`.
 
         >>> x = Tensor([[1, 2], [3, 4]])
         >>> Tensor.einsum("ij,jk->ik", x, x).tolist(), Tensor.einsum("ii", x).item()
@@ -88,7 +88,9 @@ class EinsumMixin(TensorBase):
             shown, letters = _diagonals(nodes[0], terms[0])
             return tensors[0]._view(shown.permute([letters.index(c) for c in out]))  # type: ignore[no-any-return]
         kind = functools.reduce(promote, [node.dtype for node in nodes])
-        result = dtype_by_name(dtype) if dtype is not None else sum_dtype(kind)
+        is_sum = len(nodes) == 1 and set(out) != set(terms[0])
+        result = dtype_by_name(dtype) if dtype is not None else \
+            tensors[0]._sum_dtype(kind) if is_sum else sum_dtype(kind)
         pairs = [_diagonals(node.cast(result.accumulator), term) for node, term in zip(nodes, terms)]
         value, term = pairs[0]
         for i, (other, its) in enumerate(pairs[1:], 1):
