@@ -196,7 +196,9 @@ def nearest(index: UOp, size: int) -> UOp:
     """Clamp the indices to 0 .. size - 1, as kernels use them. Only indices that arithmetic alone keeps in range are
     left as they are: for those read from memory, the compiler must see the bounds."""
     low, high = limits(index, stored=False)
-    counted = 0 <= low and high < size and not any(n.op in (o.BUFFER, o.CONTIGUOUS) for n in toposort([index]))
+    memory = (o.BUFFER, o.CONTIGUOUS)
+    counted = 0 <= low and high < size and \
+        not any(n.op in memory for n in toposort([index], lambda n: () if n.op in memory else n.src))
     return index if counted else index.maximum(0).minimum(max(size - 1, 0))
 
 

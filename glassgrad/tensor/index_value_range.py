@@ -16,6 +16,7 @@ Limits = tuple[int, int]
 _SAME = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.SHRINK, o.FLIP, o.WINDOW, o.CONTIGUOUS, o.DETACH, o.COPY, o.AMAX,
                    o.AMIN))
 _WITH_ZERO = frozenset((o.PAD, o.UNWINDOW))
+_INTEGERS = "iub"              # kinds of types
 _ANYTHING: Limits = (-(1 << 62), 1 << 62)
 # {BUFFER: its limits, with the version of its contents}
 _stored_limits: WeakNodeDict[tuple[int, Limits | None]] = WeakNodeDict()
@@ -32,9 +33,9 @@ def limits(node: UOp, stored: bool = True) -> Limits:
     """
     from glassgrad.compiler.graph.index_algebra import bounds_by  # only where a tensor is an index
     found: dict[UOp, Limits] = {}
-    for n in toposort([node]):
+    for n in toposort([node], lambda n: n.src if n.dtype.kind in _INTEGERS else ()):     # floats bound no integer
         dtype = n.dtype
-        if dtype.kind in "iub":
+        if dtype.kind in _INTEGERS:
             low, high = _of_elements(n, found, stored) or bounds_by(n, found.__getitem__)
             wraps = low < dtype.min or high > dtype.max
             found[n] = (int(dtype.min), int(dtype.max)) if wraps else (low, high)

@@ -235,7 +235,8 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
 
     def __reduce__(self) -> Any:
         return (_restored, (self.__class__, self.dtype.name, sizes_now(self.shape),
-                            bytes(running.bytes_of(self.uop, self.device)), self.device, self._requires_grad))
+                            bytes(running.bytes_of(self.uop, self.device)), running.canonical_device(self.device),
+                            self._requires_grad))
 
     def __copy__(self) -> Self:
         """A view, as in PyTorch: `copy.copy(x)` shares the values of x, `copy.deepcopy(x)` copies them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 
@@ -53,3 +54,18 @@ def test_a_device_is_accepted_where_it_is_available(monkeypatch: pytest.MonkeyPa
         ours.device("cuda:1")
     with pytest.raises(DeviceError, match="there is no mps here"):
         ours.device("mps")
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+def test_a_copy_is_on_the_same_device(copied: Any) -> None:
+    """Its memory was on a device "cpu" beside "CPU", so an optimizer refused a `nn.TransformerEncoder`, which copies
+    its layer, together with an `nn.Embedding`: "the parameters of a group live on different devices"."""
+    x = copied(ours.ones(2).clone())
+    assert x.uop.device == "CPU" and type(x.uop.device) is str and hash(x.device) == hash(ours.ones(2).device)
+    layer = ours.nn.Linear(2, 2)
+    ours.optim.SGD([*copied(layer).parameters(), *layer.parameters()], lr=0.1)
+
+
+def test_a_device_of_a_device_has_the_same_hash() -> None:
+    cpu = ours.device("cpu")
+    assert {cpu: 1}[type(cpu).named(cpu)] == 1

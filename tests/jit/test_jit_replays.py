@@ -11,7 +11,7 @@ import jit_fuzzer
 import pytest
 from jitted_and_plain import Program, bits, numbers, outcome, plain
 
-from glassgrad import Tensor, no_grad
+from glassgrad import GlobalCounters, Tensor, no_grad
 from glassgrad.jit import TinyJit
 from glassgrad.jit.replay import CapturedCall
 
@@ -339,6 +339,24 @@ def test_a_wrong_replay_is_reported_with_its_program(monkeypatch: pytest.MonkeyP
     """The generator can fail: a replay that assigns nothing is found."""
     monkeypatch.setattr(CapturedCall, "_run", lambda self, arguments, found, holders: self.replay.run() or found[0])
     assert "def f(x):" in jit_fuzzer.check(0) + jit_fuzzer.check(1)
+
+
+def test_a_replay_of_many_inversions_computes_each_step_once() -> None:
+    """Each inverse was computed at once, with all the steps that led to it: a filter's 16 steps took 216 kernels."""
+    def kernels(steps: int) -> int:
+        @TinyJit
+        def chain(a: Tensor) -> Tensor:
+            x = a
+            for _ in range(steps):
+                x = (a @ x + x.inv()).tanh()
+            return x
+        a = Tensor.eye(4).contiguous().realize()
+        first = [chain(a).tolist() for _ in range(2)]
+        before = GlobalCounters.kernel_count
+        replayed = chain(a)
+        assert GlobalCounters.kernel_count > before and first == [replayed.tolist()] * 2
+        return GlobalCounters.kernel_count - before
+    assert kernels(16) == 2 * kernels(8) - 1 == 4 * kernels(4) - 3
 
 
 # -- devices -------------------------------------------------------------------------------------------------

@@ -273,6 +273,46 @@ def test_lists_and_dictionaries():
     assert list(nn.ParameterDict({"a": Tensor([1.0])}).state_dict()) == ["a"]
 
 
+@pytest.mark.parametrize("container", ["Sequential", "ModuleList"])
+def test_modules_are_replaced_and_inserted_by_number(container):
+    """`model[0] = LoRA(model[0])` was a TypeError: there was no item assignment."""
+    def edited(lib):
+        made = getattr(lib, container)
+        model = made(*[lib.Linear(1, n) for n in (1, 2, 3)]) if container == "Sequential" else \
+            made([lib.Linear(1, n) for n in (1, 2, 3)])
+        model[0], model[-1] = lib.Linear(1, 7), lib.Tanh()
+        model.insert(1, lib.Linear(1, 8))
+        model.extend([lib.Linear(1, 9), lib.ReLU()]).append(lib.Linear(1, 10))
+        del model[2]
+        last = model.pop(-1)
+        del model[4:]
+        return last, model
+
+    (last, ours), (their_last, theirs) = edited(nn), edited(torch.nn)
+    assert [type(m).__name__ for m in ours] == [type(m).__name__ for m in theirs] and len(ours) == len(theirs) == 4
+    assert {n: tuple(p.shape) for n, p in ours.named_parameters()} == {
+        n: tuple(p.shape) for n, p in theirs.named_parameters()}
+    assert last.weight.shape == tuple(their_last.weight.shape)
+    with pytest.raises(IndexError):
+        ours[9] = nn.Tanh()
+
+
+def test_a_parameter_list_keeps_what_is_put_into_it_as_parameters():
+    held = nn.ParameterList([Tensor([1.0]), Tensor([2.0])])
+    held[1] = Tensor([3.0], requires_grad=False)
+    assert [p.tolist() for p in held.parameters()] == [[1.0], [3.0]] and held[1].requires_grad
+
+
+def test_a_subclass_of_sequential_has_attributes_of_its_own():
+    """`class Block(nn.Sequential)` with `self.channels = 3` called 3 as a layer."""
+    class Block(nn.Sequential):
+        def __init__(self, channels):
+            super().__init__(nn.Linear(2, channels), nn.ReLU())
+            self.channels, self.name = channels, "block"
+    block = Block(3)
+    assert block(Tensor.ones(4, 2)).shape == (4, block.channels) and (len(block), len(block[:1])) == (2, 1)
+
+
 def test_a_module_without_forward_says_so():
     class Empty(nn.Module):
         pass

@@ -15,13 +15,16 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, multiply, operation,
                                                     substitute_index)
+from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Measure, Param
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.graph.uop import UOp, const, identity
+from glassgrad.compiler.lower import loops as loops_module
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Kernel, Phase,
                                             Statement, Store, counter, current, flat_index, in_loops, load, local,
                                             loops_around, nested, nodes_in, piece_bound, register, walk)
-from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
+from glassgrad.compiler.optimize.moves import (cut_at_gates as cut_at_gates_module, loop_moves as moves,
+                                               reduction_moves as sum_moves)
 from glassgrad.compiler.optimize.moves.cut_at_gates import branches_at_gates, branches_at_parts, cut_at_gates
 from glassgrad.compiler.optimize.plain.lanes_and_tasks import tasks_of_rows, unrolled
 from glassgrad.compiler.optimize.recipes import optimize
@@ -145,6 +148,25 @@ def test_rows_of_several_parts_have_a_branch_for_each(n: int, rng: np.random.Gen
     assert branches_at_parts(loop, [around], 0) == [(None, loop)] == branches_at_parts(loop, [], 8)
     padded = For(i, LOOP, [Store(out, at, load(x, at, first))])
     assert branches_at_parts(padded, [around], 8) == [(None, padded)], "a load that is 0 elsewhere is one masked load"
+
+
+def test_many_parts_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`for i in range(800): s[i] = x[i]` is one kernel of 800 nested conditions; each walked all those inside it."""
+    out, x, row, i = param(0, 300), param(1, 300), counter("row", 3), counter("i", 100)
+    value = load(x, i)
+    for k in range(1, 100):
+        value = less(i, index(k)).where(load(x, add(i, index(k))), value)
+    loop = For(i, LOOP, [Store(out, add(multiply(row, 100), i), value)])
+    walked: list[int] = []
+
+    def counted(*given: Any) -> list[UOp]:
+        walked.append(len(toposort(*given)))
+        return toposort(*given)
+
+    for module in (cut_at_gates_module, loops_module):
+        monkeypatch.setattr(module, "toposort", counted, raising=False)
+    assert branches_at_parts(loop, [For(row, LOOP, [])], 8) == [(None, loop)]
+    assert sum(walked) < 10 * len(nodes_in([loop]))
 
 
 @pytest.mark.parametrize("value", [0, 1, 5, 33])

@@ -237,6 +237,20 @@ def test_a_strided_gradient_multiplies_no_zeros(size: int, taps: int, dilation: 
     assert 2 * 3 * taps * size <= sum(products) <= 2 * 3 * taps * (inside + 1)
 
 
+def test_more_remainders_than_nests_build_no_nest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of a diagonal has as many remainders as the matrix has rows. Their nests were all built, and then
+    given up because they were too many: a minute for `cholesky().diagonal()` of 500 rows."""
+    from glassgrad.compiler.optimize.moves import split_by_remainder
+    built: list[int] = []
+    monkeypatch.setattr(split_by_remainder, "_nest", lambda *given: built.append(1))
+    x = leaf(40, 40)
+    [found] = (x @ x).diagonal().log().sum().gradient(x)
+    for item in found.schedule():
+        for phase in lower(item.ast).phases:
+            assert by_remainder(phase.body) == [phase.body]
+    assert not built
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", [
     (3, 17, 33, (13, 11), (3, 3), dict(padding=1)),

@@ -10,8 +10,9 @@ import pytest
 
 from benchmarks.unjitted import bytecodes
 from glassgrad import Context, GlobalCounters, IndexRangeError, Tensor, Variable, checkpoint, nn, vmap
+from glassgrad.compiler.graph import toposort
 from glassgrad.jit import TinyJit
-from glassgrad.tensor import index_range_check
+from glassgrad.tensor import index_range_check, index_value_range
 from glassgrad.tensor.index_value_range import limits
 
 UNKNOWN = Tensor([7, 7])           # x ^ UNKNOWN ^ 7 is x, but nobody sees that from the formula
@@ -460,3 +461,22 @@ def test_an_index_that_was_checked_costs_nothing_later() -> None:
     x, i = Tensor(np.eye(3, dtype=np.float32)).realize(), Tensor([0, 1, 2]).realize() ^ UNKNOWN[0] ^ 7
     x[i].numpy()
     assert i.uop not in index_range_check.watched_nodes
+
+
+def test_what_an_index_is_computed_from_is_not_walked_for_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pivots of an elimination are indices: each of the steps of a long loop walked all steps before it."""
+    x = Tensor.rand(4, 4).realize()
+    for _ in range(300):
+        x = (x * 1.5).tanh()
+    chosen = x.argmax(1).contiguous().uop
+    walked: list[int] = []
+
+    def counted(*given):
+        found = toposort(*given)
+        walked.append(len(found))
+        return found
+
+    for module in (index_range_check, index_value_range):
+        monkeypatch.setattr(module, "toposort", counted)
+    index_range_check.nearest(chosen, 4)
+    assert walked and max(walked) < 50

@@ -42,7 +42,7 @@ class device(str):
     def named(cls, name: str, index: int | None = None) -> device:
         """Return a device by its name here, in capitals: code that does not know this class finds the device by that
         name."""
-        made = super().__new__(cls, name)
+        made = super().__new__(cls, str.__str__(name))          # not str(name), which is in small letters
         made.type, made.index = name.lower(), index
         return made
 

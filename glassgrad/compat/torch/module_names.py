@@ -8,6 +8,7 @@ MODULES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "torch": ((HERE,), {"__version__": f"{HERE}:__version__"}),
     **{f"torch.{name}": ((f"{HERE}.nn",), {}) for name in ("nn", "nn.parameter", "nn.modules")},
     **{f"torch.nn.{name}": ((f"glassgrad.nn.{name}",), {}) for name in ("functional", "init", "utils")},
+    "torch.nn.utils.rnn": (("glassgrad.nn.sequences",), {}),
     "torch.optim": (("glassgrad.nn.optim",), {}),
     "torch.optim.lr_scheduler": (("glassgrad.nn.optim.lr_scheduler",), {}),
     **{f"torch.{name}": (("glassgrad.nn.optim.mixed_precision",), {}) for name in ("amp", "cuda.amp")},

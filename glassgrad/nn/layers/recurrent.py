@@ -3,7 +3,8 @@ and a state, or a sequence (time, batch, size). Out: the next state, or every ou
 
 Gates are stacked along a weight's rows, in PyTorch's order. The inputs of all steps are multiplied at once; the steps
 themselves are sequential. Several layers, both directions and dropout between layers work as in PyTorch, and parameters
-have the same names (`weight_ih_l0_reverse`). The batch may be left out.
+have the same names (`weight_ih_l0_reverse`). The batch may be left out. Of a `PackedSequence`, each sequence keeps its
+state where it has no step.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from glassgrad.base.errors import InputError
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.new_parameters import uniform_within
+from glassgrad.nn.sequences import PackedSequence, has_step, pad_packed_sequence, repacked
 from glassgrad.tensor import checks
 from glassgrad.tensor.recurrence import states_of_steps
 from glassgrad.tensor.tensor import Tensor
@@ -186,45 +188,59 @@ class _Recurrent(Layer):
         out, (last,) = self._run(x, None if h is None else (h,))
         return out, last
 
-    def _run_direction(self, x: Tensor, name: str, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Run one layer in one direction over (time, batch, size)."""
+    def _run_direction(self, x: Tensor, name: str, state: tuple[Tensor, ...], inside: Tensor | None) \
+            -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run one layer in one direction over (time, batch, size), where `inside` (time, batch, 1) is true."""
         w_ih, w_hh = getattr(self, "weight_ih" + name), getattr(self, "weight_hh" + name)
         b_ih, b_hh = getattr(self, "bias_ih" + name, None), getattr(self, "bias_hh" + name, None)
         project = getattr(self, "weight_hr" + name, None)
         seen = x.linear(w_ih.transpose(), b_ih)                       # (time, batch, gates * hidden)
 
-        def step(state: tuple[Tensor, ...], row: Tensor) -> tuple[Tensor, ...]:
-            state = self._step(row, state[0].linear(w_hh.transpose(), b_hh), state)
-            return state if project is None else (state[0].linear(project.transpose()), *state[1:])
+        def step(state: tuple[Tensor, ...], row: Tensor, *inside: Tensor) -> tuple[Tensor, ...]:
+            after = self._step(row, state[0].linear(w_hh.transpose(), b_hh), state)
+            if project is not None:
+                after = (after[0].linear(project.transpose()), *after[1:])
+            return tuple([inside[0].where(new, old) for new, old in zip(after, state)]) if inside else after
 
         backwards = name.endswith("_reverse")
-        states = states_of_steps(step, state, [seen], backwards)
+        states = states_of_steps(step, state, [seen] if inside is None else [seen, inside], backwards)
         return states[0], tuple([s[0 if backwards else -1] for s in states])
 
-    def _run(self, x: Tensor, start: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _run(self, x: Any, start: tuple[Tensor, ...] | None) -> tuple[Any, tuple[Tensor, ...]]:
         """Run all layers; return the output, with the axes of the input, and the last state of every layer and
         direction."""
+        if isinstance(x, PackedSequence):
+            padded, _ = pad_packed_sequence(x)
+            if padded.ndim != 3 or padded.shape[-1] != self.input_size:
+                self._refuse(x.data, f"packed steps of shape (steps, {self.input_size})", "check input_size")
+            out, ends = self._run_layers(padded, self._start(padded, start, False), has_step(x, padded.shape[0], 1))
+            return repacked(out, x), ends
         axis = 0 if not self.batch_first or x.ndim == 2 else 1
         if x.ndim not in (2, 3) or x.shape[-1] != self.input_size or x.shape[axis] == 0:
             order = "batch, time" if self.batch_first else "time, batch"
             self._refuse(x, f"({order}, {self.input_size}) or (time, {self.input_size}), "
                          "with at least one step", "check input_size and batch_first")
         seq = x.unsqueeze(1) if x.ndim == 2 else x.transpose(0, 1) if self.batch_first else x
-        states = self._start(seq, start, x.ndim == 2)
+        seq, ends = self._run_layers(seq, self._start(seq, start, x.ndim == 2), None)
+        if x.ndim == 2:
+            return seq.squeeze(1), tuple(e.squeeze(1) for e in ends)
+        return (seq.transpose(0, 1) if self.batch_first else seq), ends
+
+    def _run_layers(self, seq: Tensor, states: tuple[Tensor, ...], inside: Tensor | None) \
+            -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run all layers over (time, batch, size)."""
         last: list[tuple[Tensor, ...]] = []
         for layer in range(self.num_layers):
             outputs = []
             for direction in self.directions:
-                out, state = self._run_direction(seq, f"_l{layer}{direction}", tuple(s[len(last)] for s in states))
+                before = tuple(s[len(last)] for s in states)
+                out, state = self._run_direction(seq, f"_l{layer}{direction}", before, inside)
                 outputs.append(out)
                 last.append(state)
             seq = outputs[0] if len(outputs) == 1 else outputs[0].cat(outputs[1], dim=-1)
             if self.dropout and layer < self.num_layers - 1:
                 seq = seq.dropout(self.dropout)
-        ends = tuple(Tensor.stack(*parts) for parts in zip(*last))     # (layers * directions, batch, size)
-        if x.ndim == 2:
-            return seq.squeeze(1), tuple(e.squeeze(1) for e in ends)
-        return (seq.transpose(0, 1) if self.batch_first else seq), ends
+        return seq, tuple(Tensor.stack(*parts) for parts in zip(*last))     # (layers * directions, batch, size)
 
     def _start(self, seq: Tensor, given: tuple[Tensor, ...] | None, lone: bool) -> tuple[Tensor, ...]:
         """Return the state before the first step: (layers * directions, batch, size) for each part of the state."""

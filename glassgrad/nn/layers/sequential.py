@@ -7,14 +7,15 @@ attribute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.nn.modules.layer import Layer
+from glassgrad.nn.modules.module import NumberedModules
 
 
-class Sequential(Layer):
+class Sequential(NumberedModules, Layer):
     """Calls its layers one after another; takes layers, one list, or one dictionary of named layers.
 
     >>> from glassgrad.nn.layers.linear import Linear
@@ -39,29 +40,14 @@ class Sequential(Layer):
             x = layer(x)
         return x
 
-    def append(self, layer: Callable[..., Any]) -> Sequential:
-        """Add a layer at the end.
-
-        >>> len(Sequential(Tensor.relu).append(Tensor.exp))
-        2
-        """
-        self._put(str(len(self)), layer)
-        return self
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._layers().values())
-
-    def __len__(self) -> int:
-        return len(self._layers())
-
-    def _layers(self) -> dict[str, Any]:
-        """Return the layers by name: all attributes except `training`."""
-        return {name: layer for name, layer in vars(self).items() if name != "training"}
+    def _modules_by_name(self) -> dict[str, Any]:
+        """Return the layers: all attributes that can be called. A subclass may keep numbers of its own."""
+        return {name: layer for name, layer in vars(self).items() if callable(layer)}
 
     def __getitem__(self, at: int | slice) -> Any:
-        return Sequential(dict(list(self._layers().items())[at])) if isinstance(at, slice) else list(self)[at]
+        return Sequential(dict(list(self._modules_by_name().items())[at])) if isinstance(at, slice) else list(self)[at]
 
     def __repr__(self) -> str:
         rows = [f"  {name}: {getattr(layer, '__name__', None) or repr(layer)}".replace("\n", "\n  ")
-                for name, layer in self._layers().items()]
+                for name, layer in self._modules_by_name().items()]
         return "Sequential(\n" + "\n".join(rows) + "\n)"

@@ -242,7 +242,67 @@ def _is_parameter(place: ObjectPart) -> bool:
 
 
 # -- containers ----------------------------------------------------------------------------------------------
-class ModuleList(Module):
+class NumberedModules:
+    """The base of containers whose modules may be replaced, inserted and deleted by number."""
+
+    def _modules_by_name(self) -> dict[str, Any]:
+        """Return the modules, in order."""
+        raise NotImplementedError
+
+    def _put(self, name: str, module: Any) -> None:
+        """Set the module with this name."""
+        raise NotImplementedError
+
+    def _renumber(self, modules: Iterable[Any]) -> None:
+        for name in self._modules_by_name():
+            del vars(self)[name]
+        for number, module in enumerate(modules):
+            self._put(str(number), module)
+
+    def __setitem__(self, at: int, module: Any) -> None:
+        self._put(list(self._modules_by_name())[at], module)
+
+    def __delitem__(self, at: int | slice) -> None:
+        left = list(self._modules_by_name().values())
+        del left[at]
+        self._renumber(left)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._modules_by_name().values())
+
+    def __len__(self) -> int:
+        return len(self._modules_by_name())
+
+    def append(self, module: Any) -> Any:
+        """Add a module at the end."""
+        self._put(str(len(self)), module)
+        return self
+
+    def extend(self, modules: Iterable[Any]) -> Any:
+        """Add several modules at the end."""
+        for module in checked(type(self).__name__, "list", "modules", modules, "nn"):
+            self.append(module)
+        return self
+
+    def insert(self, index: int, module: Any) -> Any:
+        """Add a module before another one.
+
+        >>> [type(each).__name__ for each in ModuleList([Module()]).insert(0, ModuleList())]
+        ['ModuleList', 'Module']
+        """
+        modules = list(self)
+        modules.insert(index, module)
+        self._renumber(modules)
+        return self
+
+    def pop(self, at: int = -1) -> Any:
+        """Remove a module, and return it."""
+        found = list(self)[at]
+        del self[at]
+        return found
+
+
+class ModuleList(NumberedModules, Module):
     """A list of models, named 0, 1, ...
 
     >>> from glassgrad.nn.layers.linear import Linear
@@ -253,22 +313,11 @@ class ModuleList(Module):
     def __init__(self, modules: Iterable[Any] | None = None):
         self.extend(modules or ())
 
-    def append(self, module: Any) -> Any:
-        """Add a model at the end."""
-        vars(self)[str(len(self))] = module
-        return self
+    def _modules_by_name(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name.isdigit()}
 
-    def extend(self, modules: Iterable[Any]) -> Any:
-        """Add several models at the end."""
-        for module in checked(type(self).__name__, "list", "modules", modules, "nn"):
-            self.append(module)
-        return self
-
-    def __iter__(self) -> Iterator[Any]:
-        return (value for name, value in vars(self).items() if name.isdigit())
-
-    def __len__(self) -> int:
-        return sum(name.isdigit() for name in vars(self))
+    def _put(self, name: str, module: Any) -> None:
+        vars(self)[name] = module
 
     def __getitem__(self, at: int | slice) -> Any:
         return type(self)(list(self)[at]) if isinstance(at, slice) else list(self)[at]
@@ -278,8 +327,8 @@ class ParameterList(ModuleList):
     """A list of tensors, named 0, 1, ..., all trained."""
     all_are_parameters = True
 
-    def append(self, module: Any) -> Any:
-        return super().append(Parameter(module))
+    def _put(self, name: str, module: Any) -> None:
+        super()._put(name, Parameter(module))
 
 
 class ModuleDict(Module):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, toposort
+from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
 from glassgrad.compiler.graph.index_algebra import (add, all_of, both, bounds, build, divide, divide_up, index, less,
                                                     linear, multiply, operation)
 from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter, loads_in, nodes_in, ranges_of, walk
@@ -55,7 +55,7 @@ def branches_at_parts(loop: For, around: list[For], most: int) -> list[tuple[UOp
     and keep one value. Returns each condition with its loop. Refuses bodies that do not choose between several loads,
     and conditions that change more than `most` times.
     """
-    values = [n for n in nodes_in(loop.body) if n.op is o.WHERE and all(_loads(side) for side in n.src[1:])]
+    values = _of_several_loads(loop.body) if around else []
     for outer in around:
         chosen = any(outer.range in ranges_of(n.src[0]) for n in values)
         if chosen and len(pieces := _pieces(outer, loop.body, most)) > 1:
@@ -64,8 +64,16 @@ def branches_at_parts(loop: For, around: list[For], most: int) -> list[tuple[UOp
     return [(None, loop)]
 
 
-def _loads(value: UOp) -> bool:
-    return any(n.op is o.LOAD for n in toposort([value]))
+def _of_several_loads(body: list[Statement]) -> list[UOp]:
+    """Return the WHEREs whose values both need a load."""
+    loading: set[UOp] = set()
+    found: list[UOp] = []
+    for node in nodes_in(body):                      # sources first
+        if node.op is o.LOAD or any([s in loading for s in node.src]):
+            loading.add(node)
+        if node.op is o.WHERE and all([side in loading for side in node.src[1:]]):
+            found.append(node)
+    return found
 
 
 @move(lambda loop, most: [(None, loop)])

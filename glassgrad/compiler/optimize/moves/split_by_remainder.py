@@ -31,8 +31,8 @@ def by_remainder(body: list[Statement]) -> list[list[Statement]]:
     done: list[list[Statement]] = []
     while waiting:
         first = waiting.pop(0)
-        cut = _cut(first)
-        if cut is None or len(waiting) + len(done) + len(cut) > MOST_NESTS:
+        cut = _cut(first, MOST_NESTS - len(waiting) - len(done))
+        if cut is None:
             done.append(first)
         else:
             waiting += cut
@@ -121,8 +121,9 @@ def in_one_nest(nests: list[list[Statement]]) -> list[list[Statement]]:
     return [in_loops(loops[0], [*sums, *stores])]
 
 
-def _cut(body: list[Statement]) -> list[list[Statement]] | None:
-    """One nest per remainder of one gate; None if there is no gate between one outer loop and one summed loop."""
+def _cut(body: list[Statement], most: int) -> list[list[Statement]] | None:
+    """One nest per remainder of one gate, at most `most` nests; None if there is no such gate between one outer loop
+    and one summed loop."""
     loops, inner = task_loops(body)
     summed = {s.range for s in walk(inner) if isinstance(s, For) and s.stop is None}
     outer = {f.range: at for at, f in enumerate(loops)}
@@ -137,9 +138,10 @@ def _cut(body: list[Statement]) -> list[list[Statement]] | None:
         if modulus.op is not o.CONST or len(along) != 1 or len(taps) > 1 or len(terms) != len(along) + len(taps):
             continue
         i, s = along[0], int(modulus.arg)
-        if math.gcd(terms[i], s) != 1:
+        count = min(s, i.arg.size)
+        if math.gcd(terms[i], s) != 1 or count > most:      # the gradient of a diagonal has a remainder per row
             continue
-        nests = [_nest(loops, outer[i], r, s, inner, gate, taps) for r in range(min(s, i.arg.size))]
+        nests = [_nest(loops, outer[i], r, s, inner, gate, taps) for r in range(count)]
         if all(nest is not None for nest in nests):
             return [nest for nest in nests if nest is not None]
     return None

@@ -1,8 +1,9 @@
 """Compute solutions, determinants and factors of matrices, with their gradients. In, out: UOps.
 
 The formulas take nodes (batch, m, n) of float32 or float64. The last section, "stacks of matrices", brings stacks of
-any shape and float type to that form, and checks them. Factors are computed at once, by the algorithms of
-`factorization_algorithms`; their gradients are lazy expressions. Does not know tensors.
+any shape and float type to that form, and checks them. Factors are computed at once (in a trace of the jit some of them
+are computed with what follows), by the algorithms of `factorization_algorithms`; their gradients are lazy expressions.
+Does not know tensors.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from glassgrad.base.errors import DTypeError, ShapeError
 from glassgrad.compiler.graph import UOp, const, ops as o, toposort
+from glassgrad.engine.capture import recording
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.custom_gradient import JointResults, gradient_is, own_gradient
 from glassgrad.tensor.broadcast import broadcast_shape
@@ -32,6 +34,12 @@ def _computed(*values: UOp) -> list[UOp]:
     computed later.)"""
     stored = [x.contiguous() for x in values]
     return stored if any(n.op is o.PARAM for n in toposort(stored)) else running.realize(stored, _device(*values))
+
+
+def _stored(*values: UOp) -> list[UOp]:
+    """Compute the values now, as `_computed` does, but in a trace of the jit with what follows: a trace knows no values
+    of what was left out, so each of many eliminations would repeat all steps that led to the ones before it."""
+    return [x.contiguous() for x in values] if recording() is not None else _computed(*values)
 
 
 def _per_matrix(x: UOp) -> UOp:
@@ -63,7 +71,7 @@ def solve(a: UOp, b: UOp) -> UOp:
 def _eliminated(a: UOp, b: UOp | None) -> UOp:
     x, pivots, _ = algorithms.eliminate(a, b)
     singular_ones = _per_matrix(any_true(pivots.eq(0.0), 1))
-    return _computed(singular_ones.where(math.nan, x))[0]
+    return _stored(singular_ones.where(math.nan, x))[0]
 
 
 def _inverse_gradient(g: UOp, y: UOp, a: UOp) -> UOp:
@@ -85,14 +93,13 @@ def _determinant_gradient(g: UOp, y: UOp, a: UOp) -> UOp:
 def determinant(a: UOp) -> UOp:
     """The determinant of each matrix (batch,)."""
     _, pivots, order = algorithms.eliminate(a, part(a, 2, 0, 0))
-    return _computed(product(pivots, 1) * algorithms.parity(order))[0]
+    return _stored(product(pivots, 1) * algorithms.parity(order))[0]
 
 
 def signed_log(a: UOp) -> tuple[UOp, UOp]:
     """The sign of each determinant, and the logarithm of its absolute value."""
     _, pivots, order = algorithms.eliminate(a, part(a, 2, 0, 0))
-    signs, size = _computed(product(sign(pivots), 1) * algorithms.parity(order),
-                            total(elementary.log(pivots.abs()), 1))
+    signs, size = _stored(product(sign(pivots), 1) * algorithms.parity(order), total(elementary.log(pivots.abs()), 1))
     return signs, own_gradient(size, (a,), _signed_log_backward)
 
 
@@ -113,7 +120,7 @@ def _cholesky_gradient(g: UOp, lower: UOp, a: UOp) -> UOp:
 @gradient_is(_cholesky_gradient, deferred=False)
 def cholesky(a: UOp) -> UOp:
     """The lower triangle L with L L^T = a."""
-    return _computed(algorithms.cholesky(a)[0])[0]
+    return _stored(algorithms.cholesky(a)[0])[0]
 
 
 def _symmetric(x: UOp) -> UOp:
@@ -124,7 +131,7 @@ def orthogonal(a: UOp) -> JointResults:
     """Q (m, k) and R (k, n) with Q R = a; the rest are the m - k columns that complete Q."""
     batch, m, n = a.shape
     k = min(m, n)
-    both, = _computed(algorithms.householder(a))
+    both, = _stored(algorithms.householder(a))
     q, r = matrix_transpose(part(both, 2, n, n + m)), triu(part(both, 2, 0, n))
     return JointResults((part(q, 2, 0, k), part(r, 1, 0, k)), (_q_gradient, _r_gradient),
                         part(q, 2, k, m).detach())
