@@ -18,8 +18,8 @@ from glassgrad.compiler.graph import DType, Length, UOp, const, dtype_by_name, d
 from glassgrad.engine import capture
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd import no_grad as no_gradient
-from glassgrad.tensor.autograd.gradient_leaves import (RESET, UnreadGradient, distinct, has_initial_value,
-                                                       is_detached, is_leaf, live_leaves, register_leaf, separate_node)
+from glassgrad.tensor.autograd.gradient_leaves import (RESET, UnreadGradient, distinct, has_initial_value, is_detached,
+                                                       is_leaf, live_leaves, register_leaf, separate_node)
 from glassgrad.tensor.broadcast import number, plain_number, size_from, whole
 from glassgrad.tensor.formulas.arithmetic import as_float, in_accumulator
 from glassgrad.tensor.formulas.bitcast import reread
