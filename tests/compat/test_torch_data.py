@@ -72,17 +72,9 @@ def test_a_batch_is_a_copy_of_the_data() -> None:
 def test_a_sampler_draws_with_its_generator() -> None:
     for sampler in (lambda g: data.RandomSampler(range(20), generator=g),
                     lambda g: data.RandomSampler(range(20), True, 9, g),
-                    lambda g: data.SubsetRandomSampler(list(range(0, 40, 2)), g),
                     lambda g: data.WeightedRandomSampler([1.0] * 20, 9, True, g)):
         drawn = [list(sampler(Generator().manual_seed(3))) for _ in range(2)]
         assert drawn[0] == drawn[1]
-
-
-def test_a_sampler_of_a_part_gives_each_of_its_examples() -> None:
-    """The folds of a cross-validation: `SubsetRandomSampler` had no counterpart."""
-    sampler = data.SubsetRandomSampler([3, 17, 5])
-    batches = data.DataLoader(Squares(20), batch_size=2, sampler=sampler)
-    assert len(sampler) == 3 and sorted(square for _, squares in listed(batches) for square in squares) == [9, 25, 289]
 
 
 # -- workers ---------------------------------------------------------------------------------------------------------

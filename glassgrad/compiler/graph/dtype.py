@@ -35,11 +35,6 @@ class DType:
         return self.kind == "f"
 
     @property
-    def is_floating_point(self) -> bool:
-        """The same, by PyTorch's name."""
-        return self.kind == "f"
-
-    @property
     def is_int(self) -> bool:
         return self.kind in "iu"
 

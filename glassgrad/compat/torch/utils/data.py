@@ -29,7 +29,7 @@ from glassgrad.tensor.realize_and_read import array_in_memory
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["BatchSampler", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "RandomSampler", "Sampler",
-           "SequentialSampler", "Subset", "SubsetRandomSampler", "TensorDataset", "WeightedRandomSampler", "WorkerInfo",
+           "SequentialSampler", "Subset", "TensorDataset", "WeightedRandomSampler", "WorkerInfo",
            "default_collate", "default_convert", "get_worker_info", "random_split"]
 
 
@@ -173,23 +173,6 @@ class RandomSampler(SequentialSampler):
 
     def __len__(self) -> int:
         return self.num_samples
-
-
-class SubsetRandomSampler(Sampler):
-    """These examples in random order.
-
-    >>> sorted(SubsetRandomSampler([7, 2, 5]))
-    [2, 5, 7]
-    """
-
-    def __init__(self, indices: Any, generator: Generator | None = None):
-        self.indices, self.generator = indices, generator
-
-    def __iter__(self) -> Iterator[int]:
-        return iter([self.indices[at] for at in _shuffled(len(self.indices), self.generator)])
-
-    def __len__(self) -> int:
-        return len(self.indices)
 
 
 class WeightedRandomSampler(Sampler):
