@@ -96,7 +96,7 @@ def test_the_data_may_be_replaced_and_the_jit_takes_it(rng: np.random.Generator)
 
 def test_what_cannot_be_packed() -> None:
     x = Tensor.ones(3, 2, 4)
-    with pytest.raises(InputError, match=r"not sorted by length\n  given:    lengths \[1, 3\]"):
+    with pytest.raises(InputError, match=r"the sequences are not sorted by length\n  given:    lengths \[1, 3\]"):
         pack_padded_sequence(x, [1, 3])
     for lengths in ([3], [3, 0], [4, 1]):
         with pytest.raises(ShapeError, match="the lengths do not fit the sequences\n.*for 2 sequences of 3 steps"):

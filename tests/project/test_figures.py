@@ -13,8 +13,8 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 13_280, "check": 890, "engine and runtime": 5_645, "tensor": 9_300, "nn": 5_490, "jit": 1_805,
-         "package": 39_290, "new capabilities": 16_566, "package with them": 55_850}
+LINES = {"compiler": 13_320, "check": 890, "engine and runtime": 5_690, "tensor": 9_415, "nn": 5_600, "jit": 1_805,
+         "package": 39_640, "new capabilities": 16_620, "package with them": 56_260}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
