@@ -69,11 +69,8 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         normal = normalize(_sinks(nodes))
     else:
         nodes, normal = _graph_to_compute(nodes, device, trace, original)
-        if trace is None and state.dynamic and len(normal.order) >= LEAST_NODES and \
-                (mode, normal.key) not in _known.schedules:
-            steps = growing_steps(normal)
-            if steps:
-                return _in_steps(nodes, steps, device, state)
+        if len(normal.order) >= LEAST_NODES and trace is None and (steps := _steps(normal, mode, state)):
+            return _in_steps(nodes, steps, device, state)
     stored: dict[UOp, UOp] = {}
     free = free_sources(normal.sinks) if trace is None else _NONE
     if free:
@@ -86,6 +83,11 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
             return results
         stored.update(zip(sinks, results))
     return [_rebased(n, stored) for n in nodes]
+
+
+def _steps(normal: NormalizedGraph, mode: _Mode, state: State) -> list[list[UOp]]:
+    """Return the steps of a graph that has no schedule yet and that is computed step by step; empty for others."""
+    return growing_steps(normal) if state.dynamic and (mode, normal.key) not in _known.schedules else []
 
 
 def _in_steps(nodes: Sequence[UOp], steps: Sequence[Sequence[UOp]], device: str, state: State) -> list[UOp]:
