@@ -7,6 +7,7 @@ describes each of them, and a test compares the two.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -82,10 +83,12 @@ _MOST_STATES = 8     # states that are kept, because programs alternate between 
 class State:
     """A snapshot of overrides and environment, which decide every setting. Equal snapshots are one object, so they can
     be compared with `is`."""
-    __slots__ = ("overrides", "variables", "kernel_mode", "debug", "check", "sanitize", "dynamic", "is_watched")
+    __slots__ = ("overrides", "variables", "changes", "kernel_mode", "debug", "check", "sanitize", "dynamic",
+                 "is_watched")
 
     def __init__(self, overrides: dict[str, Any], variables: dict[Any, Any]):
         self.overrides, self.variables = overrides, variables
+        self.changes = -1               # of the environment, when it was last found to be as in this snapshot
         now = {name: getattr(settings, name) for name in SETTINGS}     # read all, to check all values
         self.kernel_mode = tuple([now[name] for name in KERNEL_SETTINGS])
         self.debug, self.check = now["DEBUG"], now["CHECK"]            # every run reads these
@@ -137,10 +140,42 @@ class Settings:
         raise AttributeError(f"there is no setting {name!r}; the settings are {', '.join(SETTINGS)}")
 
 
-# The dict that CPython's os.environ wraps, with the names encoded in advance: settings are read many times a step
-_raw: Any = getattr(os.environ, "_data", os.environ)
-_encoded = {name: name if _raw is os.environ else os.environ.encodekey(name)  # type: ignore[attr-defined]
-            for name in SETTINGS}
+class _CountedVariables(dict[Any, Any]):
+    """The dict that os.environ wraps, with the number of its changes: each call looks whether a variable has changed,
+    and to compare all variables takes up to 4 us for a hundred of them."""
+    __slots__ = ("changes",)
+    changes: int
+
+    @classmethod
+    def of_process(cls) -> _CountedVariables:
+        """Return the variables of this process. Their dict is replaced by one that counts, when first asked for."""
+        wrappers: list[Any] = [os.environ, *([os.environb] if os.supports_bytes_environ else [])]
+        if not isinstance(wrappers[0]._data, cls):
+            counted = cls(wrappers[0]._data)
+            counted.changes = 0
+            for wrapper in wrappers:
+                wrapper._data = counted
+        found: _CountedVariables = wrappers[0]._data
+        return found
+
+
+def _counting(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of dict that counts its calls, once they are done: who sees the new count sees the new value."""
+    @functools.wraps(method)
+    def change(self: _CountedVariables, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            self.changes += 1
+    return change
+
+
+for _name in ("__setitem__", "__delitem__", "__ior__", "clear", "pop", "popitem", "setdefault", "update"):
+    setattr(_CountedVariables, _name, _counting(getattr(dict, _name)))
+
+# with the names encoded in advance: settings are read many times a step
+_raw = _CountedVariables.of_process()
+_encoded = {name: os.environ.encodekey(name) for name in SETTINGS}
 settings = Settings()
 
 
@@ -155,17 +190,18 @@ def current_state() -> State:
     True
     """
     latest = _overrides.latest
-    if latest is None or latest.variables != _raw:
-        latest = _overrides.latest = _known_state(_overrides.values, _raw)
+    if latest is None or latest.changes != _raw.changes:
+        latest = _overrides.latest = _known_state(_overrides.values)
     return latest
 
 
-def _known_state(values: dict[str, Any], variables: dict[Any, Any]) -> State:
-    """Return the state with these overrides and variables: one of the latest, or a new one."""
-    states = _overrides.states
+def _known_state(values: dict[str, Any]) -> State:
+    """Return the state with these overrides and the present variables: one of the latest, or a new one."""
+    states, changes, variables = _overrides.states, _raw.changes, dict(_raw)      # changes counted later are seen later
     found = next((known for known in states if known.overrides == values and known.variables == variables), None)
     if found is None:
-        found = State(values, dict(variables))
+        found = State(values, variables)
+    found.changes = changes
     states[:] = [found, *[known for known in states if known is not found]][:_MOST_STATES]
     return found
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import threading
+import unittest.mock
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from glassgrad import Context, Device, InputError, Tensor
-from glassgrad.base.settings import LEAST, SETTINGS, settings
+from glassgrad.base.settings import LEAST, SETTINGS, current_state, settings
 from glassgrad.base.source_lines import calls_are_noted
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,6 +93,33 @@ def test_context_over_environment_over_default(monkeypatch: pytest.MonkeyPatch) 
     assert settings.BEAM == 3
     monkeypatch.setenv("BEAM", "")
     assert settings.BEAM == 0, "an empty variable counts as none"
+
+
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "item": lambda env: env.__setitem__("DEBUG", "2"), "update": lambda env: env.update(DEBUG="2"),
+    "or": lambda env: env.__ior__({"DEBUG": "2"}), "setdefault": lambda env: env.setdefault("DEBUG", "2"),
+    "bytes": lambda env: os.environb.__setitem__(b"DEBUG", b"2")}
+DROPS: dict[str, Callable[[Any], Any]] = {
+    "del": lambda env: env.__delitem__("DEBUG"), "pop": lambda env: env.pop("DEBUG"), "clear": lambda env: env.clear(),
+    "popitem": lambda env: [env.popitem() for _ in range(len(env))],
+    "bytes": lambda env: os.environb.__delitem__(b"DEBUG")}
+
+
+@pytest.mark.parametrize("drop", DROPS)
+@pytest.mark.parametrize("write", WRITES)
+def test_every_way_to_change_the_environment_is_seen(write: str, drop: str) -> None:
+    if "bytes" in (write, drop) and not os.supports_bytes_environ:
+        pytest.skip("this system's environment is text")
+    with unittest.mock.patch.dict(os.environ):
+        os.environ.pop("DEBUG", None)
+        before = current_state()
+        WRITES[write](os.environ)
+        assert current_state().debug == 2 and current_state() is current_state()
+        DROPS[drop](os.environ)
+        assert current_state().debug == 0 and (drop in ("clear", "popitem") or current_state() is before)
+        os.environ["ANOTHER_VARIABLE"] = "1"
+        assert current_state() is not before, "a jitted function may read any variable"
+    assert current_state() is current_state()
 
 
 def test_context_ends_with_an_exception() -> None:
