@@ -62,7 +62,7 @@ class Registry:
     def remember(self, node: UOp, value: UOp) -> None:
         """Record where the value of a computed node is, for as long as the node lives. Record nothing if the value
         depends on memory that another library may write to."""
-        if len(self.foreign) and self.reads_foreign(node):
+        if self.reads_foreign(node):
             return
         base = value.base
         if base.op is _BUFFER:
@@ -78,6 +78,8 @@ class Registry:
 
     def reads_foreign(self, node: UOp) -> bool:
         """Return whether a value depends on memory that another library may write to."""
+        if not self.foreign.rows:
+            return False
         below = toposort([node], lambda n: () if n in self.values else n.src)      # known values do not depend on it
         return any(n in self.foreign for n in below if n.op is _BUFFER)
 

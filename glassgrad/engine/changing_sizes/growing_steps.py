@@ -50,6 +50,9 @@ def growing_steps(normal: NormalizedGraph) -> list[list[UOp]]:
             also.append(node)
         elif end > at:
             pending.add(node)
+        if pending == {node} and len(steps) == 1 and not reductions and at - begun < _LEAST_STEP:
+            steps[0][-1:] = [*also, node]     # the first step ends at tokens.cat(token), not at the token
+            ends[0], also, before, begun = at, [], node, at
         if pending == {node} and reductions and at - begun >= _LEAST_STEP:
             grows = before is None or _grows(before, node)
             if not grows and len(steps) > 1:
